@@ -1,0 +1,75 @@
+"""What a workflow says while it runs. Progress bars, run folders, reports and dashboards read this one stream."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core.task import Cost
+
+Metrics: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Scores by the data they were measured on: {"reference": {"accuracy": 0.9, "loss": 0.3}, "test": {...}}."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something happened at a moment of the run's own clock, in device seconds."""
+
+    kind: ClassVar[str]
+    round: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assessed(Event):
+    """The model of a version was evaluated. Version 0 is the untrained model."""
+
+    kind = "assessed"
+    version: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Invited(Event):
+    """Clients were asked to train; `counts` exceeds one where a client was drawn more than once."""
+
+    kind = "invited"
+    version: int
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scored(Event):
+    """How likely each client was to be drawn: the scores λ/Λ of equation 13, which sum to one."""
+
+    kind = "scored"
+    scores: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused(Event):
+    """A client's reply was not folded, or it did not answer."""
+
+    kind = "refused"
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundFinished(Event):
+    """A new version of the model stands. `joules` and `cost` are this round's, over all devices that worked."""
+
+    kind = "round"
+    version: int
+    metrics: Metrics
+    folded: NDArray[np.int64]
+    loss: float
+    joules: float
+    cost: Cost
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+AnyEvent: TypeAlias = Assessed | Invited | Scored | Refused | RoundFinished

@@ -1,0 +1,68 @@
+"""A federation reaches clients: in this process, in worker processes, or over a network.
+
+`dispatch` opens an exchange. Iterate it for outcomes in the order in which they finish, send it more tasks while it is
+open, close it to cancel the rest.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core.clock import Clock
+from winnow.core.task import Outcome, Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Population:
+    """All that a workflow may know of the clients before asking them: how many samples each holds."""
+
+    sizes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Until:
+    """When an exchange has enough: after so many replies, after so many seconds, or when all have answered."""
+
+    replies: int | None = None
+    seconds: float | None = None
+
+
+EVERYONE = Until()
+
+
+class Exchange(Protocol):
+    """An open conversation with the clients that were sent tasks."""
+
+    def __iter__(self) -> Iterator[Outcome]: ...
+
+    def send(self, tasks: Iterable[Task]) -> None:
+        """Add tasks while the exchange is open; their outcomes join the iteration."""
+
+    def close(self) -> None:
+        """Cancel what has not been answered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Federation(Protocol):
+    """Whatever hands tasks to clients and brings back their replies."""
+
+    @property
+    def population(self) -> Population: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Exchange:
+        """Open an exchange with these tasks."""

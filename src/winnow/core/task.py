@@ -1,0 +1,90 @@
+"""What travels: a task to one client, and its reply."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+Arrays: TypeAlias = Mapping[str, Any]
+"""Named arrays. The core never looks inside; they are torch tensors in a process and safetensors on a wire."""
+
+Payload: TypeAlias = Mapping[str, Arrays]
+"""Named parts (a model, a profile, a control variate), each a group of named arrays."""
+
+EMPTY: Payload = MappingProxyType({})
+NO_METRICS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What a task asks of a device. A virtual clock turns it into seconds and joules.
+
+    Passes count sweeps over the client's own samples; bytes count what crosses its link.
+    """
+
+    training_passes: float = 0.0
+    profiling_passes: float = 0.0
+    download_bytes: int = 0
+    upload_bytes: int = 0
+    profile_bytes: int = 0
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A typed request to one client. `name` chooses the handler, `settings` is that handler's own frozen type."""
+
+    name: str
+    client: int
+    round: int
+    version: int
+    payload: Payload = EMPTY
+    settings: object = None
+    work: Work = NO_WORK
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a reply cost its device: seconds and joules, each split by what they were spent on."""
+
+    transfer_seconds: float = 0.0
+    training_seconds: float = 0.0
+    profiling_seconds: float = 0.0
+    transfer_joules: float = 0.0
+    training_joules: float = 0.0
+    profiling_joules: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.transfer_seconds + self.training_seconds + self.profiling_seconds
+
+    @property
+    def joules(self) -> float:
+        return self.transfer_joules + self.training_joules + self.profiling_joules
+
+
+FREE = Cost()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """What a client answers: named parts, plain metrics, and what it cost."""
+
+    task: Task
+    payload: Payload = EMPTY
+    metrics: Mapping[str, float] = NO_METRICS
+    cost: Cost = FREE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """A task that will not be answered, and why."""
+
+    task: Task
+    stage: str
+    reason: str
+
+
+Outcome: TypeAlias = Reply | Failure
