@@ -6,8 +6,8 @@ from winnow.core.events import AnyEvent, Assessed, Event, Invited, Metrics, Refu
 from winnow.core.federation import EVERYONE, Exchange, Federation, Population, Until
 from winnow.core.handler import Filter, Handler, wrap
 from winnow.core.random import derive, stream
+from winnow.core.settings import Choice, Settings
 from winnow.core.task import (
-    EMPTY,
     FREE,
     NO_WORK,
     Arrays,
@@ -22,13 +22,13 @@ from winnow.core.task import (
 from winnow.core.workflow import Snapshot, Workflow
 
 __all__ = [
-    "EMPTY",
     "EVERYONE",
     "FREE",
     "NO_WORK",
     "AnyEvent",
     "Arrays",
     "Assessed",
+    "Choice",
     "Clock",
     "ConfigError",
     "Cost",
@@ -50,6 +50,7 @@ __all__ = [
     "RoundFinished",
     "RunError",
     "Scored",
+    "Settings",
     "SiteError",
     "Snapshot",
     "Task",

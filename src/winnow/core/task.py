@@ -1,8 +1,7 @@
 """What travels: a task to one client, and its reply."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Arrays: TypeAlias = Mapping[str, Any]
@@ -10,9 +9,6 @@ Arrays: TypeAlias = Mapping[str, Any]
 
 Payload: TypeAlias = Mapping[str, Arrays]
 """Named parts (a model, a profile, a control variate), each a group of named arrays."""
-
-EMPTY: Payload = MappingProxyType({})
-NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +36,7 @@ class Task:
     client: int
     round: int
     version: int
-    payload: Payload = EMPTY
+    payload: Payload = field(default_factory=dict)
     settings: object = None
     work: Work = NO_WORK
 
@@ -73,8 +69,8 @@ class Reply:
     """What a client answers: named parts, plain metrics, and what it cost."""
 
     task: Task
-    payload: Payload = EMPTY
-    metrics: Mapping[str, float] = NO_METRICS
+    payload: Payload = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     cost: Cost = FREE
 
 

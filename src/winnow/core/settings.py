@@ -1,0 +1,45 @@
+"""Settings are frozen, typed values: what a configuration file says is the object that does the work.
+
+A `Choice` is a family of alternatives told apart by their `name`. Deriving a class adds a member, wherever that class is
+written; a configuration chooses it by name, and Python code passes the instance.
+
+    class Selector(Choice): ...
+    class Uniform(Selector):
+        name: Literal["uniform"] = "uniform"
+        fraction: float = 0.1
+"""
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+
+class Settings(BaseModel):
+    """A frozen group of settings that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+
+
+class Choice(Settings):
+    """A family of alternatives. The direct child of `Choice` is the family, its descendants are the members."""
+
+    members: ClassVar[dict[str, type["Choice"]]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if Choice in cls.__bases__:
+            cls.members = {}
+        elif "name" in cls.model_fields:
+            cls.members[cls.model_fields["name"].default] = cls
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        if "members" not in vars(cls):
+            return handler(source)
+        return core_schema.tagged_union_schema(
+            {name: handler.generate_schema(member) for name, member in cls.members.items()},
+            discriminator="name",
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda part: part.model_dump()),
+        )
