@@ -1,1 +1,39 @@
-"""Federated learning that works out, without seeing the data, whose data is worth learning from."""
+"""Winnow: federated learning that works out, without seeing the data, whose data is worth learning from.
+
+Everything here is imported on first use, so `import winnow` is instant and loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winnow.api import compare, run
+    from winnow.core import WinnowError
+    from winnow.experiment.compare import Comparison
+    from winnow.experiment.run import Result
+    from winnow.learn.algorithm import Algorithm
+
+    __version__: str
+
+__all__ = ["Algorithm", "Comparison", "Result", "WinnowError", "__version__", "compare", "run"]
+
+_HOMES = {
+    "Algorithm": "winnow.learn.algorithm",
+    "Comparison": "winnow.experiment.compare",
+    "Result": "winnow.experiment.run",
+    "WinnowError": "winnow.core",
+    "compare": "winnow.api",
+    "run": "winnow.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("winnow")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'winnow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

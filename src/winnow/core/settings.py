@@ -9,10 +9,11 @@ written; a configuration chooses it by name, and Python code passes the instance
         fraction: float = 0.1
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, SerializationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Settings(BaseModel):
@@ -38,8 +39,22 @@ class Choice(Settings):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         if "members" not in vars(cls):
             return handler(source)
-        return core_schema.tagged_union_schema(
-            {name: handler.generate_schema(member) for name, member in cls.members.items()},
-            discriminator="name",
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda part: part.model_dump()),
+        return core_schema.no_info_plain_validator_function(
+            cls._choose, serialization=core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True)
         )
+
+    @classmethod
+    def _choose(cls, value: Any) -> "Choice":
+        """The member that a table names, looked up when it is read: later members count too."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping) or "name" not in value:
+            raise PydanticCustomError("unnamed_choice", "no name", {"valid": list(cls.members)})
+        if value["name"] not in cls.members:
+            raise PydanticCustomError("unknown_choice", "unknown name", {"valid": list(cls.members)})
+        return cls.members[value["name"]].model_validate(value)
+
+
+def _dump(part: Settings, info: SerializationInfo) -> dict[str, Any]:
+    """A family's schema knows only the common fields; a member writes out its own."""
+    return part.model_dump(mode=info.mode, exclude_none=info.exclude_none)

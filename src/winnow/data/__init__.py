@@ -1,1 +1,50 @@
+"""Data sets, and how they are spread over clients and spoiled."""
 
+from winnow.data.arrays import ClientData, Conditions, DataSet, Examples, Federated
+from winnow.data.corruptions import (
+    Blur,
+    Corruption,
+    FlippedLabels,
+    Irrelevant,
+    Noise,
+    Pollution,
+    SaltAndPepper,
+)
+from winnow.data.dominant import DominantClass
+from winnow.data.federate import federate
+from winnow.data.folders import SetInfo, catalogue, data_directories, fetch
+from winnow.data.load import load
+from winnow.data.own import from_arrays, from_torch
+from winnow.data.partitions import Classes, Dirichlet, Iid, Natural, NormalSizes, Partition
+from winnow.data.settings import DataSettings
+
+__all__ = [
+    "Blur",
+    "Classes",
+    "ClientData",
+    "Conditions",
+    "Corruption",
+    "DataSet",
+    "DataSettings",
+    "Dirichlet",
+    "DominantClass",
+    "Examples",
+    "Federated",
+    "FlippedLabels",
+    "Iid",
+    "Irrelevant",
+    "Natural",
+    "Noise",
+    "NormalSizes",
+    "Partition",
+    "Pollution",
+    "SaltAndPepper",
+    "SetInfo",
+    "catalogue",
+    "data_directories",
+    "federate",
+    "fetch",
+    "from_arrays",
+    "from_torch",
+    "load",
+]

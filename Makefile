@@ -1,0 +1,50 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+PYTHON ?= python3.11
+ifeq (, $(shell command -v $(PYTHON) 2>/dev/null))
+PYTHON := python3
+endif
+BIN := .venv/bin
+READY := .venv/.ready
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-slow check format bench clean
+
+help:
+	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
+	@echo "make test       the tests, under 12 minutes on 2 cores"
+	@echo "make test-slow  the slow checks too: kills, every preset, the papers' numbers"
+	@echo "make check      lint, format and types"
+	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Winnow needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup
+	$(BIN)/winnow compare demo --algorithms fedprof,fedavg-rp --seeds 3
+
+test: setup
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest -n $(WORKERS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,216 @@
+"""Winnow in Python: `winnow.run` and `winnow.compare`.
+
+Keyword arguments name the sections and keys of a configuration file and are merged into it: `local={"epochs": 2}`,
+`select={"fraction": 0.5}`, `metric="r2"`. As `data` is the data themselves, the keys of the [data] section are given
+directly: `clients=20`, `partition={"name": "dirichlet"}`, `targets=["price"]`, `corruptions=[...]`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from torch import Tensor, nn
+
+from winnow.core import ConfigError, DataError, RunError
+from winnow.data import DataSet, DataSettings, from_arrays, from_torch
+from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid
+from winnow.experiment.explain import suggest
+from winnow.experiment.folders import earlier_events, holds_run, with_stored_rounds
+from winnow.experiment.progress import Progress
+from winnow.experiment.resolve import resolve
+from winnow.experiment.run import Inputs, Result, execute
+from winnow.experiment.schema import Experiment
+from winnow.learn.algorithm import Algorithm
+
+Config: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
+Loss: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
+
+DEFAULTS: Mapping[str, Any] = {
+    "name": "python",
+    "rounds": 30,
+    "data": {"clients": 20},
+    "model": {"name": "mlp"},
+    "select": {"fraction": 0.2},
+    "local": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 32, "epochs": 1},
+}
+"""The experiment where no configuration is given."""
+
+TABLES = (".csv", ".parquet", ".npz")
+DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fields)
+
+
+def run(
+    config: Config = None,
+    *,
+    model: nn.Module | str | Mapping[str, Any] | None = None,
+    data: Any = None,
+    loss: Loss = None,
+    algorithm: str | Algorithm | None = None,
+    seed: int | None = None,
+    rounds: int | None = None,
+    target: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    data_dir: str | Path | None = None,
+    **settings: Any,
+) -> Result:
+    """Run one experiment, in memory or (with `out`) in a folder, and give its result with the best model.
+
+    config      a preset, a .toml file, a mapping or an Experiment; sensible defaults where there is none
+    model       any nn.Module (it is left as it is; the trained one is in the result), or a model by name
+    data        (x, y) arrays or tensors, a torch Dataset, a DataSet, a .csv, .parquet or .npz file, a known set's name
+    loss        "cross-entropy", "nll", "mse", or a function that gives one loss a sample
+    algorithm   an algorithm by name, or an Algorithm composed of parts
+    target      the value of the metric to be reached
+    resume      continue the run in `out`, or begin it
+    progress    show progress; by default in a terminal or a notebook
+    settings    sections and keys of the configuration, see the head of this module
+    """
+    given = _given(model, data, loss, data_dir, settings)
+    named, parts = (None, vars(algorithm)) if isinstance(algorithm, Algorithm) else (algorithm, {})
+    options = {**given.sections, **parts, "seed": seed, "rounds": rounds, "target": target}
+    experiment = resolve(_table(config), algorithm=named, **options)
+    if parts:
+        experiment = experiment.model_copy(update={"algorithm": "custom"})
+    place = None if out is None else Path(out)
+    return _execute(experiment, given.inputs, place, resume=resume, rounds=rounds, console=_console(progress))
+
+
+def compare(
+    config: Config = None,
+    *,
+    algorithms: Iterable[str] = ALGORITHMS,
+    seeds: int | Sequence[int] = 3,
+    model: nn.Module | str | Mapping[str, Any] | None = None,
+    data: Any = None,
+    loss: Loss = None,
+    rounds: int | None = None,
+    target: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    data_dir: str | Path | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run several algorithms with several seeds, one run after another; arguments as in `run`.
+
+    All runs start from the same weights if `model` is a module. `seeds=3` stands for the seeds 0, 1 and 2. With `out`
+    each run has a folder below it.
+    """
+    given = _given(model, data, loss, data_dir, settings)
+    options = {**given.sections, "rounds": rounds, "target": target}
+    experiments = grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
+    console = _console(progress)
+    results = [
+        _execute(
+            experiment,
+            given.inputs,
+            None if out is None else folder_of(experiment, Path(out)),
+            resume=resume,
+            rounds=rounds,
+            console=console,
+        )
+        for experiment in experiments
+    ]
+    return Comparison(runs=tuple(result.view for result in results))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """What was passed as objects, and what belongs into the configuration."""
+
+    inputs: Inputs
+    sections: dict[str, Any]
+
+
+def _given(model: Any, data: Any, loss: Loss, data_dir: str | Path | None, settings: Mapping[str, Any]) -> _Given:
+    sections = _sections(settings)
+    module = model if isinstance(model, nn.Module) else None
+    if model is not None:
+        sections["model"] = {"name": "given"} if module else {"name": model} if isinstance(model, str) else model
+    if isinstance(loss, str):
+        sections["loss"] = loss
+    dataset, section = _data(data)
+    if section or "data" in sections:
+        sections["data"] = {**section, **sections.get("data", {})}
+    inputs = Inputs(
+        dataset=dataset,
+        module=module,
+        loss=None if isinstance(loss, str) else loss,
+        data_directory=None if data_dir is None else Path(data_dir),
+    )
+    return _Given(inputs=inputs, sections=sections)
+
+
+def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as sections of a configuration."""
+    known = DATA_KEYS | Experiment.model_fields.keys()
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}; {suggest(name, known)}")
+    sections = {name: value for name, value in settings.items() if name not in DATA_KEYS}
+    of_data = {name: value for name, value in settings.items() if name in DATA_KEYS}
+    return {**sections, "data": of_data} if of_data else sections
+
+
+def _data(data: Any) -> tuple[DataSet | None, dict[str, Any]]:
+    """A data set out of what was passed, and what the configuration says of it."""
+    if data is None:
+        return None, {}
+    if isinstance(data, Mapping):
+        return None, dict(data)
+    if isinstance(data, str | Path):
+        is_file = Path(data).suffix.lower() in TABLES
+        return None, {"path": str(data)} if is_file else {"name": str(data)}
+    if isinstance(data, tuple) and len(data) == 2:
+        data = from_arrays(_array(data[0]), _array(data[1]))
+    elif hasattr(data, "__getitem__") and not isinstance(data, DataSet | list | np.ndarray | Tensor):
+        data = from_torch(data)
+    if not isinstance(data, DataSet):
+        raise DataError(
+            f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"
+        )
+    return data, {"name": data.name}
+
+
+def _array(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _table(config: Config) -> str | Path | Mapping[str, Any]:
+    if isinstance(config, Experiment):
+        return config.model_dump(exclude_none=True)
+    return DEFAULTS if config is None else config
+
+
+def _console(progress: bool | None) -> Console | None:
+    console = Console(stderr=True, highlight=False)
+    wanted = console.is_terminal or console.is_jupyter if progress is None else progress
+    return console if wanted else None
+
+
+def _execute(
+    experiment: Experiment,
+    inputs: Inputs,
+    out: Path | None,
+    *,
+    resume: bool,
+    rounds: int | None,
+    console: Console | None,
+) -> Result:
+    """One run with a copy of the module of its own."""
+    if resume and out is None:
+        raise RunError("resume: say which folder to continue with out=...")
+    known = out is not None and resume and holds_run(out)
+    if known and out is not None and rounds is None:
+        experiment = with_stored_rounds(experiment, out)
+    inputs = Inputs(**{**vars(inputs), "module": deepcopy(inputs.module)})
+    with Progress(experiment, console, earlier_events(out) if known and out else ()) as progress:
+        return execute(
+            experiment, inputs=inputs, out=out, resume=known, on_start=progress.started, on_event=progress.seen
+        )

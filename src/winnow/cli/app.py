@@ -1,0 +1,87 @@
+"""The commands put together, and what becomes of an error."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from winnow.cli.algorithms import algorithms
+from winnow.cli.compare import compare
+from winnow.cli.data import data
+from winnow.cli.presets import presets
+from winnow.cli.report import report
+from winnow.cli.run import run
+from winnow.cli.show import show
+from winnow.cli.version import print_version, version
+
+EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "What there is"
+
+app = typer.Typer(
+    name="winnow",
+    help="Federated learning that works out, without seeing the data, whose data is worth learning from.",
+    epilog="Start with [bold]winnow compare demo[/bold]: it takes less than a minute and needs no data.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def winnow(
+    _version: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", callback=print_version, is_eager=True
+    ),
+) -> None: ...
+
+
+def _examples(*lines: str) -> str:
+    return "\n\n".join(["[bold]Examples[/bold]", *lines])
+
+
+app.command(
+    rich_help_panel=EXPERIMENTS,
+    epilog=_examples(
+        "winnow run demo",
+        "winnow run gas-turbine --algorithm fedavg-rp --seed 3 --rounds 100",
+        "winnow run mine.toml --set local.batch_size=16 --out runs/mine",
+        "winnow run runs/mine --resume",
+    ),
+)(run)
+app.command(
+    rich_help_panel=EXPERIMENTS,
+    epilog=_examples(
+        "winnow compare demo",
+        "winnow compare gas-turbine --algorithms fedprof,fedavg-rp --seeds 5 --json",
+        "winnow compare mine.toml --seeds 3,7,11 --out runs/comparison --resume",
+    ),
+)(compare)
+app.command(rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0"))(show)
+app.command(rich_help_panel=RESULTS, epilog=_examples("winnow report runs/a runs/b --out both.html"))(report)
+app.add_typer(presets, name="presets", rich_help_panel=CATALOGUES)
+app.command(rich_help_panel=CATALOGUES)(algorithms)
+app.add_typer(data, name="data", rich_help_panel=CATALOGUES)
+app.command(rich_help_panel=CATALOGUES)(version)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and leave: 0 all is well, 1 a part failed, 2 the user can mend it, 130 interrupted."""
+    try:
+        app(arguments)
+    except Exception as error:
+        line = _one_line(error)
+        if line is None:
+            raise
+        print(f"winnow: error: {line}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _one_line(error: Exception) -> str | None:
+    """What to tell the user; None for a bug, which keeps its traceback."""
+    from winnow.core import WinnowError
+
+    if isinstance(error, WinnowError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return None

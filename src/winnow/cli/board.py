@@ -1,0 +1,69 @@
+"""The progress of several runs at once."""
+
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from winnow.experiment.progress import REFRESH_PER_SECOND, duration, title
+from winnow.experiment.schema import Experiment
+from winnow.experiment.workers import Advanced, Failed, Message
+
+
+class Board:
+    """A line for all runs together and one for each that is running; in a pipe, a line when one ends."""
+
+    def __init__(self, experiments: Sequence[Experiment], console: Console | None) -> None:
+        self._experiments, self._console = experiments, console
+        self._rounds = [0] * len(experiments)
+        self._running: set[int] = set()
+        self._ended = 0
+        self._began = time.monotonic()
+        self._live: Live | None = None
+        if console is not None and console.is_terminal:
+            self._live = Live(
+                console=console, get_renderable=self._render, refresh_per_second=REFRESH_PER_SECOND, transient=True
+            )
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def seen(self, index: int, message: Message) -> None:
+        if isinstance(message, Advanced):
+            self._rounds[index] = message.round
+            self._running.add(index)
+            return
+        self._rounds[index] = self._experiments[index].rounds
+        self._running.discard(index)
+        self._ended += 1
+        if self._console is not None and self._live is None:
+            how = "failed" if isinstance(message, Failed) else "done"
+            line = f"{title(self._experiments[index])}: {how} ({self._ended} of {len(self._experiments)} runs)"
+            self._console.print(line, soft_wrap=True, markup=False)
+
+    def _render(self) -> RenderableType:
+        total, done = sum(each.rounds for each in self._experiments), sum(self._rounds)
+        lines = Table.grid(padding=(0, 1))
+        spent = time.monotonic() - self._began
+        left = f"{duration(spent / done * (total - done))} left" if done else ""
+        lines.add_row(
+            f"{self._ended} of {len(self._experiments)} runs", ProgressBar(total=total, completed=done, width=20), left
+        )
+        for index in sorted(self._running):
+            experiment = self._experiments[index]
+            lines.add_row(
+                f"{experiment.algorithm}, seed {experiment.seed}",
+                ProgressBar(total=experiment.rounds, completed=self._rounds[index], width=20),
+                f"round {self._rounds[index]}/{experiment.rounds}",
+            )
+        return lines

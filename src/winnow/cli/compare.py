@@ -1,0 +1,118 @@
+"""winnow compare"""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithms
+
+if TYPE_CHECKING:
+    from winnow.experiment.compare import Comparison
+    from winnow.experiment.workers import Job
+
+
+def compare(
+    source: Source,
+    algorithms: Annotated[
+        str, typer.Option(metavar="A,B,…", help="Which algorithms.", autocompletion=complete_algorithms)
+    ] = "fedprof,fedavg-rp",
+    seeds: Annotated[str, typer.Option(metavar="N | A,B,…", help="How many seeds (0, 1, …), or which.")] = "3",
+    rounds: Rounds = None,
+    sets: Sets = None,
+    data: DataFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of all runs; else runs/compare-NAME.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep finished runs, continue the others, begin what is missing.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="How many runs at a time; else one a core.", min=1, show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare algorithms over seeds: best metric, and the rounds, time and energy to the target.
+
+    With --json it prints one record a run, each on a line of its own.
+    """
+    from winnow.cli.console import answers, say, write_json
+    from winnow.experiment.compare import WIDE, folder_of, grid
+    from winnow.experiment.workers import Job
+
+    experiments = grid(
+        source, algorithms=_words(algorithms), seeds=_seeds(seeds), sets=tuple(sets or ()), rounds=rounds
+    )
+    folder = _folder(experiments[0].name, out, resume=resume)
+    work = [Job(experiment=e, out=folder_of(e, folder), resume=resume, data_directory=data) for e in experiments]
+    try:
+        comparison = _run(work, jobs or len(os.sched_getaffinity(0)), quiet=quiet)
+    except KeyboardInterrupt:
+        say(f"winnow: stopped; continue with the same command and --out {folder} --resume")
+        raise typer.Exit(130) from None
+    if comparison.runs:
+        comparison.save(folder / "compare.json")
+        report = comparison.report(folder / "report.html")
+    if as_json:
+        for record in comparison.records:
+            write_json(asdict(record))
+    elif comparison.runs:
+        console = answers()
+        console.print(comparison.rendered(wide=console.width >= WIDE))
+        console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
+    if comparison.failures:
+        raise typer.Exit(1)
+
+
+def _run(work: "list[Job]", workers: int, *, quiet: bool) -> "Comparison":
+    """Make all runs; what fails is said at once and does not stop the others."""
+    from winnow.cli.board import Board
+    from winnow.cli.console import messages, say
+    from winnow.cli.downloads import make_present
+    from winnow.experiment.compare import Comparison
+    from winnow.experiment.workers import Failed, run_all
+    from winnow.runs import RunFolder
+
+    make_present(work[0].experiment.data, work[0].data_directory)
+    failures: dict[int, str] = {}
+    with Board([job.experiment for job in work], None if quiet else messages()) as board:
+        for index, message in run_all(work, min(workers, len(work))):
+            if isinstance(message, Failed):
+                experiment = work[index].experiment
+                failures[index] = f"{experiment.algorithm}, seed {experiment.seed}: {message.reason}"
+                say(f"winnow: error: {failures[index]}")
+            board.seen(index, message)
+    finished = (job.out for index, job in enumerate(work) if index not in failures)
+    return Comparison(runs=tuple(map(RunFolder.open, finished)), failures=tuple(failures.values()))
+
+
+def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
+    from winnow.core import RunError
+    from winnow.experiment.folders import RUNS, fresh, latest, safe
+    from winnow.runs.files import one_line_errors
+
+    default = RUNS / f"compare-{safe(name)}"
+    folder = out or (latest(default) if resume else fresh(default))
+    with one_line_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume and any(folder.iterdir()):
+            raise RunError(f"{folder} is not empty; continue what is in it with --resume or choose another --out")
+    return folder
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _seeds(text: str) -> int | list[int]:
+    """`5` counts, `3,7,11` (or `7,`) lists."""
+    from winnow.core import ConfigError
+
+    words = _words(text)
+    if not words or not all(word.isdecimal() for word in words):
+        raise ConfigError(f"--seeds {text}: write a count such as 5, or a list such as 3,7,11")
+    return [int(word) for word in words] if "," in text else int(text)

@@ -1,0 +1,56 @@
+"""winnow data list, winnow data get NAME"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from winnow.cli.options import AsJson, DataFolder
+
+data = typer.Typer(
+    help="See which data sets there are, and fetch them.",
+    epilog="[bold]Examples[/bold]\n\nwinnow data list\n\nwinnow data get mnist --data ~/data",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+MEGABYTE = 10**6
+
+
+@data.command("list")
+def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
+    """List the known data sets, and where they are on this machine."""
+    from dataclasses import asdict
+
+    from winnow.cli.console import answers, table, write_json
+    from winnow.data import SetInfo, catalogue
+
+    def place(info: SetInfo) -> str:
+        if info.bundled:
+            return "bundled"
+        return str(info.where) if info.where else f"to fetch, {info.download_bytes / MEGABYTE:.3g} MB"
+
+    sets = catalogue(data)
+    if as_json:
+        write_json(
+            [{**asdict(each), "where": each.where and str(each.where), "present": each.present} for each in sets]
+        )
+        return
+    rows = [(each.name, place(each), each.description) for each in sets]
+    answers().print(table(("Data set", "Where", "What it is"), rows, numbers=False))
+
+
+@data.command()
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of the list.", show_default=False)],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="DIR", help="Where to put it; the cache folder unless given.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Download a data set from its official home, and check it."""
+    from winnow.cli.downloads import fetch_with_bar
+
+    typer.echo(f"{name} is in {fetch_with_bar(name, data)}")

@@ -1,0 +1,24 @@
+"""Fetching data sets with a progress bar."""
+
+from pathlib import Path
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from winnow.cli.console import messages
+from winnow.data import DataSettings, catalogue, fetch
+
+
+def fetch_with_bar(name: str, directory: Path | None) -> Path:
+    columns = TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=messages(), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        return fetch(name, directory, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def make_present(settings: DataSettings, directory: Path | None) -> None:
+    """Fetch a known set that is not here yet, before anything else starts."""
+    if settings.path is not None:
+        return
+    missing = [each.name for each in catalogue(directory) if each.name == settings.name and not each.present]
+    for name in missing:
+        fetch_with_bar(name, directory)

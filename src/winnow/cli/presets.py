@@ -1,0 +1,55 @@
+"""winnow presets, winnow presets show NAME"""
+
+from typing import Annotated
+
+import typer
+
+from winnow.cli.options import AsJson, preset_names
+
+presets = typer.Typer(
+    help="List the experiments that come with Winnow, or print one to start a file of your own from.",
+    epilog="[bold]Examples[/bold]\n\nwinnow presets\n\nwinnow presets show demo > mine.toml",
+    rich_markup_mode="rich",
+)
+
+
+@presets.callback(invoke_without_command=True)
+def list_presets(context: typer.Context, as_json: AsJson = False) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    from winnow.cli.console import answers, table, write_json
+    from winnow.experiment.resolve import presets as known
+
+    records = [
+        {
+            "name": name,
+            "description": preset.get("description", ""),
+            "rounds": preset.get("rounds"),
+            "clients": preset.get("data", {}).get("clients"),
+            "algorithm": preset.get("algorithm"),
+        }
+        for name, preset in known().items()
+    ]
+    if as_json:
+        write_json(records)
+        return
+    shown = ("name", "clients", "rounds", "algorithm", "description")
+    rows = [tuple(str(record[key]) for key in shown) for record in records]
+    answers().print(table(("Preset", "Clients", "Rounds", "Algorithm", "What it is"), rows, numbers=False))
+
+
+@presets.command()
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            autocompletion=lambda incomplete: [name for name in preset_names() if name.startswith(incomplete)],
+        ),
+    ],
+) -> None:
+    """Print a preset as a file to start your own from."""
+    from winnow.experiment.resolve import preset_text
+
+    typer.echo(preset_text(name), nl=False)

@@ -1,0 +1,21 @@
+"""winnow report RUN…"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to; else report.html in the only run, or here.", show_default=False),
+    ] = None,
+) -> None:
+    """Write one report over one or several runs: a single file that opens offline."""
+    from winnow.report import write_report
+    from winnow.runs import RunFolder
+
+    folder = runs[0] if len(runs) == 1 else Path()
+    typer.echo(write_report(out or folder / "report.html", [RunFolder.open(run) for run in runs]))

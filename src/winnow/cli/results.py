@@ -1,0 +1,79 @@
+"""A run's result as lines, tables and a record."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from winnow.cli.console import table
+from winnow.experiment.progress import duration, number
+from winnow.report.tables import COST_HEADER, PARTICIPATION_HEADER, cost_table, participation_table
+from winnow.report.traces import trace
+from winnow.runs import Reading, RunView, Summary, names, result_record
+
+ONLY_WHEN_FINISHED = ("parameters", "message_bytes", "wall_seconds")
+
+
+def run_record(view: RunView) -> dict[str, Any]:
+    """The content of result.json; of a run that is not finished, as far as it has come."""
+    record = view.result or {
+        **result_record(view.summary(), view.label, parameters=0, message_bytes=0, wall_seconds=0.0),
+        **dict.fromkeys(ONLY_WHEN_FINISHED),
+    }
+    return {"path": str(view.path), "finished": view.result is not None, **record}
+
+
+def run_lines(view: RunView) -> RenderableType:
+    """The result in a few lines."""
+    label, summary = view.label, view.summary()
+    state = "finished" if view.result else "not finished"
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    for name, text in _facts(view, summary):
+        lines.add_row(name, text)
+    title = Text(f"{label.name} · {label.algorithm} · seed {label.seed}", style="bold")
+    return Group(title + Text(f"  {state}, {summary.rounds} rounds", style="not bold"), lines)
+
+
+def run_tables(view: RunView) -> RenderableType:
+    """Where time and energy went, and who took part."""
+    run = trace(view)
+    return Group(
+        table(COST_HEADER, cost_table([run.summary])),
+        table(PARTICIPATION_HEADER, participation_table([run.participation])),
+    )
+
+
+def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
+    facts = [
+        (f"best {summary.metric}", f"{_reading(summary.best)}{_test(summary.test_best)}"),
+        (f"last {summary.metric}", f"{_reading(summary.last)}{_test(summary.test_last)}"),
+    ]
+    if summary.target is not None:
+        facts.append((f"target {summary.target:g}", _reached(summary)))
+    facts.append(("in all", f"{duration(summary.seconds)} device time, {summary.wh:.3g} Wh"))
+    if summary.refused:
+        facts.append(("refused", f"{summary.refused} replies"))
+    if view.path is not None:
+        facts.append(("folder", str(view.path)))
+        if (view.path / names.REPORT).exists():
+            facts.append(("report", str(view.path / names.REPORT)))
+    return facts
+
+
+def _reading(reading: Reading | None) -> str:
+    return f"{number(reading.value)} (round {reading.round})" if reading else "–"
+
+
+def _test(reading: Reading | None) -> str:
+    return f", on the test set {number(reading.value)}" if reading else ""
+
+
+def _reached(summary: Summary) -> str:
+    if summary.rounds_to_target is None or summary.seconds_to_target is None or summary.wh_to_target is None:
+        return "not reached"
+    return (
+        f"reached after {summary.rounds_to_target} rounds, {duration(summary.seconds_to_target)},"
+        f" {summary.wh_to_target:.3g} Wh"
+    )

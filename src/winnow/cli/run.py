@@ -1,0 +1,148 @@
+"""winnow run"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithm
+
+if TYPE_CHECKING:
+    from winnow.experiment.schema import Experiment
+    from winnow.runs import RunView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user typed."""
+
+    source: str
+    sets: tuple[str, ...]
+    algorithm: str | None
+    seed: int | None
+    rounds: int | None
+    out: Path | None
+    resume: bool
+
+    @property
+    def names_folder(self) -> bool:
+        """Whether the source is a run folder rather than a preset or a file."""
+        path = Path(self.source)
+        return path.suffix != ".toml" and (path.is_dir() or (self.resume and os.sep in self.source))
+
+
+def run(
+    source: Source,
+    sets: Sets = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Which algorithm; else the file's.", autocompletion=complete_algorithm, show_default=False),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of all randomness.", min=0, show_default=False)] = None,
+    rounds: Rounds = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run folder; else runs/NAME-ALGORITHM-seedN.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, or begin it.")] = False,
+    data: DataFolder = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one experiment into a folder of its own.
+
+    With --resume a run folder may stand in the place of the preset or file.
+    """
+    from winnow.cli.console import answers, say, write_json
+    from winnow.cli.results import run_lines, run_record
+    from winnow.experiment.folders import is_finished
+
+    request = Request(
+        source=source, sets=tuple(sets or ()), algorithm=algorithm, seed=seed, rounds=rounds, out=out, resume=resume
+    )
+    experiment, folder = _plan(request)
+    nothing_to_do = resume and is_finished(folder, experiment.rounds)
+    try:
+        view = _watched(experiment, folder, resume=resume, data=data, quiet=quiet)
+    except KeyboardInterrupt:
+        say(_how_to_resume(folder))
+        raise typer.Exit(130) from None
+    except Exception as error:
+        error.add_note(_how_to_resume(folder))
+        raise
+    if nothing_to_do:
+        say(f"{folder} was finished already; ask for more with --rounds")
+    if as_json:
+        write_json(run_record(view))
+    else:
+        answers().print(run_lines(view))
+
+
+def _plan(request: Request) -> "tuple[Experiment, Path]":
+    """What to run, and where."""
+    from winnow.experiment import folders
+    from winnow.experiment.resolve import resolve
+
+    if request.names_folder:
+        return _stored(request)
+    experiment = resolve(
+        request.source, sets=request.sets, algorithm=request.algorithm, seed=request.seed, rounds=request.rounds
+    )
+    default = folders.RUNS / folders.run_name(experiment)
+    if not request.resume:
+        return experiment, request.out or folders.fresh(default)
+    folder = request.out or folders.latest(default)
+    return experiment if request.rounds else folders.with_stored_rounds(experiment, folder), folder
+
+
+def _stored(request: Request) -> "tuple[Experiment, Path]":
+    """The run that a folder holds, perhaps with more rounds."""
+    from winnow.core import RunError
+    from winnow.experiment.run import stored_experiment
+
+    folder = Path(request.source)
+    if not request.resume:
+        raise RunError(
+            f"{folder} is a folder; add --resume to continue the run in it, or name a preset or a .toml file"
+        )
+    changes = {
+        "--set": request.sets,
+        "--algorithm": request.algorithm,
+        "--seed": request.seed,
+        "--out": request.out,
+    }
+    for option, value in changes.items():
+        if value not in (None, ()):
+            raise RunError(f"{folder} is resumed as the run it is; leave out {option}, only --rounds may grow")
+    stored = stored_experiment(folder)
+    return stored.model_copy(update={"rounds": request.rounds or stored.rounds}), folder
+
+
+def _watched(experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool) -> "RunView":
+    from winnow.cli.console import messages
+    from winnow.cli.downloads import make_present
+    from winnow.experiment.folders import earlier_events, run_in
+    from winnow.experiment.progress import Progress
+    from winnow.experiment.run import Inputs
+
+    make_present(experiment.data, data)
+    earlier = earlier_events(folder) if resume else ()
+    with Progress(experiment, None if quiet else messages(), earlier) as progress:
+        return run_in(
+            folder,
+            experiment,
+            resume=resume,
+            inputs=Inputs(data_directory=data),
+            on_start=progress.started,
+            on_event=progress.seen,
+        )
+
+
+def _how_to_resume(folder: Path) -> str:
+    from winnow.experiment.folders import holds_run
+
+    if holds_run(folder):
+        return f"winnow: stopped; continue with: winnow run {folder} --resume"
+    return "winnow: stopped before the run began"

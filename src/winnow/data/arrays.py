@@ -1,0 +1,111 @@
+"""Data as flat arrays: a whole set, the clients' shares of it, and what is held out.
+
+No Python object exists per sample or per client: client k owns `rows[offsets[k]:offsets[k + 1]]`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import DataError
+
+Features: TypeAlias = NDArray[np.float32]
+Indices: TypeAlias = NDArray[np.int64]
+Targets: TypeAlias = NDArray[np.int64] | NDArray[np.float32]
+"""Class labels [n], or the values [n, t] of a regression."""
+
+CLEAN = "clean"
+IMAGE_NDIM = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Raw:
+    """A data set as its files hold it, before scaling."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    classes: int | None
+    owners: Indices | None = None
+    test_rows: Indices | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataSet:
+    """A whole data set, before it is spread over clients. Images are [n, channels, height, width].
+
+    `owners` names the natural client of each row (-1 where it has none); `test_rows` is the official test split.
+    """
+
+    name: str
+    x: Features
+    y: Targets
+    classes: int | None
+    owners: Indices | None = None
+    test_rows: Indices | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise DataError(f"{self.name}: x has {len(self.x)} rows but y has {len(self.y)}; they must match")
+        if self.owners is not None and len(self.owners) != len(self.x):
+            raise DataError(f"{self.name}: x has {len(self.x)} rows but owners has {len(self.owners)}; they must match")
+        if len(self.x) == 0:
+            raise DataError(f"{self.name}: there are no rows")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """Samples that belong together: a client's own, the reference set or the test set."""
+
+    x: Features
+    y: Targets
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientData:
+    """All clients' samples in one pair of flat arrays, with an index list per client."""
+
+    x: Features
+    y: Targets
+    rows: Indices
+    offsets: Indices
+    classes: int | None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Indices:
+        return np.diff(self.offsets)
+
+    def rows_of(self, client: int) -> Indices:
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+    def client(self, client: int) -> Examples:
+        rows = self.rows_of(client)
+        return Examples(x=self.x[rows], y=self.y[rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Conditions:
+    """What was done to whose data. For reports alone: no algorithm is ever handed this."""
+
+    labels: tuple[str, ...]
+    of_client: Indices
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Federated:
+    """A data set spread over clients, with a reference set and a test set that no client holds."""
+
+    clients: ClientData
+    reference: Examples
+    test: Examples
+    conditions: Conditions

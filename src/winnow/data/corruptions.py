@@ -1,0 +1,166 @@
+"""Ways in which clients' data go bad (section 5.1 and appendix B.2), each for a fraction of the clients.
+
+A new way is a class derived from `Corruption`; a configuration chooses it by its `name`. Values are in units of the
+features as the model sees them, that is, after scaling.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from winnow.core import Choice, DataError
+from winnow.data.arrays import IMAGE_NDIM, DataSet, Examples, Features
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranges:
+    """The values a set takes: features by column of a table or channel of an image, targets by column."""
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    target_low: NDArray[np.float32]
+    target_high: NDArray[np.float32]
+    classes: int | None
+
+    @classmethod
+    def of(cls, dataset: DataSet) -> Self:
+        axes = (0, 2, 3) if dataset.x.ndim == IMAGE_NDIM else (0,)
+        keep = dataset.x.ndim == IMAGE_NDIM
+        targets = dataset.y.astype(np.float32, copy=False)
+        return cls(
+            low=dataset.x.min(axis=axes, keepdims=keep),
+            high=dataset.x.max(axis=axes, keepdims=keep),
+            target_low=targets.min(axis=0),
+            target_high=targets.max(axis=0),
+            classes=dataset.classes,
+        )
+
+
+class Corruption(Choice):
+    """A way to spoil the samples of `fraction` of the clients."""
+
+    name: str
+    fraction: float = Field(ge=0, le=1)
+
+    @abstractmethod
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        """Spoiled samples of the same shape. What is passed in stays as it is."""
+
+
+class Irrelevant(Corruption):
+    """Features have nothing to do with the task: smooth random patterns for images, uniform draws for tables."""
+
+    name: Literal["irrelevant"] = "irrelevant"
+
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        unit = rng.random(clean.x.shape, dtype=np.float32)
+        if clean.x.ndim == IMAGE_NDIM:
+            unit = _stretched(_blurred(unit, sigma=max(clean.x.shape[-2:]) / 8, edges="wrap"))
+        return Examples(x=ranges.low + unit * (ranges.high - ranges.low), y=clean.y)
+
+
+class Blur(Corruption):
+    """Images seen through a Gaussian filter whose standard deviation is `sigma` pixels."""
+
+    name: Literal["blur"] = "blur"
+    sigma: float = Field(default=2.0, gt=0)
+
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        if clean.x.ndim != IMAGE_NDIM:
+            raise DataError("corruption blur needs images [n, channels, height, width]; use noise for tables")
+        return Examples(x=_blurred(clean.x, sigma=self.sigma, edges="nearest"), y=clean.y)
+
+
+class SaltAndPepper(Corruption):
+    """Each pixel turns black or white with probability `density`: the lowest or highest value of the set."""
+
+    name: Literal["salt-and-pepper"] = "salt-and-pepper"
+    density: float = Field(default=0.3, ge=0, le=1)
+
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        shape = clean.x[:, :1].shape if clean.x.ndim == IMAGE_NDIM else clean.x.shape
+        draw = rng.random(shape, dtype=np.float32)
+        salted = np.where(draw < self.density / 2, ranges.low, ranges.high)
+        return Examples(x=np.where(draw < self.density, salted, clean.x), y=clean.y)
+
+
+class Noise(Corruption):
+    """Gaussian noise of standard deviation `sd` is added to the features."""
+
+    name: Literal["noise"] = "noise"
+    sd: float = Field(default=0.1, ge=0)
+
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        noise = rng.standard_normal(clean.x.shape, dtype=np.float32)
+        return Examples(x=clean.x + np.float32(self.sd) * noise, y=clean.y)
+
+
+class Pollution(Corruption):
+    """A share of the feature values is invalid, as from a broken sensor.
+
+    Out-of-range values are finite: they lie one to `reach` widths of the feature's range beyond either end of it.
+    """
+
+    name: Literal["pollution"] = "pollution"
+    share: float = Field(default=1.0, ge=0, le=1)
+    kind: Literal["out-of-range", "nan", "inf", "mixed"] = "out-of-range"
+    reach: float = Field(default=10.0, ge=1)
+
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        polluted = rng.random(clean.x.shape, dtype=np.float32) < self.share
+        return Examples(x=np.where(polluted, self._invalid(clean.x.shape, ranges, rng), clean.x), y=clean.y)
+
+    def _invalid(self, shape: tuple[int, ...], ranges: Ranges, rng: np.random.Generator) -> Features:
+        above = rng.random(shape, dtype=np.float32) < 0.5
+        width = np.where(ranges.high > ranges.low, ranges.high - ranges.low, np.float32(1))
+        distance = width * rng.uniform(1, self.reach, shape).astype(np.float32)
+        finite: Features = np.where(above, ranges.high + distance, ranges.low - distance)
+        nan = np.full(shape, np.nan, dtype=np.float32)
+        infinite = np.where(above, np.float32(np.inf), np.float32(-np.inf))
+        match self.kind:
+            case "out-of-range":
+                return finite
+            case "nan":
+                return nan
+            case "inf":
+                return infinite
+            case "mixed":
+                draw = rng.random(shape, dtype=np.float32)
+                mixed: Features = np.where(draw < 1 / 3, finite, np.where(draw < 2 / 3, nan, infinite))
+                return mixed
+
+
+class FlippedLabels(Corruption):
+    """A share of the labels is wrong: another class at random, or a target mirrored within the range of its column."""
+
+    name: Literal["flipped-labels"] = "flipped-labels"
+    share: float = Field(default=1.0, ge=0, le=1)
+
+    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+        flipped = rng.random(len(clean)) < self.share
+        if ranges.classes is None:
+            mirrored = ranges.target_low + ranges.target_high - clean.y
+            return Examples(x=clean.x, y=np.where(flipped[:, None], mirrored, clean.y).astype(np.float32))
+        if ranges.classes < 2:
+            raise DataError("corruption flipped-labels needs at least two classes")
+        shift = rng.integers(1, ranges.classes, size=len(clean))
+        return Examples(x=clean.x, y=np.where(flipped, (clean.y + shift) % ranges.classes, clean.y).astype(np.int64))
+
+
+def _blurred(images: Features, *, sigma: float, edges: Literal["wrap", "nearest"]) -> Features:
+    from scipy.ndimage import gaussian_filter  # noqa: PLC0415 - takes longer to import than all the rest of this package
+
+    blurred: Features = gaussian_filter(images, sigma=(0, 0, sigma, sigma), mode=edges)
+    return blurred
+
+
+def _stretched(images: Features) -> Features:
+    """Each channel of each image from its own lowest and highest value to 0 and 1."""
+    low = images.min(axis=(2, 3), keepdims=True)
+    width = images.max(axis=(2, 3), keepdims=True) - low
+    stretched: Features = (images - low) / np.where(width > 0, width, np.float32(1))
+    return stretched

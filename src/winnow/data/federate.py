@@ -1,0 +1,119 @@
+"""From a data set to a federation's data: hold rows out, spread the rest over clients, spoil some clients' samples.
+
+Each step has random streams of its own, so that changing one setting never shifts another step's numbers.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow.core import DataError, stream
+from winnow.data.arrays import CLEAN, ClientData, Conditions, DataSet, Examples, Federated, Indices
+from winnow.data.corruptions import Corruption, Ranges
+from winnow.data.partitions import Pool
+from winnow.data.settings import Amount, DataSettings
+
+CHUNK_BYTES = 1 << 25
+"""Samples are spoiled in chunks of this size, so that temporary arrays stay small beside the data."""
+
+
+def federate(dataset: DataSet, settings: DataSettings, seed: int) -> Federated:
+    """Spread a data set over clients as the settings say; the same seed gives the same bits."""
+    reference, test, pool = _hold_out(dataset, settings, seed)
+    clients = _spread(dataset, pool, settings, seed)
+    corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
+    _spoil(clients, corruption_of, settings.corruptions, Ranges.of(dataset), seed)
+    return Federated(
+        clients=clients,
+        reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
+        test=Examples(x=dataset.x[test], y=dataset.y[test]),
+        conditions=_conditions(corruption_of, settings.corruptions),
+    )
+
+
+def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices, Indices]:
+    """Disjoint rows for the reference set, the test set and the clients.
+
+    An official test split never reaches a client. It provides the test set, and the reference set too where it is large
+    enough for both.
+    """
+    everything = np.arange(len(dataset))
+    official = everything if dataset.test_rows is None else dataset.test_rows
+    training = everything if dataset.test_rows is None else np.setdiff1d(everything, official)
+    test_size, reference_size = _rows(settings.test, len(dataset)), _rows(settings.reference, len(dataset))
+    test = _draw(official, test_size, "test", dataset, seed)
+    both_fit = test_size + reference_size <= len(official)
+    beside_test = np.setdiff1d(official if both_fit else training, test)
+    reference = _draw(beside_test, reference_size, "reference", dataset, seed)
+    held_out = np.concatenate([reference, test])
+    return reference, test, np.setdiff1d(training, held_out)
+
+
+def _rows(amount: Amount, total: int) -> int:
+    return amount if isinstance(amount, int) else max(1, round(amount * total))
+
+
+def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -> Indices:
+    if size > len(rows):
+        raise DataError(f"{dataset.name}: {purpose} asks for {size} rows but only {len(rows)} can be held out for it")
+    return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
+
+
+def _spread(dataset: DataSet, pool: Indices, settings: DataSettings, seed: int) -> ClientData:
+    """The clients' own copy of their rows, client after client; held-out rows are not in it."""
+    labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None else None
+    owners = dataset.owners[pool] if dataset.owners is not None else None
+    assignment = settings.partition.assign(
+        Pool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
+    )
+    rows = pool[assignment.rows]
+    return ClientData(
+        x=dataset.x[rows],
+        y=dataset.y[rows],
+        rows=np.arange(len(rows)),
+        offsets=assignment.offsets,
+        classes=dataset.classes,
+    )
+
+
+def _draw_corruptions(corruptions: Sequence[Corruption], clients: int, seed: int) -> Indices:
+    """The index of each client's corruption, -1 for none. Consecutive runs of one permutation cannot overlap."""
+    order = stream(seed, "data", "corrupted clients").permutation(clients)
+    ends = np.rint(np.cumsum([0.0, *(corruption.fraction for corruption in corruptions)]) * clients).astype(np.int64)
+    corruption_of = np.full(clients, -1, dtype=np.int64)
+    for index in range(len(corruptions)):
+        corruption_of[order[ends[index] : ends[index + 1]]] = index
+    return corruption_of
+
+
+def _spoil(
+    clients: ClientData, corruption_of: Indices, corruptions: Sequence[Corruption], ranges: Ranges, seed: int
+) -> None:
+    """Apply each corruption to the rows of its clients, in place: the arrays are the clients' own copy."""
+    of_row = np.repeat(corruption_of, clients.sizes)
+    step = max(1, CHUNK_BYTES // max(1, clients.x[0].nbytes))
+    for index, corruption in enumerate(corruptions):
+        earlier = sum(other.name == corruption.name for other in corruptions[:index])
+        rng = stream(seed, "data", "corruption", corruption.name, earlier)
+        rows = np.flatnonzero(of_row == index)
+        for start in range(0, len(rows), step):
+            chunk = rows[start : start + step]
+            spoiled = corruption.apply(Examples(x=clients.x[chunk], y=clients.y[chunk]), ranges, rng)
+            clients.x[chunk] = spoiled.x
+            clients.y[chunk] = spoiled.y
+
+
+def _conditions(corruption_of: Indices, corruptions: Sequence[Corruption]) -> Conditions:
+    """Conditions by name; members of a family that appears twice are told apart by their settings."""
+    labels = [_label(corruption, corruptions) for corruption in corruptions]
+    distinct = (CLEAN, *dict.fromkeys(labels))
+    place = np.array([distinct.index(label) for label in (*labels, CLEAN)], dtype=np.int64)
+    return Conditions(labels=distinct, of_client=place[corruption_of])
+
+
+def _label(corruption: Corruption, corruptions: Sequence[Corruption]) -> str:
+    name = corruption.name
+    if sum(other.name == name for other in corruptions) == 1:
+        return name
+    settings = corruption.model_dump(exclude={"name", "fraction"})
+    return f"{name} " + ", ".join(f"{key} {value}" for key, value in settings.items())

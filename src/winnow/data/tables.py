@@ -1,0 +1,162 @@
+"""Tables with named columns, from CSV or Parquet: numbers for features, anything for labels and owners."""
+
+import csv
+import difflib
+import gzip
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import DataError
+
+Numbers = NDArray[np.float64]
+
+
+class Table(Protocol):
+    """Named columns of equal length."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    def numbers(self, columns: Sequence[str]) -> Numbers:
+        """[rows, columns] finite numbers, or a DataError that names the first cell that is not one."""
+
+    def values(self, column: str) -> NDArray[Any]:
+        """Integers where all cells are, numbers where all cells are, text otherwise."""
+
+
+def open_table(path: Path) -> Table:
+    if path.suffix.lower() == ".csv":
+        return CsvTable(path)
+    from winnow.data.parquet import ParquetTable  # noqa: PLC0415 - pyarrow is an extra
+
+    return ParquetTable(path)
+
+
+def check_columns(table: Table, names: Sequence[str], purpose: str) -> None:
+    """Refuse a name that is not a column, and say which ones there are."""
+    for name in names:
+        if name not in table.columns:
+            near = difflib.get_close_matches(name, table.columns, n=1)
+            hint = f", did you mean '{near[0]}'" if near else ""
+            raise DataError(
+                f"{table.path} has no column '{name}' (asked for as {purpose}){hint}; columns: {_listed(table.columns)}"
+            )
+
+
+def check_finite(numbers: Numbers, columns: Sequence[str], path: Path) -> Numbers:
+    """Refuse missing and infinite values, naming the first."""
+    if not np.isfinite(numbers).all():
+        row, column = np.argwhere(~np.isfinite(numbers))[0]
+        raise DataError(
+            f"{path}: column '{columns[column]}', data row {row + 1} is {numbers[row, column]};"
+            " fill in or remove such rows first"
+        )
+    return numbers
+
+
+class CsvTable:
+    """A comma-separated file with a header line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns = next(self._lines(), [])
+        if not self.columns:
+            raise DataError(f"{path} is empty; a header line and rows are needed")
+        if repeated := [name for name, times in Counter(self.columns).items() if times > 1]:
+            raise DataError(f"{path} has more than one column '{repeated[0]}'; give each a name of its own")
+        if next(self._cells(), None) is None:
+            raise DataError(f"{path} has a header but no rows")
+
+    def numbers(self, columns: Sequence[str]) -> Numbers:
+        try:
+            numbers = self._read(columns, np.float64)
+        except ValueError as error:
+            raise self._first_fault(columns) or DataError(f"{self.path} cannot be read: {error}") from error
+        return check_finite(numbers, columns, self.path)
+
+    def values(self, column: str) -> NDArray[Any]:
+        try:
+            text = np.char.strip(self._read([column], np.str_)[:, 0])
+        except ValueError as error:
+            raise self._first_fault([]) or DataError(f"{self.path} cannot be read: {error}") from error
+        if (text == "").any():
+            row = int(np.flatnonzero(text == "")[0]) + 1
+            raise DataError(f"{self.path}: column '{column}', data row {row} is empty; remove such rows first")
+        return _as_numbers(text)
+
+    def _read(self, columns: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
+        with self._opened() as file:
+            next(file)
+            return np.loadtxt(
+                (line for line in file if not line.isspace()),
+                dtype=kind,
+                delimiter=",",
+                quotechar='"',
+                comments=None,
+                usecols=[self.columns.index(name) for name in columns],
+                ndmin=2,
+            )
+
+    def _opened(self) -> TextIO:
+        if self.path.suffix == ".gz":
+            return gzip.open(self.path, "rt", newline="", encoding="utf-8-sig")
+        return self.path.open(newline="", encoding="utf-8-sig")
+
+    def _lines(self) -> Iterator[list[str]]:
+        try:
+            with self._opened() as file:
+                for line in csv.reader(file):
+                    yield [cell.strip() for cell in line]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path} is not UTF-8 text; save it as UTF-8 CSV") from error
+
+    def _cells(self) -> Iterator[list[str]]:
+        lines = self._lines()
+        next(lines, None)
+        return (line for line in lines if line)
+
+    def _first_fault(self, columns: Sequence[str]) -> DataError | None:
+        """The first row of the wrong length, or the first of these cells that is not a number."""
+        places = [(name, self.columns.index(name)) for name in columns]
+        for number, row in enumerate(self._cells(), start=1):
+            if len(row) != len(self.columns):
+                return DataError(
+                    f"{self.path}: data row {number} has {len(row)} cells but the header has {len(self.columns)}"
+                )
+            for name, place in places:
+                if not _is_number(row[place]):
+                    cell = f"'{row[place]}'" if row[place] else "an empty cell"
+                    return DataError(
+                        f"{self.path}: column '{name}', data row {number} holds {cell}, not a number;"
+                        " mend it or leave the column out of features"
+                    )
+        return None
+
+
+def _as_numbers(text: NDArray[np.str_]) -> NDArray[Any]:
+    for kind in (np.int64, np.float64):
+        try:
+            return text.astype(kind)
+        except ValueError:
+            continue
+    return text
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

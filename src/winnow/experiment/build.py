@@ -1,0 +1,158 @@
+"""From an experiment's settings to the objects that run it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from winnow.core import ConfigError, Population, Snapshot, VirtualClock
+from winnow.data import Conditions, DataSet, Examples, Federated, federate, load
+from winnow.experiment.schema import Experiment
+from winnow.fleet import Fleet
+from winnow.learn.examine import Examiner
+from winnow.learn.handlers import HANDLERS, LearningSite
+from winnow.learn.judge import AtClients, AtServer, Judge, Reference
+from winnow.learn.metrics import metric_name
+from winnow.learn.models import build_model
+from winnow.learn.stack import Loss, TensorData, as_loss, choose_execution, model_state
+from winnow.learn.stack.data import as_tensor
+from winnow.learn.training import Plan, Training
+from winnow.simulate import InProcess
+
+SAMPLE = 4
+"""Samples with which a model's execution is tried out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a run before it starts, for progress lines and results."""
+
+    metric: str
+    parameters: int
+    message_bytes: int
+    execution: str
+    notice: str
+    layer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run that is ready to start. The conditions are for the recorder; nothing else here can reach them."""
+
+    training: Training
+    federation: InProcess[LearningSite]
+    module: nn.Module
+    conditions: Conditions
+    facts: Facts
+
+
+def prepare(
+    experiment: Experiment,
+    *,
+    data_directory: Path | None = None,
+    dataset: DataSet | None = None,
+    module: nn.Module | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    snapshot: Snapshot | None = None,
+) -> Prepared:
+    """Load and spread the data, build the model, and bind them to the algorithm.
+
+    `dataset`, `module` and `loss` replace what the settings name; a snapshot continues an earlier run.
+    """
+    _use_threads(experiment.engine.threads)
+    dataset = dataset or load(experiment.data, data_directory)
+    spread = federate(dataset, experiment.data, experiment.seed)
+    module = module or _build(experiment, dataset)
+    return _bind(experiment, dataset, spread, module, _loss(experiment, dataset, loss), snapshot)
+
+
+def _bind(
+    experiment: Experiment,
+    dataset: DataSet,
+    spread: Federated,
+    module: nn.Module,
+    loss: Loss,
+    snapshot: Snapshot | None,
+) -> Prepared:
+    data, algorithm = TensorData.from_client_data(spread.clients), experiment.composed()
+    initial = model_state(module)
+    layer = algorithm.select.layer_for(module)
+    execution = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, experiment.engine.execution)
+    examiner = Examiner(module, loss, layer)
+    population = Population(sizes=spread.clients.sizes)
+    message_bytes = experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values()))
+    metric = metric_name(experiment.metric, dataset.classes)
+    plan = Plan(
+        algorithm=algorithm,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        metric=metric,
+        message_bytes=message_bytes,
+        profiled=layer is not None,
+    )
+    judge = Judge(
+        _reference(experiment, spread, population, examiner, metric, message_bytes),
+        _at_server("test", examiner, spread.test, metric) if len(spread.test) else None,
+    )
+    training = Training(plan, initial, judge)
+    if snapshot is not None:
+        training.restore(snapshot)
+    federation = InProcess(
+        site=LearningSite(data=data, execution=execution, examiner=examiner, initial=initial),
+        handlers=HANDLERS,
+        population=population,
+        fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed),
+        clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
+    )
+    facts = Facts(
+        metric=metric,
+        parameters=sum(p.numel() for p in module.parameters()),
+        message_bytes=message_bytes,
+        execution=execution.name,
+        notice=execution.notice,
+        layer=layer,
+    )
+    return Prepared(training=training, federation=federation, module=module, conditions=spread.conditions, facts=facts)
+
+
+def _build(experiment: Experiment, dataset: DataSet) -> nn.Module:
+    outputs = dataset.classes if dataset.classes is not None else dataset.y.shape[1]
+    return build_model(experiment.model, dataset.x.shape[1:], outputs, experiment.seed)
+
+
+def _loss(experiment: Experiment, dataset: DataSet, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+    if given is not None:
+        return as_loss(given)
+    default = "mse" if dataset.classes is None else "cross-entropy"
+    if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
+        kind = "a regression" if dataset.classes is None else "a classification"
+        raise ConfigError(f"loss: {experiment.loss!r} does not fit {kind}; leave it out or write {default!r}")
+    return as_loss(experiment.loss or default)
+
+
+def _reference(
+    experiment: Experiment,
+    spread: Federated,
+    population: Population,
+    examiner: Examiner,
+    metric: str,
+    message_bytes: int,
+) -> Reference:
+    holders = experiment.reference_clients
+    if not holders:
+        return _at_server("reference", examiner, spread.reference, metric)
+    if max(holders) >= len(population):
+        raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
+    sizes = population.sizes[list(holders)].tolist()
+    return AtClients(holders, sizes, metric, message_bytes)
+
+
+def _at_server(name: str, examiner: Examiner, examples: Examples, metric: str) -> AtServer:
+    return AtServer(name, examiner, as_tensor(examples.x), as_tensor(examples.y), metric)
+
+
+def _use_threads(threads: int) -> None:
+    """Sums depend on how work is split, so the number of threads is a setting, never the machine's choice."""
+    torch.set_num_threads(threads)

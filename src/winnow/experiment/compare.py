@@ -1,0 +1,152 @@
+"""Several algorithms over several seeds, side by side."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from winnow.core import ConfigError
+from winnow.experiment.resolve import resolve
+from winnow.experiment.schema import Experiment
+from winnow.report import ComparisonRow, comparison_header, comparison_table, write_report
+from winnow.runs import Reading, RunView, Summary
+from winnow.runs.files import one_line_errors, write_text_atomically
+
+ALGORITHMS = ("fedprof", "fedavg-rp")
+SCHEMA = 1
+WIDE = 105
+"""Terminals from this width on show the test set's column too."""
+TEST_COLUMN = 2
+
+
+def grid(
+    config: str | Path | Mapping[str, Any],
+    *,
+    algorithms: Iterable[str] = ALGORITHMS,
+    seeds: int | Sequence[int] = 3,
+    sets: Iterable[str] = (),
+    **options: Any,
+) -> list[Experiment]:
+    """Each algorithm with each seed, all checked before the first one runs; `seeds = 3` stands for 0, 1 and 2."""
+    wanted = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    names, overrides = list(algorithms), tuple(sets)
+    for what, values in (("algorithms", names), ("seeds", wanted)):
+        if not values:
+            raise ConfigError(f"{what}: name at least one")
+        if len(set(values)) < len(values):
+            raise ConfigError(f"{what}: {', '.join(map(str, values))} names one twice")
+    return [
+        resolve(config, sets=overrides, **{**options, "algorithm": name, "seed": seed})
+        for name in names
+        for seed in wanted
+    ]
+
+
+def folder_of(experiment: Experiment, out: Path) -> Path:
+    """Where a run of a comparison lives."""
+    return out / f"{experiment.algorithm}-seed{experiment.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What one run achieved; None where the target was not reached."""
+
+    algorithm: str
+    seed: int
+    best: float | None
+    last: float | None
+    test_best: float | None
+    rounds_to_target: int | None
+    seconds_to_target: float | None
+    wh_to_target: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The runs that were finished, and what became of the others."""
+
+    runs: tuple[RunView, ...]
+    failures: tuple[str, ...] = ()
+
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        return tuple(run.summary() for run in self.runs)
+
+    @property
+    def records(self) -> list[Record]:
+        """One record a run."""
+        return [_record(run, summary) for run, summary in zip(self.runs, self.summaries, strict=True)]
+
+    def table(self) -> list[ComparisonRow]:
+        """One row an algorithm: means and standard deviations over the seeds."""
+        labelled = zip((run.label.algorithm for run in self.runs), self.summaries, strict=True)
+        return comparison_table(labelled)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the joint report, one file that opens offline."""
+        return write_report(Path(path), self.runs)
+
+    def save(self, path: Path) -> None:
+        """Write the records and the table as JSON."""
+        content = {
+            "schema": SCHEMA,
+            "records": [asdict(record) for record in self.records],
+            "table": [asdict(row) for row in self.table()],
+            "failures": self.failures,
+        }
+        with one_line_errors(path):
+            write_text_atomically(path, json.dumps(content, indent=2) + "\n")
+
+    def rendered(self, *, wide: bool) -> Table:
+        """The table for a terminal of 80 columns, or for a wide one."""
+        label = self.runs[0].label
+        header = comparison_header(label.metric, label.target)
+        shown = [index for index, _ in enumerate(header) if wide or index != TEST_COLUMN]
+        result = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, header_style="bold")
+        for index in shown:
+            title = header[index] if wide else header[index].replace(" ", "\n", 1)
+            result.add_column(title, justify="right" if index else "left")
+        for row in self.table():
+            cells = row.cells()
+            result.add_row(*(cells[index] for index in shown))
+        return result
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        label = self.runs[0].label
+        lines = [comparison_header(label.metric, label.target), *(row.cells() for row in self.table())]
+        return f"<table>{''.join(map(_html_row, lines))}</table>"
+
+    def __str__(self) -> str:
+        text = StringIO()
+        Console(file=text, width=WIDE, no_color=True).print(self.rendered(wide=True))
+        return text.getvalue()
+
+
+def _html_row(cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _record(run: RunView, summary: Summary) -> Record:
+    return Record(
+        algorithm=run.label.algorithm,
+        seed=run.label.seed,
+        best=_value(summary.best),
+        last=_value(summary.last),
+        test_best=_value(summary.test_best),
+        rounds_to_target=summary.rounds_to_target,
+        seconds_to_target=summary.seconds_to_target,
+        wh_to_target=summary.wh_to_target,
+    )
+
+
+def _value(reading: Reading | None) -> float | None:
+    return reading.value if reading else None

@@ -1,0 +1,220 @@
+"""Live progress of a run: one more reader of its events. It writes to standard error and never to standard output."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from winnow.core import AnyEvent, Assessed, Invited, RoundFinished
+from winnow.experiment.build import Prepared
+from winnow.experiment.schema import Experiment
+from winnow.runs import Point
+from winnow.runs.track import Track
+
+REFRESH_PER_SECOND = 8
+SECONDS_BETWEEN_LINES = 5.0
+JOULES_PER_WH = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """What a run is called while it runs."""
+
+    title: str
+    metric: str
+    rounds: int
+
+
+class Course:
+    """How far a run has come, told by its events."""
+
+    def __init__(self, headline: Headline) -> None:
+        self.headline = headline
+        self.point: Point | None = None
+        self.best: float | None = None
+        self.invited = 0
+        self._track = Track()
+        self._began: tuple[float, int] | None = None
+
+    def follow(self, event: AnyEvent) -> None:
+        if isinstance(event, Invited):
+            self.invited = int(event.counts.sum())
+        point = self._track.follow(event)
+        if point is not None:
+            self.point = point
+            seen = (self.best, self.value)
+            self.best = max((value for value in seen if value is not None and not math.isnan(value)), default=None)
+
+    def start(self) -> None:
+        """Time left is judged by the rounds from here on; what was replayed before took no time."""
+        self._began = (time.monotonic(), self.round)
+
+    @property
+    def round(self) -> int:
+        return self.point.round if self.point else 0
+
+    @property
+    def value(self) -> float | None:
+        return self.point.value("reference", self.headline.metric) if self.point else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self._began is None or self.round <= self._began[1]:
+            return None
+        spent, done = time.monotonic() - self._began[0], self.round - self._began[1]
+        return spent / done * (self.headline.rounds - self.round)
+
+    def figures(self) -> str:
+        """Metric, best, device time, energy and how many were invited."""
+        if self.point is None:
+            return "preparing"
+        parts = [
+            f"{self.headline.metric} {number(self.value)}",
+            f"best {number(self.best)}",
+            f"device {duration(self.point.seconds)}",
+            f"{self.point.joules / JOULES_PER_WH:.3g} Wh",
+            f"{self.invited} invited",
+        ]
+        return " · ".join(parts)
+
+
+class Watcher(Protocol):
+    """Something that shows the course of a run while it is open."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def seen(self, event: AnyEvent) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def seen(self, event: AnyEvent) -> None: ...
+
+
+class OnTerminal:
+    """Two lines that stay in place. A thread draws them a few times a second, so quick rounds are not slowed down."""
+
+    def __init__(self, course: Course, console: Console) -> None:
+        self._course = course
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=REFRESH_PER_SECOND, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        self._course.start()
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def seen(self, event: AnyEvent) -> None:
+        self._course.follow(event)
+
+    def _render(self) -> RenderableType:
+        course, rounds = self._course, self._course.headline.rounds
+        line = Table.grid(padding=(0, 1))
+        left = course.seconds_left
+        line.add_row(
+            Text(course.headline.title, style="bold"),
+            ProgressBar(total=rounds, completed=course.round, width=20),
+            f"round {course.round}/{rounds}",
+            "" if left is None else f"{duration(left)} left",
+        )
+        return Group(line, Text(course.figures(), style="cyan", no_wrap=True, overflow="ellipsis"))
+
+
+class InLines:
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self, course: Course, say: Callable[[str], None]) -> None:
+        self._course, self._say = course, say
+        self._last = 0.0
+
+    def __enter__(self) -> Self:
+        self._course.start()
+        self._last = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def seen(self, event: AnyEvent) -> None:
+        self._course.follow(event)
+        if isinstance(event, RoundFinished | Assessed) and time.monotonic() - self._last > SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            headline = self._course.headline
+            self._say(f"{headline.title}: round {event.round}/{headline.rounds} · {self._course.figures()}")
+
+
+class Progress:
+    """Shows a run from its start to the end of the context, however it ends. Silent without a console.
+
+    `earlier` are the events of a run that is resumed.
+    """
+
+    def __init__(self, experiment: Experiment, console: Console | None, earlier: Iterable[AnyEvent] = ()) -> None:
+        self._experiment, self._console, self._earlier = experiment, console, earlier
+        self._watcher: Watcher = Silent()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watcher.__exit__(kind, error, trace)
+
+    def started(self, prepared: Prepared) -> None:
+        if self._console is None:
+            return
+        if prepared.facts.notice:
+            self._console.print(prepared.facts.notice, soft_wrap=True, highlight=False, markup=False)
+        course = Course(
+            Headline(title=title(self._experiment), metric=prepared.facts.metric, rounds=self._experiment.rounds)
+        )
+        for event in self._earlier:
+            course.follow(event)
+        self._watcher = _watcher(course, self._console).__enter__()
+
+    def seen(self, event: AnyEvent) -> None:
+        self._watcher.seen(event)
+
+
+def title(experiment: Experiment) -> str:
+    return f"{experiment.name} · {experiment.algorithm} · seed {experiment.seed}"
+
+
+def _watcher(course: Course, console: Console) -> Watcher:
+    """The way to show progress that suits where it goes."""
+    if console.is_terminal or console.is_jupyter:
+        return OnTerminal(course, console)
+    return InLines(course, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False))
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def duration(seconds: float) -> str:
+    """About three digits in the unit that fits: 12 s, 4.5 min, 3.2 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,211 @@
+"""Runs an experiment to its end, in memory or in a folder from which it can be resumed."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
+from winnow.data import Conditions, DataSet
+from winnow.experiment.build import Facts, Prepared, prepare
+from winnow.experiment.resolve import check, to_toml
+from winnow.experiment.schema import Experiment
+from winnow.report import write_report
+from winnow.runs import RunFolder, RunLabel, RunView, Summary, points, result_record
+from winnow.runs.metrics import row_of
+
+CHECKPOINT_SECONDS = 2.0
+"""At most this much work, or one round if that takes longer, is done again after a kill."""
+
+OnStart = Callable[[Prepared], None]
+OnEvent = Callable[[AnyEvent], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What Python code may hand over in the place of names in a configuration."""
+
+    dataset: DataSet | None = None
+    module: nn.Module | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    data_directory: Path | None = None
+
+
+AS_CONFIGURED = Inputs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished run: what it achieved, and the model with its best parameters."""
+
+    experiment: Experiment
+    facts: Facts
+    summary: Summary
+    view: RunView
+    model: nn.Module
+
+    @property
+    def best(self) -> float | None:
+        """The best value of the metric on the reference set."""
+        return self.summary.best.value if self.summary.best else None
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """One row a round, ready for a data frame: round, seconds, joules, loss and every metric (`test.accuracy`)."""
+        return [row_of(point) for point in points(self.view.events())]
+
+    def report(self, path: str | Path) -> Path:
+        """Write this run's report, one file that opens offline."""
+        return write_report(Path(path), [self.view])
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._facts())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._facts())
+        return f"<table>{''.join(rows)}</table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        summary = self.summary
+        readings = {"best": summary.best, "test": summary.test_best, "last": summary.last}
+        shown = [(f"{name} {summary.metric}", f"{r.value:.4f} (round {r.round})") for name, r in readings.items() if r]
+        reached = "not reached" if summary.rounds_to_target is None else f"reached in round {summary.rounds_to_target}"
+        return shown if summary.target is None else [*shown, (f"target {summary.target:g}", reached)]
+
+
+def execute(
+    experiment: Experiment,
+    *,
+    inputs: Inputs = AS_CONFIGURED,
+    out: Path | None = None,
+    resume: bool = False,
+    on_start: OnStart = lambda prepared: None,
+    on_event: OnEvent = lambda event: None,
+) -> Result:
+    """Run an experiment; `on_start` and `on_event` watch it."""
+    if out is None:
+        return _in_memory(experiment, inputs, on_start, on_event)
+    if resume:
+        return _resumed(experiment, inputs, out, on_start, on_event)
+    prepared = _prepare(experiment, inputs)
+    label = label_of(experiment, prepared.facts)
+    with RunFolder.create(out, to_toml(experiment), condition_record(prepared.conditions), label) as folder:
+        return _in_folder(experiment, prepared, folder, on_start, on_event)
+
+
+def stored_experiment(path: Path) -> Experiment:
+    """The experiment that a run folder holds."""
+    view = RunFolder.open(path)
+    return check(view.config, str(path / "config.toml"))
+
+
+def label_of(experiment: Experiment, facts: Facts) -> RunLabel:
+    return RunLabel(
+        name=experiment.name,
+        algorithm=experiment.algorithm,
+        seed=experiment.seed,
+        metric=facts.metric,
+        target=experiment.target,
+    )
+
+
+def condition_record(conditions: Conditions) -> dict[str, Any]:
+    return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist()}
+
+
+def _prepare(experiment: Experiment, inputs: Inputs, snapshot: Snapshot | None = None) -> Prepared:
+    return prepare(
+        experiment,
+        data_directory=inputs.data_directory,
+        dataset=inputs.dataset,
+        module=inputs.module,
+        loss=inputs.loss,
+        snapshot=snapshot,
+    )
+
+
+def _in_memory(experiment: Experiment, inputs: Inputs, on_start: OnStart, on_event: OnEvent) -> Result:
+    prepared = _prepare(experiment, inputs)
+    on_start(prepared)
+    events: list[AnyEvent] = []
+    for event in prepared.training.run(prepared.federation):
+        events.append(event)
+        on_event(event)
+    view = RunView(
+        label=label_of(experiment, prepared.facts),
+        log=events,
+        config_text=to_toml(experiment),
+        conditions=condition_record(prepared.conditions),
+    )
+    return _result(experiment, prepared, view)
+
+
+def _resumed(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStart, on_event: OnEvent) -> Result:
+    stored = stored_experiment(out)
+    refuse_other(experiment, stored, out)
+    folder, snapshot = RunFolder.resume(out)
+    with folder:
+        if experiment.rounds > stored.rounds:
+            folder.extend(to_toml(experiment))
+        prepared = _prepare(experiment, inputs, snapshot)
+        return _in_folder(experiment, prepared, folder, on_start, on_event)
+
+
+def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
+    """A run can only be resumed as what it is; more rounds may be asked for."""
+    old, new = stored.model_dump(), asked.model_dump()
+    differing = [key for key in new if key != "rounds" and new[key] != old[key]]
+    if differing:
+        raise RunError(
+            f"{out} holds a run with another {differing[0]}; resume it without options, or use another --out"
+        )
+    if asked.rounds < stored.rounds:
+        raise RunError(f"{out} holds a run of {stored.rounds} rounds; ask for no fewer, or use another --out")
+
+
+def _in_folder(
+    experiment: Experiment, prepared: Prepared, folder: RunFolder, on_start: OnStart, on_event: OnEvent
+) -> Result:
+    on_start(prepared)
+    saved = time.monotonic()
+    for event in prepared.training.run(prepared.federation):
+        folder.record(event)
+        if isinstance(event, RoundFinished) and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            _save(prepared, folder)
+            saved = time.monotonic()
+        on_event(event)
+    _save(prepared, folder)
+    view = folder.view()
+    result = _result(experiment, prepared, view)
+    write_report(folder.path / "report.html", [view])
+    folder.finish(
+        result_record(
+            result.summary,
+            view.label,
+            parameters=prepared.facts.parameters,
+            message_bytes=prepared.facts.message_bytes,
+            wall_seconds=folder.wall_seconds,
+        )
+    )
+    return result
+
+
+def _save(prepared: Prepared, folder: RunFolder) -> None:
+    training = prepared.training
+    folder.checkpoint(training.snapshot(), {"best": training.best, "last": training.model})
+
+
+def _result(experiment: Experiment, prepared: Prepared, view: RunView) -> Result:
+    prepared.module.load_state_dict(prepared.training.best)
+    return Result(
+        experiment=experiment,
+        facts=prepared.facts,
+        summary=view.summary(),
+        view=view,
+        model=prepared.module.eval(),
+    )

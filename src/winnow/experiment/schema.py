@@ -1,0 +1,69 @@
+"""An experiment, fully described: what a configuration file says, checked by types."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from winnow.core import ModelError, Settings
+from winnow.data import DataSettings
+from winnow.fleet import FleetSettings
+from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
+from winnow.learn.aggregate import Aggregate
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.collect import Collect, Plain
+from winnow.learn.local import LocalUpdate
+from winnow.learn.models import ModelSettings
+from winnow.learn.select import Selector
+from winnow.learn.server import Replace, ServerStep
+
+
+class EngineSettings(Settings):
+    """How the simulation computes; results do not depend on it beyond the last bits."""
+
+    execution: Literal["auto", "stacked", "vmap", "loop"] = "auto"
+    threads: int = Field(default=1, ge=1)
+
+
+class GivenModel(ModelSettings):
+    """A module that was passed to `winnow.run` in Python. A configuration can name it but not build it."""
+
+    name: Literal["given"] = "given"
+
+    def build(self, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        raise ModelError(
+            "the model of this run was passed in Python; continue with winnow.run(..., model=..., out=...)"
+        )
+
+
+class Experiment(Settings):
+    """Data, model, algorithm, devices and what to measure."""
+
+    name: str = "experiment"
+    description: str = ""
+    algorithm: str = "fedprof"
+    seed: int = Field(default=0, ge=0)
+    rounds: int = Field(default=50, ge=1)
+    target: float | None = None
+    metric: str | None = None
+    loss: Literal["cross-entropy", "nll", "mse"] | None = None
+    reference_clients: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    data: DataSettings
+    model: ModelSettings
+    select: Selector
+    local: LocalUpdate
+    aggregate: Aggregate
+    collect: Collect = Plain()
+    server: ServerStep = Replace()
+    fleet: FleetSettings = FleetSettings()
+    engine: EngineSettings = EngineSettings()
+
+    def composed(self) -> Algorithm:
+        """The algorithm's parts as one value."""
+        return Algorithm(
+            select=self.select,
+            local=self.local,
+            aggregate=self.aggregate,
+            collect=self.collect,
+            server=self.server,
+        )

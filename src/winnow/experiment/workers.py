@@ -1,0 +1,180 @@
+"""Runs spread over processes. Each run has a folder of its own, so nothing that happens to a process loses one.
+
+A worker takes one job after another and answers over its pipe. When it dies, its job has failed, the others go on, and
+a new worker takes its place.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeAlias
+
+from winnow.core import AnyEvent, RoundFinished, WinnowError
+from winnow.experiment.folders import run_in
+from winnow.experiment.run import Inputs
+from winnow.experiment.schema import Experiment
+
+SECONDS_BETWEEN_MESSAGES = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run to be made."""
+
+    experiment: Experiment
+    out: Path
+    resume: bool
+    data_directory: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advanced:
+    """A run has come this far."""
+
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run is done; its folder holds the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """A run was given up."""
+
+    reason: str
+
+
+Message: TypeAlias = Advanced | Finished | Failed
+
+
+class _Worker:
+    """A process and the parent's end of its pipe."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _interrupts_ignored():
+            self.process.start()
+        theirs.close()
+        self.job: int | None = None
+
+    def give(self, index: int, job: Job) -> None:
+        self.job = index
+        self.pipe.send(job)
+
+    def answer(self) -> Message:
+        """The next message; a worker that died answers for itself no more."""
+        try:
+            message: Message = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            return Failed(reason=f"its process ended unexpectedly ({_ending(self.process.exitcode)})")
+        return message
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+def run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[int, Message]]:
+    """Run all jobs, so many at a time, and say for each (by its place) how it goes. Closing it stops the workers."""
+    waiting = deque(range(len(jobs)))
+    staff: list[_Worker] = []
+    try:
+        while waiting or staff:
+            while waiting and len(staff) < workers:
+                staff.append(_Worker())
+                _next_job(staff[-1], waiting, jobs)
+            ready = wait([worker.pipe for worker in staff])
+            for worker in [each for each in staff if each.pipe in ready]:
+                assert worker.job is not None
+                message = worker.answer()
+                yield worker.job, message
+                if isinstance(message, Advanced):
+                    continue
+                if waiting and worker.process.is_alive():
+                    _next_job(worker, waiting, jobs)
+                else:
+                    worker.stop()
+                    staff.remove(worker)
+    finally:
+        for worker in staff:
+            worker.stop()
+
+
+def _next_job(worker: _Worker, waiting: deque[int], jobs: Sequence[Job]) -> None:
+    index = waiting.popleft()
+    worker.give(index, jobs[index])
+
+
+def _serve(pipe: Connection) -> None:
+    """A worker's life: jobs until nobody sends any more."""
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_attempt(job, pipe))
+
+
+def _attempt(job: Job, pipe: Connection) -> Message:
+    try:
+        run_in(
+            job.out,
+            job.experiment,
+            resume=job.resume,
+            inputs=Inputs(data_directory=job.data_directory),
+            on_event=_reporter(pipe),
+        )
+    except WinnowError as error:
+        return Failed(reason=str(error))
+    except Exception as error:  # a bug: its traceback is for the developers, and the other runs go on
+        traceback.print_exc()
+        return Failed(reason=f"{type(error).__name__}: {error}".splitlines()[0])
+    return Finished()
+
+
+def _reporter(pipe: Connection) -> Callable[[AnyEvent], None]:
+    """Tells the parent now and then how far the run is; ends the process if there is no parent any more."""
+    last = 0.0
+
+    def report(event: AnyEvent) -> None:
+        nonlocal last
+        if not isinstance(event, RoundFinished) or time.monotonic() - last < SECONDS_BETWEEN_MESSAGES:
+            return
+        last = time.monotonic()
+        try:
+            pipe.send(Advanced(round=event.round))
+        except BrokenPipeError:
+            os._exit(1)
+
+    return report
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile never sees Ctrl-C: the parent decides what becomes of it."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _ending(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exit code {exitcode}"
+    return f"killed by {signal.Signals(-exitcode).name}"

@@ -1,0 +1,128 @@
+"""How clients' updates become the next model.
+
+An aggregation folds one update after another (`start`, `add`, `finish`) and is fed in the order of the clients' numbers,
+so that its sums repeat bit for bit.
+"""
+
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from winnow.core import Arrays, Choice, Population
+from winnow.learn.stack import ModelState
+
+
+class Fold(Protocol):
+    """An aggregation in progress."""
+
+    def add(self, update: Arrays, client: int, count: int) -> None:
+        """Fold in a client's model; `count` exceeds one if the client was drawn more than once."""
+
+    def finish(self) -> ModelState:
+        """The aggregated model; the previous one if nothing was folded."""
+
+
+class Aggregate(Choice):
+    """A rule that folds updates."""
+
+    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+        raise NotImplementedError
+
+
+class WeightedSum:
+    """Σ w_k·θ_k over named tensors, in float32; integer buffers (a batch counter) are averaged and rounded."""
+
+    def __init__(self, like: ModelState) -> None:
+        self.names = list(like)
+        self.dtypes = {name: tensor.dtype for name, tensor in like.items()}
+        self.sums = [torch.zeros_like(t, dtype=_summed(t)) for t in like.values()]
+        self.weight = 0.0
+
+    def add(self, update: Arrays, weight: float) -> None:
+        tensors = [update[name].to(total.dtype) for name, total in zip(self.names, self.sums, strict=True)]
+        torch._foreach_add_(self.sums, tensors, alpha=weight)
+        self.weight += weight
+
+    def mean(self) -> ModelState:
+        """The sum divided by the weights' sum."""
+        return self._cast(torch._foreach_div(self.sums, self.weight))
+
+    def total(self) -> ModelState:
+        return self._cast(self.sums)
+
+    def _cast(self, tensors: "list[Tensor] | tuple[Tensor, ...]") -> ModelState:
+        return {
+            name: t if t.dtype == self.dtypes[name] else t.round().to(self.dtypes[name])
+            for name, t in zip(self.names, tensors, strict=True)
+        }
+
+
+def _summed(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.is_floating_point() else torch.float64
+
+
+class Full(Aggregate):
+    """θ = Σ_k |D_k|/|D|·θ_k over *all* clients, where those left out keep the previous model (equation 8, first case).
+
+    Each client has one entry, however often it was drawn.
+    """
+
+    name: Literal["full"] = "full"
+
+    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+        return _FullFold(model, population.sizes)
+
+
+class _FullFold:
+    def __init__(self, model: ModelState, sizes: NDArray[np.int64]) -> None:
+        self._model, self._sizes = model, sizes
+        self._left = 1.0
+        self._sum = WeightedSum(model)
+
+    def add(self, update: Arrays, client: int, count: int) -> None:
+        share = float(self._sizes[client] / self._sizes.sum())
+        self._left -= share
+        self._sum.add(update, share)
+
+    def finish(self) -> ModelState:
+        if self._sum.weight:
+            self._sum.add(self._model, self._left)
+            return self._sum.total()
+        return self._model
+
+
+class Partial(Aggregate):
+    """θ = Σ_{k∈S} w_k·θ_k over the participants S only.
+
+    weights = "size":     w_k = |D_k| / |D_S|        (equation 8 of the first version, second case; the default)
+    weights = "uniform":  w_k = 1 / K                (equation 39 of the journal's appendix)
+    weights = "scheme-2": w_k = N/K · |D_k| / |D|    (Scheme II; the weights need not sum to one)
+    """
+
+    name: Literal["partial"] = "partial"
+    weights: Literal["size", "uniform", "scheme-2"] = "size"
+
+    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+        sizes = population.sizes
+        if self.weights == "uniform":
+            return _PartialFold(model, np.ones(len(sizes)), normalise=True)
+        if self.weights == "scheme-2":
+            return _PartialFold(model, len(sizes) / invited * sizes / sizes.sum(), normalise=False)
+        return _PartialFold(model, sizes.astype(np.float64), normalise=True)
+
+
+class _PartialFold:
+    def __init__(self, model: ModelState, weights: NDArray[np.float64], normalise: bool) -> None:
+        self._model, self._weights, self._normalise = model, weights, normalise
+        self._sum = WeightedSum(model)
+
+    def add(self, update: Arrays, client: int, count: int) -> None:
+        self._sum.add(update, count * float(self._weights[client]))
+
+    def finish(self) -> ModelState:
+        if not self._sum.weight:
+            return self._model
+        return self._sum.mean() if self._normalise else self._sum.total()

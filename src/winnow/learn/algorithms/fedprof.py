@@ -1,0 +1,113 @@
+"""FedProf (Wu et al., 2022, algorithms 1 and 2): invite clients whose data look, through the global model, like the
+reference. Works in both aggregation modes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from winnow.core import ConfigError, ModelError, Outcome, Population, Reply, Task, Work
+from winnow.learn.algorithm import Recipe
+from winnow.learn.handlers import ProfileSettings, profile_of
+from winnow.learn.profile import Profile, check_layer, default_layer, divergence
+from winnow.learn.select import Invitation, Selection, Selector, Turn, draw
+
+SEED_BYTES = 8
+"""First profiles need no model to be sent: the seed of the common start is enough."""
+
+
+class ByProfile(Selector):
+    """Scores λ_k = exp(−α_k · div(RP_k, RP_V)) of equation 13; clients are drawn by λ_k / Λ.
+
+    `alpha` is one factor for all clients or a list with one a client; 0 is uniform sampling. `divergence = "normalised"`
+    divides the divergences by the largest one over the clients, as the first version of the paper does.
+    """
+
+    name: Literal["profile"] = "profile"
+    alpha: float | tuple[float, ...] = 10.0
+    divergence: Literal["raw", "normalised"] = "raw"
+    layer: str | None = None
+
+    def layer_for(self, module: nn.Module) -> str:
+        return check_layer(module, self.layer) if self.layer else default_layer(module)
+
+    def start(self, population: Population) -> Selection:
+        return _ProfileSelection(self, len(population))
+
+
+class _ProfileSelection(Selection):
+    """Keeps, for each client, its last divergence and the version it belongs to; never a client's profile.
+
+    A profile is compared with the reference profile of the same version, at once when it arrives. A reference profile is
+    kept while a reply of its version may still come, and no longer.
+    """
+
+    def __init__(self, settings: ByProfile, clients: int) -> None:
+        self._settings = settings
+        self._count = settings.invited(clients)
+        self._alpha = np.asarray(settings.alpha, np.float64)
+        if self._alpha.ndim and len(self._alpha) != clients:
+            raise ConfigError(f"select.alpha: {len(self._alpha)} factors for {clients} clients")
+        self._divergence = np.full(clients, np.nan)
+        self._version = np.full(clients, -1, np.int64)
+        self._references: dict[int, Profile] = {}
+
+    def propose(self, turn: Turn) -> Invitation:
+        if turn.reference is None:
+            raise ModelError("selection by profile needs a reference profile")
+        self._references = {turn.version: turn.reference}
+        if turn.version == 0:
+            self._fold(turn.ask(self._first_profiles(turn)))
+        return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
+
+    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+        self._fold(replies)
+
+    def _first_profiles(self, turn: Turn) -> list[Task]:
+        work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)
+        return [
+            Task(name="profile", client=k, round=turn.round, version=0, settings=ProfileSettings(), work=work)
+            for k in range(len(self._version))
+        ]
+
+    def _fold(self, outcomes: Sequence[Outcome]) -> None:
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        for version in sorted({reply.task.version for reply in replies}):
+            group = [reply for reply in replies if reply.task.version == version]
+            clients = [reply.task.client for reply in group]
+            profiles = [profile_of(reply) for reply in group]
+            self._divergence[clients] = divergence(profiles, self._references[version])
+            self._version[clients] = version
+
+    def _log_scores(self) -> NDArray[np.float64]:
+        """log λ_k. A client that never sent a profile counts as the farthest of those that did."""
+        known = self._divergence[np.isfinite(self._divergence)]
+        worst = known.max(initial=0.0)
+        values = np.where(np.isfinite(self._divergence), self._divergence, worst)
+        if self._settings.divergence == "normalised" and worst > 0:
+            values = values / worst
+        result: NDArray[np.float64] = -self._alpha * values
+        return result
+
+    def state(self) -> Mapping[str, Any]:
+        return {"divergence": self._divergence, "version": self._version}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._divergence = np.asarray(state["divergence"], np.float64)
+        self._version = np.asarray(state["version"], np.int64)
+
+
+fedprof = Recipe(
+    name="fedprof",
+    summary="selection by profile, partial aggregation",
+    parts={"select": {"name": "profile"}, "aggregate": {"name": "partial"}},
+)
+
+fedprof_full = Recipe(
+    name="fedprof-full",
+    summary="selection by profile, full aggregation",
+    parts={"select": {"name": "profile"}, "aggregate": {"name": "full"}},
+)

@@ -1,0 +1,118 @@
+"""How replies become an aggregate. The plain way hands every sound update to the fold; others may only reveal sums."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from winnow.core import Choice, Failure, Federation, Outcome, Reply, Task, Until
+from winnow.learn.aggregate import Fold
+from winnow.learn.profile import Profile
+from winnow.learn.stack import ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a sound reply looks like: a model of these shapes, a profile of this length."""
+
+    model: ModelState
+    reference: Profile | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """The replies that were folded, those that were refused, and all whose cost counts."""
+
+    folded: list[Reply]
+    refused: list[Refusal]
+    answered: list[Reply]
+
+
+class Collect(Choice):
+    """One round's conversation with the invited, out of which the fold is fed."""
+
+    def gather(
+        self,
+        federation: Federation,
+        tasks: Sequence[Task],
+        until: Until,
+        counts: dict[int, int],
+        fold: Fold,
+        expected: Expected,
+    ) -> Gathered:
+        raise NotImplementedError
+
+
+class Plain(Collect):
+    """The server sees every update. Those that are unsound are refused, whatever the algorithm."""
+
+    name: Literal["plain"] = "plain"
+
+    def gather(
+        self,
+        federation: Federation,
+        tasks: Sequence[Task],
+        until: Until,
+        counts: dict[int, int],
+        fold: Fold,
+        expected: Expected,
+    ) -> Gathered:
+        with federation.dispatch(tasks, until) as exchange:
+            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
+        sound, refused = sift(outcomes, expected)
+        for reply in sound:
+            fold.add(reply.payload["model"], reply.task.client, counts[reply.task.client])
+        return Gathered(folded=sound, refused=refused, answered=[o for o in outcomes if isinstance(o, Reply)])
+
+
+def sift(outcomes: Sequence[Outcome], expected: Expected) -> tuple[list[Reply], list[Refusal]]:
+    """Sound replies, and refusals with their reasons."""
+    sound, refused = [], []
+    for outcome in outcomes:
+        fault = _fault(outcome, expected)
+        if fault is None and isinstance(outcome, Reply):
+            sound.append(outcome)
+        else:
+            refused.append(Refusal(client=outcome.task.client, reason=fault or ""))
+    return sound, refused
+
+
+def _fault(outcome: Outcome, expected: Expected) -> str | None:
+    if isinstance(outcome, Failure):
+        return f"failed while {outcome.stage}: {outcome.reason}"
+    if "model" in outcome.payload:
+        fault = _model_fault(dict(outcome.payload["model"]), expected.model)
+        if fault:
+            return fault
+    if "profile" in outcome.payload and expected.reference is not None:
+        return _profile_fault(dict(outcome.payload["profile"]), expected.reference)
+    return None
+
+
+def _model_fault(model: ModelState, like: ModelState) -> str | None:
+    if model.keys() != like.keys():
+        return "the update has other tensors than the model"
+    for name, tensor in like.items():
+        if model[name].shape != tensor.shape or model[name].dtype != tensor.dtype:
+            return f"the update's {name} has the wrong shape or type"
+    norms = torch._foreach_norm([t for t in model.values() if t.is_floating_point()])
+    if not bool(torch.isfinite(torch.stack(list(norms))).all()):
+        return "the update is not finite"
+    return None
+
+
+def _profile_fault(part: dict[str, object], reference: Profile) -> str | None:
+    mean, variance = np.asarray(part.get("mean")), np.asarray(part.get("variance"))
+    if mean.shape != reference.mean.shape or variance.shape != reference.mean.shape:
+        return "the profile has the wrong length"
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
+        return "the profile is not finite"
+    return None

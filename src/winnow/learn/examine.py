@@ -1,0 +1,96 @@
+"""One forward pass that scores a model on data and, on the way, profiles a layer.
+
+Evaluation and profiling share the pass: the reference profile of a version costs nothing beyond its evaluation.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from winnow.learn.metrics import Score
+from winnow.learn.profile import Moments, Profile, fuse
+from winnow.learn.stack import Loss, ModelState
+
+BATCH_VALUES = 200_000
+"""Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
+
+
+def batch_size(x: Tensor) -> int:
+    """Samples of this kind that a forward pass takes at a time."""
+    return max(32, min(4096, BATCH_VALUES // max(1, x[:1].numel())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What one pass over some samples shows."""
+
+    score: float
+    loss: float
+    profile: Profile | None
+
+
+class Examiner:
+    """A model in evaluation mode, ready to look at data through any of its versions."""
+
+    def __init__(self, module: nn.Module, loss: Loss, layer: str | None) -> None:
+        self._module = deepcopy(module).eval()
+        self._loss = loss
+        self._layer = self._module.get_submodule(layer) if layer else None
+
+    @torch.no_grad()
+    def examine(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> Examined:
+        """Score and profile one data set."""
+        self._module.load_state_dict(state)
+        moments, total, loss, size = Moments(1), 0.0, 0.0, batch_size(x)
+        with self._watched() as seen:
+            for batch_x, batch_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+                outputs = self._module(batch_x)
+                total += float(score(outputs, batch_y).sum())
+                loss += float(self._loss(outputs, batch_y).sum())
+                for captured in seen.take():
+                    moments.add(captured, torch.zeros(len(captured), dtype=torch.int64))
+        profile = moments.profiles()[0] if self._layer is not None else None
+        return Examined(score=total / len(y), loss=loss / len(y), profile=profile)
+
+    @torch.no_grad()
+    def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
+        """One profile for each of several owners' rows of x; rows of one owner stand together."""
+        self._module.load_state_dict(state)
+        moments, size = Moments(owners), batch_size(x)
+        with self._watched() as seen:
+            for batch, group in zip(torch.split(rows, size), torch.split(owner, size), strict=True):
+                self._module(x[batch])
+                for captured in seen.take():
+                    moments.add(captured, group)
+        return moments.profiles()
+
+    @contextmanager
+    def _watched(self) -> "Iterator[_Seen]":
+        seen = _Seen(self._layer)
+        try:
+            yield seen
+        finally:
+            seen.remove()
+
+
+class _Seen:
+    """Catches the fused outputs of the profiled layer as they pass."""
+
+    def __init__(self, layer: nn.Module | None) -> None:
+        self._caught: list[Tensor] = []
+        self._hook = layer.register_forward_hook(self._catch) if layer is not None else None
+
+    def _catch(self, layer: nn.Module, inputs: object, output: object) -> None:
+        self._caught.append(fuse(output, layer))
+
+    def take(self) -> list[Tensor]:
+        caught, self._caught = self._caught, []
+        return caught
+
+    def remove(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()

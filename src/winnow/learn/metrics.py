@@ -1,0 +1,50 @@
+"""Scores of a model: higher is better, and each is a mean over samples, so that holders' scores can be pooled."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from winnow.core import ConfigError
+
+Score = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> one score a sample."""
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of samples whose largest output is their class."""
+    return (outputs.argmax(dim=1) == targets).float()
+
+
+def relative_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 − |y − ŷ| / max(y, ŷ), clamped to [0, 1] and averaged over the targets; for targets that are not negative."""
+    largest = torch.maximum(outputs, targets).clamp_min(1e-8)
+    return (1 - (targets - outputs).abs() / largest).clamp(0, 1).flatten(1).mean(dim=1)
+
+
+def r2_against(targets: Tensor) -> Score:
+    """R² = 1 − MSE / Var(y) with the variance of these targets, averaged over the target columns."""
+    variance = targets.double().var(dim=0, unbiased=False).clamp_min(1e-12).float()
+
+    def r2(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (1 - (targets - outputs).square() / variance).flatten(1).mean(dim=1)
+
+    return r2
+
+
+METRICS: dict[str, Callable[[Tensor], Score]] = {
+    "accuracy": lambda _: accuracy,
+    "r2": r2_against,
+    "relative-accuracy": lambda _: relative_accuracy,
+}
+FITTING = {True: ("accuracy",), False: ("r2", "relative-accuracy")}
+"""The scores that fit a classification and a regression, the default first."""
+
+
+def metric_name(asked: str | None, classes: int | None) -> str:
+    """The score to use: the one asked for, if it fits the task, or the task's default."""
+    fitting = FITTING[classes is not None]
+    if asked is not None and asked not in fitting:
+        kind = "a regression" if classes is None else "a classification"
+        raise ConfigError(f"metric: {asked!r} does not fit {kind}; choose {' or '.join(fitting)}")
+    return asked or fitting[0]

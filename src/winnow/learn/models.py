@@ -1,0 +1,174 @@
+"""The models that a configuration can name, and the user's own.
+
+`build_model(settings, sample_shape, outputs, seed)` makes one; `sample_shape` is the shape of a single sample.
+"""
+
+import importlib.util
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import nn
+
+from winnow.core import Choice, ModelError, derive
+from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, TinyConvolutional
+
+Shape = tuple[int, ...]
+
+
+class ModelSettings(Choice):
+    """A model, chosen by name."""
+
+    @abstractmethod
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        """The model for samples of this shape, with freshly drawn parameters."""
+
+
+class Linear(ModelSettings):
+    """One dense layer: linear or logistic regression."""
+
+    name: Literal["linear"] = "linear"
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(_size(sample_shape), outputs))
+
+
+class Mlp(ModelSettings):
+    """Dense layers with an activation between them."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: tuple[int, ...] = Field((64, 32), min_length=1)
+    activation: Literal["relu", "tanh"] = "relu"
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        activation = nn.ReLU if self.activation == "relu" else nn.Tanh
+        layers: list[nn.Module] = [nn.Flatten()]
+        width = _size(sample_shape)
+        for hidden in self.hidden:
+            layers += [nn.Linear(width, hidden), activation()]
+            width = hidden
+        return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+class Cnn(ModelSettings):
+    """Two small convolutions and a dense layer, for images as small as 8 × 8."""
+
+    name: Literal["cnn"] = "cnn"
+    channels: tuple[int, int] = (8, 16)
+    hidden: int = Field(32, ge=1)
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        return TinyConvolutional(_image(self.name, sample_shape, smallest=4), self.channels, self.hidden, outputs)
+
+
+class Lenet5(ModelSettings):
+    """LeNet-5 with rectifiers and max-pooling; images from 8 × 8."""
+
+    name: Literal["lenet5"] = "lenet5"
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        return LeNet5(_image(self.name, sample_shape, smallest=8), outputs)
+
+
+class Resnet18(ModelSettings):
+    """ResNet-18 with the stem for small images: a 3 × 3 convolution and no pooling."""
+
+    name: Literal["resnet18"] = "resnet18"
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        return ResNet18(_image(self.name, sample_shape, smallest=1)[0], outputs)
+
+
+class ShufflenetV2(ModelSettings):
+    """ShuffleNet v2 with the stem for small images: 24 channels at full resolution."""
+
+    name: Literal["shufflenet-v2"] = "shufflenet-v2"
+    width: float = 1.0
+
+    @field_validator("width")
+    @classmethod
+    def _published(cls, width: float) -> float:
+        if width not in SHUFFLENET_WIDTHS:
+            raise ValueError(f"choose one of {', '.join(map(str, SHUFFLENET_WIDTHS))}")
+        return width
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        return ShuffleNetV2(_image(self.name, sample_shape, smallest=1)[0], outputs, width=self.width)
+
+
+class Lstm(ModelSettings):
+    """An LSTM whose last hidden state is read out; over features [t, f], or token identifiers [t] of a vocabulary."""
+
+    name: Literal["lstm"] = "lstm"
+    hidden: int = Field(64, ge=1)
+    layers: int = Field(1, ge=1)
+    vocabulary: int | None = Field(None, ge=1)
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        wanted = 2 if self.vocabulary is None else 1
+        if len(sample_shape) != wanted:
+            form = "[time, features]" if self.vocabulary is None else "[time] (token identifiers)"
+            raise ModelError(f"model 'lstm' takes samples {form}, but these have shape {sample_shape}")
+        features = sample_shape[1] if self.vocabulary is None else None
+        return LstmNet(features, self.vocabulary, self.hidden, self.layers, outputs)
+
+
+class Python(ModelSettings):
+    """A function in the user's own file, called as `function(sample_shape, outputs)`."""
+
+    name: Literal["python"] = "python"
+    factory: str = Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")
+
+    def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
+        factory = _load(self.factory)
+        try:
+            model = factory(sample_shape, outputs)
+        except Exception as error:  # a user's code may fail in any way
+            raise ModelError(
+                f"'{self.factory}' failed for samples {sample_shape}, {outputs} outputs: {error!r}"
+            ) from error
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"'{self.factory}' returned {type(model).__name__}; it must return a torch.nn.Module")
+        return model
+
+
+def build_model(settings: ModelSettings, sample_shape: Shape, outputs: int, seed: int) -> nn.Module:
+    """The model with parameters drawn from the seed alone; torch's own generator is left as it was."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(derive(seed, "model") % 2**63)
+        return settings.build(sample_shape, outputs)
+
+
+def _load(factory: str) -> Callable[[Shape, int], Any]:
+    file, _, name = factory.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ModelError(f"model file '{file}' does not exist; give factory = \"file.py:function\"")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's code may fail in any way
+        raise ModelError(f"model file '{file}' cannot be run: {error!r}") from error
+    if not callable(getattr(module, name, None)):
+        raise ModelError(f"model file '{file}' has no function '{name}'")
+    function: Callable[[Shape, int], Any] = getattr(module, name)
+    return function
+
+
+def _size(sample_shape: Shape) -> int:
+    return int(torch.Size(sample_shape).numel())
+
+
+def _image(name: str, sample_shape: Shape, *, smallest: int) -> tuple[int, int, int]:
+    """(channels, height, width) of an image sample."""
+    if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
+        wanted = f"images [channels, height, width] of at least {smallest} × {smallest}"
+        raise ModelError(f"model '{name}' takes {wanted}, but these samples have shape {sample_shape}")
+    channels, height, width = sample_shape
+    return channels, height, width

@@ -1,0 +1,155 @@
+"""Representation profiles: what a model makes of a data set, as one Gaussian per element (FedProf, section 4).
+
+A profile is the mean and the variance of each element of a layer's output before activation, over the samples of one
+client (equation 8). It is computed in one streaming forward pass, in float64, and sent as two float32 vectors: q × 8 bytes.
+
+Whatever the data, a profile is finite. Outputs that are NaN, infinite or absurdly large count as ±LIMIT, so a client
+with such data lies very far from any sound reference. A single sample, a constant feature or a dead neuron has variance
+zero; equation 10 then uses a floor (see `divergence`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from winnow.core import ModelError
+
+LIMIT = 1e18
+"""Outputs are cut off here: the square still fits into a float32."""
+
+RELATIVE_FLOOR = 1e-6
+ABSOLUTE_FLOOR = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """RP(θ, D) of equation 8: N(mean_i, variance_i) for each of q elements."""
+
+    mean: NDArray[np.float32]
+    variance: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @property
+    def nbytes(self) -> int:
+        return self.mean.nbytes + self.variance.nbytes
+
+
+class Moments:
+    """Streaming mean and variance of q elements for K groups of samples, exact for any batch size.
+
+    Batches are merged by Chan's rule: with counts n, m and a mean difference d, M2 grows by M2' + d²·n·m/(n+m).
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._count = torch.zeros(0)
+        self._mean = torch.zeros(0)
+        self._m2 = torch.zeros(0)
+
+    def add(self, values: Tensor, group: Tensor) -> None:
+        """Fold in samples [n, q], each belonging to the group with that number."""
+        values = torch.nan_to_num(values, nan=LIMIT, posinf=LIMIT, neginf=-LIMIT).clamp_(-LIMIT, LIMIT).double()
+        if not len(self._mean):
+            self._count = values.new_zeros(self._groups, 1)
+            self._mean = values.new_zeros(self._groups, values.shape[1])
+            self._m2 = torch.zeros_like(self._mean)
+        present, index = torch.unique_consecutive(group, return_inverse=True)
+        zeros = values.new_zeros(len(present), values.shape[1])
+        count = values.new_zeros(len(present), 1).index_add_(0, index, values.new_ones(len(values), 1))
+        mean = zeros.index_add(0, index, values) / count
+        m2 = zeros.index_add(0, index, (values - mean[index]).square_())
+        known, delta = self._count[present], mean - self._mean[present]
+        total = known + count
+        self._mean[present] += delta * (count / total)
+        self._m2[present] += m2 + delta.square() * (known * count / total)
+        self._count[present] = total
+
+    def profiles(self) -> list[Profile]:
+        """One profile a group; the variance is the population's (divided by n)."""
+        mean = self._mean.float().cpu().numpy()
+        variance = (self._m2 / self._count).float().cpu().numpy()
+        return [Profile(mean=m, variance=v) for m, v in zip(mean, variance, strict=True)]
+
+
+def pool(profiles: Sequence[Profile], counts: Sequence[int]) -> Profile:
+    """The profile of several holders' data taken together."""
+    weights = np.asarray(counts, np.float64)[:, None] / sum(counts)
+    means = np.stack([p.mean for p in profiles]).astype(np.float64)
+    mean = (weights * means).sum(0)
+    variance = (weights * (np.stack([p.variance for p in profiles]) + (means - mean) ** 2)).sum(0)
+    return Profile(mean=mean.astype(np.float32), variance=variance.astype(np.float32))
+
+
+def divergence(profiles: Sequence[Profile], reference: Profile) -> NDArray[np.float64]:
+    """div(RP_k, RP_V) for each profile: the mean over elements of KL(N_k || N_V), equations 9 and 10.
+
+    Variances below a floor count as the floor: 1e-6 of the reference's mean variance, and at least 1e-12. The result is
+    finite for any finite profiles, and zero only for equal ones.
+    """
+    mean = np.stack([p.mean for p in profiles]).astype(np.float64)
+    variance = np.stack([p.variance for p in profiles]).astype(np.float64)
+    reference_variance = reference.variance.astype(np.float64)
+    floor = max(RELATIVE_FLOOR * float(reference_variance.mean()), ABSOLUTE_FLOOR)
+    v, v0 = np.maximum(variance, floor), np.maximum(reference_variance, floor)
+    kl = 0.5 * (np.log(v0 / v) + (v - v0) / v0 + (mean - reference.mean.astype(np.float64)) ** 2 / v0)
+    result: NDArray[np.float64] = kl.mean(axis=1)
+    return result
+
+
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding)
+
+
+def fuse(output: object, layer: nn.Module) -> Tensor:
+    """A layer's output as one value per sample and element, [n, q].
+
+    Dense layers give their units. Convolutions and residual blocks are summed over each channel's map (equation 24),
+    recurrent layers over their final hidden state (equation 21), so they give channels and a single element.
+    """
+    if isinstance(layer, RECURRENT):
+        return _final_hidden(output).sum(dim=1, keepdim=True)
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"a {type(layer).__name__} cannot be profiled: it gives a {type(output).__name__}, not a tensor"
+        )
+    if output.ndim <= 2:
+        return output.reshape(len(output), -1)
+    if isinstance(layer, FEATURES_LAST):
+        return output.flatten(1, -2).sum(dim=1)
+    return output.flatten(2).sum(dim=2)
+
+
+def _final_hidden(output: object) -> Tensor:
+    """h_T of the last layer, from what a recurrent module returns."""
+    hidden = output[1]  # type: ignore[index]  # (outputs, h_n) or (outputs, (h_n, c_n)), as torch documents
+    state = hidden[0] if isinstance(hidden, tuple) else hidden
+    return state[-1]  # type: ignore[no-any-return]  # a tensor [n, d]
+
+
+def default_layer(module: nn.Module) -> str:
+    """The layer to profile unless told otherwise: the first hidden dense layer, else the first convolution or
+    recurrent layer, else the first dense layer (which is then the output).
+    """
+    kinds: list[tuple[str, nn.Module]] = [(name, layer) for name, layer in module.named_modules() if name]
+    dense = [name for name, layer in kinds if isinstance(layer, nn.Linear)]
+    if len(dense) > 1:
+        return dense[0]
+    others = [name for name, layer in kinds if isinstance(layer, (*CONVOLUTIONS, *RECURRENT))]
+    if others or dense:
+        return (others or dense)[0]
+    raise ModelError("no dense, convolutional or recurrent layer to profile: name one with select.layer")
+
+
+def check_layer(module: nn.Module, layer: str) -> str:
+    """The layer's name, if the model has it."""
+    names = [name for name, _ in module.named_modules() if name]
+    if layer not in names:
+        raise ModelError(f"select.layer: the model has no layer {layer!r}; it has {', '.join(names)}")
+    return layer

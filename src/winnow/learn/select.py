@@ -1,0 +1,124 @@
+"""Whom to invite.
+
+A `Selector` is the setting; `start` gives the `Selection` that works in one run and carries its state. In each turn it
+proposes an invitation, for which it may first hold exchanges of its own, and then observes what the replies report.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import nn
+
+from winnow.core import EVERYONE, Choice, ConfigError, Outcome, Population, Reply, Task, Until
+from winnow.learn.profile import Profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What a selection may see and use in one round."""
+
+    round: int
+    version: int
+    rng: np.random.Generator
+    reference: Profile | None
+    ask: Callable[[Sequence[Task]], list[Outcome]]
+    """Hold an exchange of one's own; its cost is charged to the round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invitation:
+    """Whom to invite, how often each was drawn, and how many replies to wait for."""
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    until: Until = EVERYONE
+    scores: NDArray[np.float64] | None = None
+
+
+class Selection:
+    """A selector at work. Without state it needs only `propose`."""
+
+    def propose(self, turn: Turn) -> Invitation:
+        raise NotImplementedError
+
+    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+        """Fold in what the replies of this turn report."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Named arrays for a checkpoint."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+
+
+class Selector(Choice):
+    """A rule for inviting clients: a fraction of them, or a number."""
+
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    count: int | None = Field(default=None, ge=1)
+    replacement: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Selector":
+        if (self.fraction is None) == (self.count is None):
+            raise ValueError("give either fraction or count")
+        return self
+
+    def layer_for(self, module: nn.Module) -> str | None:
+        """The layer whose profile each reply must carry; None where no profile is needed."""
+        return None
+
+    def start(self, population: Population) -> Selection:
+        raise NotImplementedError
+
+    def invited(self, clients: int) -> int:
+        """K = C·N, at least one."""
+        if self.count is not None:
+            if self.count > clients and not self.replacement:
+                raise ConfigError(f"select.count: {self.count} of {clients} clients cannot be invited")
+            return self.count
+        assert self.fraction is not None
+        return max(1, round(self.fraction * clients))
+
+
+def draw(log_weights: NDArray[np.float64], count: int, rng: np.random.Generator, *, replacement: bool) -> Invitation:
+    """Clients drawn with probability proportional to exp(log_weights), and those probabilities.
+
+    Without replacement: the `count` largest of log-weight plus Gumbel noise, which has the law of drawing one after the
+    other from those that are left. Nothing is exponentiated that could under- or overflow.
+    """
+    peak = log_weights.max()
+    if replacement:
+        cumulative = np.exp(log_weights - peak).cumsum()
+        drawn = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], side="right")
+        clients, counts = np.unique(drawn, return_counts=True)
+    else:
+        keys = log_weights + rng.gumbel(size=len(log_weights))
+        clients = np.sort(np.argpartition(-keys, count - 1)[:count])
+        counts = np.ones(count, np.int64)
+    weights = np.exp(log_weights - peak)
+    return Invitation(clients=clients, counts=counts, scores=weights / weights.sum())
+
+
+class Uniform(Selector):
+    """Every client is as likely as any other."""
+
+    name: Literal["uniform"] = "uniform"
+
+    def start(self, population: Population) -> Selection:
+        return _UniformSelection(len(population), self.invited(len(population)), self.replacement)
+
+
+class _UniformSelection(Selection):
+    def __init__(self, clients: int, count: int, replacement: bool) -> None:
+        self._clients, self._count, self._replacement = clients, count, replacement
+
+    def propose(self, turn: Turn) -> Invitation:
+        drawn = turn.rng.choice(self._clients, self._count, replace=self._replacement)
+        clients, counts = np.unique(drawn, return_counts=True)
+        return Invitation(clients=clients, counts=counts)

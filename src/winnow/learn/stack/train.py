@@ -1,0 +1,95 @@
+"""A round of local training for a whole cohort."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.core import derive
+from winnow.learn.local import LocalUpdate
+from winnow.learn.stack.data import Indices, TensorData
+from winnow.learn.stack.execution import Batch, Execution, smallest_batch
+from winnow.learn.stack.plan import Plan, plan_batches
+from winnow.learn.stack.state import ModelState, repeat_state, take_clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What K clients made of the model they were given, in the order in which they were asked.
+
+    The loss is a client's mean over the samples of its last epoch, or over all of its steps; NaN if it had no batch.
+    """
+
+    states: ModelState  # stacked, [K, ...]
+    loss: Tensor  # [K]
+
+
+def train(
+    execution: Execution,
+    start: ModelState,
+    local: LocalUpdate,
+    data: TensorData,
+    clients: Indices,
+    *,
+    round: int,
+    seed: int,
+) -> Trained:
+    """Train every client from the same start; rounds count from 0.
+
+    A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
+    for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort.
+    """
+    smallest = smallest_batch(execution.module)
+    plan = plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest)
+    states = repeat_state(start, len(clients))
+    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist()), data.x.device):
+        losses = _run(execution, states, local, data, plan, rate=local.rate(round))
+    back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
+    layout = execution.layout
+    trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
+    return Trained(states=take_clients(trained, back), loss=_mean_loss(losses, plan).index_select(0, back))
+
+
+@torch.no_grad()
+def _run(
+    execution: Execution, states: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+) -> Tensor:
+    """Bring the states up to date in place; the losses of all samples [S, K, B] are returned."""
+    trained = [states[name] for name in execution.layout.trained]
+    carried = [states[name] for name in execution.layout.carried]
+    groups = [trained, carried, *local.slots(trained)]
+    rows = torch.from_numpy(plan.rows).to(data.x.device)
+    weights = torch.from_numpy(plan.weights()).to(trained[0])
+    losses = torch.zeros_like(weights)
+    bound = -1
+    for active, width, steps in plan.segments():
+        if active != bound:
+            parameters, buffers, *slots = ([tensor[:active] for tensor in group] for group in groups)
+            cohort = execution.cohort(parameters, buffers)
+            bound = active
+        part = slice(steps.start, steps.stop), slice(active), slice(width)
+        full = (plan.sizes[part[:2]] == width).all(1)
+        each = zip(steps, rows[part].flatten(1), weights[part], losses[part], full, strict=True)
+        for step, chosen, weight, kept, is_full in each:
+            x, y = data.x.index_select(0, chosen), data.y.index_select(0, chosen)
+            gradients, found = cohort.gradients(Batch(x, y, weight, plan.sizes[step, :active], bool(is_full)))
+            kept.copy_(found)
+            local.step(parameters, gradients, slots, number=step + 1, rate=rate)
+    return losses
+
+
+def _mean_loss(losses: Tensor, plan: Plan) -> Tensor:
+    inside = np.arange(plan.rows.shape[2]) < plan.sizes[:, :, None]
+    counted = torch.from_numpy(inside & plan.reported[:, :, None]).to(losses.device)
+    return torch.where(counted, losses, 0).sum((0, 2)) / counted.sum((0, 2))
+
+
+@contextmanager
+def _own_noise(seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout draws from a stream of its own and leaves torch's generator as it was."""
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
+        torch.manual_seed(seed % 2**63)
+        yield

@@ -1,0 +1,157 @@
+"""The figures of a report, as Plotly figures without colours of paper and ink: the page adds those of its scheme."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from winnow.report.colours import SCORES, colour, faint
+from winnow.report.traces import Participation, Scores, Trace
+from winnow.runs import Point
+from winnow.runs.summary import JOULES_PER_WH, REFERENCE, TEST
+
+BARS_UP_TO = 2_000
+HEAT_ROWS_UP_TO = 120
+HEAT_COLUMNS_UP_TO = 500
+FAINTEST = 1e-3
+"""Scores below this share of a uniform draw's look alike: such a client is all but excluded."""
+
+AXES: dict[str, Callable[[Point], float]] = {
+    "Round": lambda point: point.round,
+    "Device time (minutes)": lambda point: point.seconds / 60,
+    "Energy (Wh)": lambda point: point.joules / JOULES_PER_WH,
+}
+
+
+def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
+    """The metric against rounds, device time or energy: one colour an algorithm, thin lines for seeds, bold for means.
+
+    The mean curve passes through the mean cost and the mean metric of each round. A single run shows its test set too.
+    """
+    figure = go.Figure()
+    metric = next(iter(groups.values()))[0].label.metric
+    for index, (algorithm, runs) in enumerate(groups.items()):
+        name, ink = escape(algorithm), colour(index)
+        curves = [_curve(run, REFERENCE, AXES[axis]) for run in runs]
+        if len(runs) == 1:
+            figure.add_trace(_line(curves[0], name, ink, width=2.5))
+            figure.add_trace(_line(_curve(runs[0], TEST, AXES[axis]), f"{name}, test set", ink, width=1.5, dash="dot"))
+            continue
+        for run, curve in zip(runs, curves, strict=True):
+            line = _line(curve, f"{name}, seed {run.label.seed}", faint(ink, 0.35), width=1)
+            figure.add_trace(line.update(showlegend=False))
+        figure.add_trace(_line(_mean(curves), f"{name}, mean of {len(runs)}", ink, width=3))
+    targets = {run.label.target for runs in groups.values() for run in runs}
+    for target in targets - {None}:
+        figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
+    figure.update_layout(xaxis_title=axis, yaxis_title=escape(metric), hovermode="closest")
+    return _finish(figure, height=380)
+
+
+def _curve(run: Trace, data: str, cost: Callable[[Point], float]) -> NDArray[np.float64]:
+    """Two columns: the cost so far and the metric on some data, nan where it was not measured."""
+    rows = [(cost(point), point.value(data, run.label.metric)) for point in run.points]
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def _mean(curves: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    shared = min(map(len, curves))
+    mean: NDArray[np.float64] = np.mean([curve[:shared] for curve in curves], axis=0)
+    return mean
+
+
+def _line(curve: NDArray[np.float64], name: str, ink: str, *, width: float, dash: str = "solid") -> go.Scatter:
+    known = curve[~np.isnan(curve[:, 1])]
+    line = {"color": ink, "width": width, "dash": dash}
+    return go.Scatter(x=known[:, 0], y=known[:, 1], name=name, mode="lines", line=line, showlegend=len(known) > 0)
+
+
+def participation(run: Participation) -> go.Figure:
+    """Invitations by client, ordered and coloured by what was done to its data (figure 7 of the paper)."""
+    figure = go.Figure()
+    by_client = len(run.of_client) <= BARS_UP_TO
+    place = np.empty(len(run.of_client), np.int64)
+    place[run.order] = np.arange(len(run.of_client))
+    for index, condition in enumerate(run.labels):
+        members = np.flatnonzero(run.of_client == index)
+        if not len(members):
+            continue
+        name, look = escape(condition), {"color": colour(index), "line": {"width": 0}}
+        counts = run.invitations[members]
+        if by_client:
+            hover = "client %{customdata}<br>%{y} invitations"
+            bars = go.Bar(x=place[members], y=counts, customdata=members, hovertemplate=hover)
+        else:
+            bars = go.Bar(x=[name], y=[counts.mean()], error_y={"array": [counts.std()], "color": "#888888"})
+        figure.add_trace(bars.update(name=name, marker=look))
+    if by_client:
+        middles, labels = _groups(run, run.of_client[run.order])
+        figure.update_xaxes(tickvals=middles, ticktext=labels)
+    figure.update_xaxes(showgrid=False, title="Clients" if by_client else None)
+    figure.update_yaxes(title="Invitations" if by_client else "Invitations a client")
+    figure.update_layout(bargap=0.15, barmode="overlay")
+    return _finish(figure, height=340)
+
+
+def _groups(run: Participation, groups: NDArray[np.int64]) -> tuple[list[float], list[str]]:
+    """Where the middle of each condition lies among places ordered by condition, and what it is called."""
+    present = np.unique(groups)
+    middles = [float(np.flatnonzero(groups == group).mean()) for group in present]
+    return middles, [escape(run.labels[group]) for group in present]
+
+
+def score_map(scores: Scores, run: Participation) -> go.Figure:
+    """Scores by round relative to a uniform draw, on a logarithmic scale (figure 8 of the paper).
+
+    Rows are clients ordered by condition; a large population has one row a condition, the mean of its clients.
+    """
+    keep = np.unique(np.linspace(0, len(scores.rounds) - 1, HEAT_COLUMNS_UP_TO).astype(int))
+    relative = scores.values[keep].T * scores.values.shape[1]
+    if len(relative) <= HEAT_ROWS_UP_TO:
+        rows, groups, names = relative[run.order], run.of_client[run.order], [f"client {k}" for k in run.order]
+    else:
+        groups = np.unique(run.of_client)
+        rows = np.stack([relative[run.of_client == group].mean(axis=0) for group in groups])
+        names = [escape(run.labels[group]) for group in groups]
+    figure = go.Figure(_heat(rows, scores.rounds[keep], names))
+    middles, labels = _groups(run, groups)
+    for edge in np.flatnonzero(np.diff(groups)):
+        figure.add_hline(y=edge + 0.5, line={"color": "#ffffff", "width": 1.5})
+    figure.update_yaxes(tickvals=middles, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False)
+    figure.update_xaxes(title="Round", showgrid=False)
+    return _finish(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
+
+
+def _heat(rows: NDArray[np.float64], rounds: NDArray[np.int64], names: Sequence[str]) -> go.Heatmap:
+    decades = np.arange(round(np.log10(FAINTEST)), 3)
+    return go.Heatmap(
+        z=np.log10(np.maximum(np.nan_to_num(rows), FAINTEST)),
+        x=rounds,
+        customdata=np.stack([np.broadcast_to(np.array(names)[:, None], rows.shape), _hover(rows)], axis=-1),
+        hovertemplate="%{customdata[0]}<br>round %{x}<br>%{customdata[1]} × uniform<extra></extra>",
+        colorscale=SCORES,
+        colorbar={
+            "title": {"text": "× uniform", "side": "right"},
+            "tickvals": decades,
+            "ticktext": [f"{10.0**decade:g}" for decade in decades],
+            "thickness": 14,
+        },
+    )
+
+
+def _hover(rows: NDArray[np.float64]) -> NDArray[np.str_]:
+    return np.array([[f"{value:.3g}" for value in row] for row in rows])
+
+
+def _finish(figure: go.Figure, *, height: int) -> go.Figure:
+    transparent = "rgba(0,0,0,0)"
+    return figure.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 64, "r": 16, "t": 36, "b": 52},
+        paper_bgcolor=transparent,
+        plot_bgcolor=transparent,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0},
+    )

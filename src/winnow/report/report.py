@@ -1,0 +1,179 @@
+"""One self-contained HTML file about a run, or about several runs side by side."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from winnow.core import RunError
+from winnow.report import figures, tables
+from winnow.report.markup import (
+    card,
+    cards,
+    drawing,
+    folded,
+    paragraph,
+    section,
+    side_by_side,
+    subheading,
+    table,
+)
+from winnow.report.numbers import MISSING, number_text
+from winnow.report.page import page
+from winnow.report.traces import Trace, by_algorithm, trace
+from winnow.runs import Reading, RunView
+from winnow.runs.files import one_line_errors, write_text_atomically
+
+Groups: TypeAlias = Mapping[str, Sequence[Trace]]
+REASONS_SHOWN = 20
+
+
+def write_report(path: Path, runs: Sequence[RunView]) -> Path:
+    """Write the report of these runs to `path`, whole or not at all."""
+    if not runs:
+        raise RunError("there is no run to report on; name at least one run folder")
+    metrics = sorted({run.label.metric for run in runs})
+    if len(metrics) > 1:
+        raise RunError(f"runs judged by different metrics ({', '.join(metrics)}) cannot share a report; report on each")
+    groups = by_algorithm([trace(run) for run in runs])
+    sections = (_headline, _progress, _participation, _scores, _costs, _refusals, _configurations)
+    text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
+    with one_line_errors(path):
+        write_text_atomically(path, text)
+    return path
+
+
+def _title(groups: Groups) -> str:
+    names = sorted({run.label.name for runs in groups.values() for run in runs})
+    return f"{', '.join(names)}: {' against '.join(groups)}"
+
+
+def _lead(groups: Groups) -> str:
+    runs = [run for group in groups.values() for run in group]
+    label, seeds = runs[0].label, sorted({run.label.seed for run in runs})
+    aim = "" if label.target is None else f", aiming at {label.target:g}"
+    seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    return (
+        f"Up to {max(run.summary.rounds for run in runs)} rounds, {seed_text}. "
+        f"Judged by {label.metric} on the reference set{aim}."
+    )
+
+
+# The sections, in order ---------------------------------------------------------------------------------------------
+
+
+def _headline(groups: Groups) -> str:
+    runs = [run for group in groups.values() for run in group]
+    if len(runs) == 1:
+        return section("Summary", cards(_run_cards(runs[0])))
+    rows = tables.comparison_table((run.label.algorithm, run.summary) for run in runs)
+    header = tables.comparison_header(runs[0].label.metric, runs[0].label.target)
+    caption = "Mean ± standard deviation over seeds; figures to the target cover the runs that reached it."
+    return section("Summary", cards(map(_algorithm_card, rows)), table(caption, header, [row.cells() for row in rows]))
+
+
+def _run_cards(run: Trace) -> list[str]:
+    summary, target = run.summary, run.label.target
+    goal = "no target was set" if target is None else f"to {run.label.metric} {target:g}"
+    minutes = None if summary.seconds_to_target is None else summary.seconds_to_target / 60
+    rounds = MISSING if summary.rounds_to_target is None else str(summary.rounds_to_target)
+    return [
+        card(f"Best {run.label.metric}", _value(summary.best), _best_note(run)),
+        card("Rounds", rounds, f"{goal}; {summary.rounds} in all"),
+        card("Device time", f"{number_text(minutes)} min", f"{goal}; {number_text(summary.seconds / 60)} min in all"),
+        card("Energy", f"{number_text(summary.wh_to_target)} Wh", f"{goal}; {number_text(summary.wh)} Wh in all"),
+    ]
+
+
+def _value(reading: Reading | None) -> str:
+    return f"{reading.value:.4f}" if reading else MISSING
+
+
+def _best_note(run: Trace) -> str:
+    summary = run.summary
+    when = f"after round {summary.best.round}" if summary.best else "never measured"
+    test = f"; {_value(summary.test_best)} on the test set" if summary.test_best else ""
+    return f"{when}{test}; last {_value(summary.last)}"
+
+
+def _algorithm_card(row: tables.ComparisonRow) -> str:
+    _, best, _, reached, rounds, minutes, wh = row.cells()
+    note = f"target reached by {reached} in {rounds} rounds, {minutes} min, {wh} Wh"
+    return card(row.algorithm, best, note if row.reached else f"target reached by {reached}")
+
+
+def _progress(groups: Groups) -> str:
+    metric = next(iter(groups.values()))[0].label.metric
+    by_round, by_time, by_energy = (
+        drawing(figures.progress(groups, axis), f"Against {what}: {metric} on the reference set")
+        for axis, what in zip(figures.AXES, ("rounds", "device time", "energy of all devices"), strict=True)
+    )
+    several = any(len(runs) > 1 for runs in groups.values())
+    note = "Thin lines are single seeds. The bold line joins each round's mean cost and mean metric." if several else ""
+    return section("Progress", paragraph(note) if note else "", by_round, side_by_side(by_time, by_energy))
+
+
+def _participation(groups: Groups) -> str:
+    pieces = []
+    for algorithm, runs in groups.items():
+        first = runs[0]
+        counts = [run.participation for run in runs]
+        caption = f"{algorithm}, seed {first.label.seed}: invitations by client, grouped by what was done to its data"
+        pieces += [
+            subheading(algorithm),
+            drawing(figures.participation(first.participation), caption),
+            table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
+        ]
+    return section("Who was invited", *pieces)
+
+
+def _scores(groups: Groups) -> str:
+    pieces = []
+    for algorithm, runs in groups.items():
+        scored = next((run for run in runs if run.scores is not None), None)
+        if scored is None or scored.scores is None:
+            continue
+        caption = (
+            f"{algorithm}, seed {scored.label.seed}: how likely each client was to be drawn, "
+            "relative to a uniform draw; bright is likely"
+        )
+        pieces.append(drawing(figures.score_map(scored.scores, scored.participation), caption))
+    return section("Scores by round", *pieces) if pieces else ""
+
+
+def _costs(groups: Groups) -> str:
+    pieces = [
+        table(
+            f"{algorithm}: what all devices spent together, {_seeds(runs).lower()}.",
+            tables.COST_HEADER,
+            tables.cost_table([run.summary for run in runs]),
+        )
+        for algorithm, runs in groups.items()
+    ]
+    return section("Costs", *pieces)
+
+
+def _refusals(groups: Groups) -> str:
+    rows = [
+        (reason, run.label.algorithm, str(run.label.seed), f"{count:,}")
+        for runs in groups.values()
+        for run in runs
+        for reason, count in list(run.refusals.items())[:REASONS_SHOWN]
+    ]
+    if not rows:
+        return section("Refused replies", paragraph("None: every reply that was waited for was sound."))
+    return section(
+        "Refused replies", table("Replies that were not folded.", ("Reason", "Algorithm", "Seed", "Times"), rows)
+    )
+
+
+def _configurations(groups: Groups) -> str:
+    pieces = [
+        folded(f"{run.label.name}, {algorithm}, seed {run.label.seed}", run.config_text)
+        for algorithm, runs in groups.items()
+        for run in runs
+    ]
+    return section("Configuration", *pieces)
+
+
+def _seeds(runs: Sequence[Trace]) -> str:
+    return f"Seed {runs[0].label.seed}" if len(runs) == 1 else f"Mean over {len(runs)} seeds"

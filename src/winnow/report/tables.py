@@ -1,0 +1,139 @@
+"""The tables of a report. The terminal prints the same rows, so the numbers agree."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+
+from winnow.core import Cost
+from winnow.report.numbers import MISSING, Spread, number_text, spread_text
+from winnow.report.traces import Participation
+from winnow.runs import Summary
+from winnow.runs.summary import JOULES_PER_WH
+
+SECONDS_PER_MINUTE = 60.0
+KINDS = ("transfer", "training", "profiling")
+
+Cells: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparisonRow:
+    """What one algorithm achieved over its runs. To-target figures cover the runs that reached the target."""
+
+    algorithm: str
+    runs: int
+    reached: int
+    best: Spread | None
+    test_best: Spread | None
+    rounds_to_target: Spread | None
+    seconds_to_target: Spread | None
+    wh_to_target: Spread | None
+
+    def cells(self) -> Cells:
+        minutes = self.seconds_to_target.scaled(1 / SECONDS_PER_MINUTE) if self.seconds_to_target else None
+        return (
+            self.algorithm,
+            spread_text(self.best, decimals=4),
+            spread_text(self.test_best, decimals=4),
+            f"{self.reached} of {self.runs}",
+            spread_text(self.rounds_to_target),
+            spread_text(minutes),
+            spread_text(self.wh_to_target),
+        )
+
+
+def comparison_header(metric: str, target: float | None) -> Cells:
+    goal = "target" if target is None else f"{target:g}"
+    return (
+        "Algorithm",
+        f"Best {metric}",
+        f"Test {metric}",
+        f"Reached {goal}",
+        "Rounds to it",
+        "Minutes to it",
+        "Wh to it",
+    )
+
+
+def comparison_table(summaries: Iterable[tuple[str, Summary]]) -> list[ComparisonRow]:
+    """One row an algorithm, in the order in which they first appear, from (algorithm, summary) pairs."""
+    groups: dict[str, list[Summary]] = {}
+    for algorithm, summary in summaries:
+        groups.setdefault(algorithm, []).append(summary)
+    return [_comparison_row(algorithm, group) for algorithm, group in groups.items()]
+
+
+def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
+    return ComparisonRow(
+        algorithm=algorithm,
+        runs=len(group),
+        reached=sum(summary.rounds_to_target is not None for summary in group),
+        best=Spread.of(summary.best.value for summary in group if summary.best),
+        test_best=Spread.of(summary.test_best.value for summary in group if summary.test_best),
+        rounds_to_target=Spread.of(summary.rounds_to_target for summary in group),
+        seconds_to_target=Spread.of(summary.seconds_to_target for summary in group),
+        wh_to_target=Spread.of(summary.wh_to_target for summary in group),
+    )
+
+
+COST_HEADER: Cells = (
+    "Spent on",
+    "Device seconds",
+    "Device seconds a round",
+    "Joules",
+    "Joules a round",
+    "Wh",
+    "Share of energy",
+)
+
+
+def cost_table(summaries: Sequence[Summary]) -> list[Cells]:
+    """Where the time and the energy of an algorithm's devices went, on average over its runs."""
+    cost = _mean_cost([summary.cost for summary in summaries])
+    rounds = max(float(np.mean([summary.rounds for summary in summaries])), 1.0)
+    split = {kind: (getattr(cost, f"{kind}_seconds"), getattr(cost, f"{kind}_joules")) for kind in KINDS}
+    split["total"] = (cost.seconds, cost.joules)
+    return [
+        (
+            kind,
+            *map(number_text, (seconds, seconds / rounds, joules, joules / rounds, joules / JOULES_PER_WH)),
+            f"{joules / cost.joules:.1%}" if cost.joules else MISSING,
+        )
+        for kind, (seconds, joules) in split.items()
+    ]
+
+
+def _mean_cost(costs: Sequence[Cost]) -> Cost:
+    return Cost(**{field.name: float(np.mean([getattr(cost, field.name) for cost in costs])) for field in fields(Cost)})
+
+
+PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Invitations", "Invitations a client", "Relative to clean")
+
+
+def participation_table(participations: Sequence[Participation]) -> list[Cells]:
+    """How often clients were invited, by what was done to their data, on average over an algorithm's runs."""
+    clients, invitations = dict[str, int](), dict[str, int]()
+    for run in participations:
+        for index, condition in enumerate(run.labels):
+            members = run.of_client == index
+            clients[condition] = clients.get(condition, 0) + int(members.sum())
+            invitations[condition] = invitations.get(condition, 0) + int(run.invitations[members].sum())
+    runs = len(participations)
+    rates = {name: invitations[name] / count for name, count in clients.items() if count}
+    return [
+        (
+            name,
+            number_text(clients[name] / runs),
+            number_text(invitations[name] / runs),
+            number_text(rate),
+            _relative(rate, rates),
+        )
+        for name, rate in rates.items()
+    ]
+
+
+def _relative(rate: float, rates: Mapping[str, float]) -> str:
+    clean = rates.get("clean")
+    return f"{rate / clean:.1%}" if clean else MISSING

@@ -1,0 +1,95 @@
+"""What the figures show, gathered from a run's events."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import Invited, Refused, Scored
+from winnow.runs import Point, RunLabel, RunView, Summary, points, summarise
+
+EVERYONE = "all clients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participation:
+    """How often each client was invited, and what was done to its data."""
+
+    labels: tuple[str, ...]
+    of_client: NDArray[np.int64]
+    invitations: NDArray[np.int64]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Clients of a condition side by side, the clean ones first."""
+        return np.argsort(self.of_client, kind="stable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """The scores of equation 13 by round: one row a round, one column a client."""
+
+    rounds: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A run, ready to be drawn."""
+
+    label: RunLabel
+    summary: Summary
+    points: tuple[Point, ...]
+    participation: Participation
+    scores: Scores | None
+    refusals: Mapping[str, int]
+    config_text: str
+
+
+def trace(view: RunView) -> Trace:
+    """Read a run's events once and keep what is drawn."""
+    events = list(view.events())
+    refusals = Counter(event.reason for event in events if isinstance(event, Refused))
+    scores = _scores([event for event in events if isinstance(event, Scored)])
+    invited = [event for event in events if isinstance(event, Invited)]
+    return Trace(
+        label=view.label,
+        summary=summarise(events, metric=view.label.metric, target=view.label.target),
+        points=tuple(points(events)),
+        participation=_participation(view.conditions, invited, clients=scores.values.shape[1] if scores else 0),
+        scores=scores,
+        refusals=dict(refusals.most_common()),
+        config_text=view.config_text,
+    )
+
+
+def _participation(conditions: Mapping[str, Any], invited: list[Invited], clients: int) -> Participation:
+    """Count invitations. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
+    if conditions:
+        labels, of_client = tuple(conditions["labels"]), np.asarray(conditions["of_client"], np.int64)
+    else:
+        heard_of = [int(event.clients.max()) + 1 for event in invited if len(event.clients)]
+        labels, of_client = (EVERYONE,), np.zeros(max([clients, *heard_of]), np.int64)
+    invitations = np.zeros(len(of_client), np.int64)
+    for event in invited:
+        np.add.at(invitations, event.clients, event.counts)
+    return Participation(labels=labels, of_client=of_client, invitations=invitations)
+
+
+def _scores(scored: list[Scored]) -> Scores | None:
+    if not scored:
+        return None
+    return Scores(
+        rounds=np.array([event.round for event in scored]), values=np.stack([event.scores for event in scored])
+    )
+
+
+def by_algorithm(traces: list[Trace]) -> dict[str, list[Trace]]:
+    """The runs of each algorithm, algorithms in order of appearance."""
+    groups: dict[str, list[Trace]] = {}
+    for run in traces:
+        groups.setdefault(run.label.algorithm, []).append(run)
+    return groups

@@ -1,0 +1,181 @@
+"""The folder of one run. Kill the process at any moment, resume, and every file ends up as if nothing had happened.
+
+This holds because of the order of writing:
+
+1. `run.json` is written last when a folder is created, so a folder either holds a run or does not.
+2. Events are only appended. A checkpoint is put in place at once, after the events and models that it covers, and knows
+   the length of the event log at that moment. Resuming cuts the log back to that length.
+3. Everything else follows from these: metrics.csv is made again from the log, models and the result are written over by
+   the rounds that are run again, which a seed makes the same.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from winnow.core import AnyEvent, Arrays, RunError, Scored, Snapshot
+from winnow.runs import names
+from winnow.runs.checkpoint import Checkpoint, load_checkpoint, save_arrays, save_checkpoint
+from winnow.runs.codec import EventLog, encode_event, plain
+from winnow.runs.files import TEMPORARY, Lock, one_line_errors, write_atomically, write_text_atomically
+from winnow.runs.label import RunLabel
+from winnow.runs.metrics import MetricsFile
+from winnow.runs.track import Track
+from winnow.runs.view import RunView
+
+SCORES_KEPT_UP_TO = 2_000
+"""Scores of larger populations are not logged: they would outweigh everything else in the folder."""
+
+
+class RunFolder:
+    """A run folder that this process, and no other, writes."""
+
+    def __init__(self, path: Path, lock: Lock, checkpoint: Checkpoint | None = None) -> None:
+        """Take over a folder as of its checkpoint; `create` and `resume` are the ways in."""
+        self.path = path
+        self._lock = lock
+        self._spent_before = checkpoint.wall_seconds if checkpoint else 0.0
+        self._began = time.monotonic()
+        self._round = checkpoint.round if checkpoint else 0
+        self._events = (path / names.EVENTS).open("ab")
+        self._events.truncate(checkpoint.events_bytes if checkpoint else 0)
+        self._events.seek(0, os.SEEK_END)
+        self._track = Track()
+        self._metrics = MetricsFile(path / names.METRICS)
+        for event in EventLog(path / names.EVENTS):
+            self._add_metrics(event)
+
+    @classmethod
+    def create(cls, path: Path, config_text: str, conditions: Mapping[str, Any], label: RunLabel) -> Self:
+        """Begin a run in a folder that is new, empty, or left over by a process killed right here."""
+        with one_line_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            _refuse_foreign(path)
+            lock = Lock(path / names.LOCK)
+            try:
+                _refuse_foreign(path)
+                write_text_atomically(path / names.CONFIG, config_text)
+                write_text_atomically(path / names.CONDITIONS, json.dumps(conditions, default=plain) + "\n")
+                write_text_atomically(path / names.LABEL, label.to_json())
+                return cls(path, lock)
+            except BaseException:
+                lock.release()
+                raise
+
+    @classmethod
+    def resume(cls, path: Path) -> tuple[Self, Snapshot | None]:
+        """Take up a run at its last checkpoint; without one (None) it begins again."""
+        if not (path / names.LABEL).is_file():
+            raise RunError(f"{path} holds no run to resume; leave out --resume to begin one")
+        with one_line_errors(path):
+            lock = Lock(path / names.LOCK)
+            try:
+                checkpoint = _last_checkpoint(path)
+                for leftover in path.glob(f"*{TEMPORARY}"):
+                    leftover.unlink()
+                return cls(path, lock, checkpoint), checkpoint.snapshot if checkpoint else None
+            except BaseException:
+                lock.release()
+                raise
+
+    @staticmethod
+    def open(path: Path) -> RunView:
+        """The run for reading alone, finished or not."""
+        return RunView.read(path)
+
+    @property
+    def wall_seconds(self) -> float:
+        """How long processes have worked on this run, without what was lost to kills."""
+        return self._spent_before + time.monotonic() - self._began
+
+    def record(self, event: AnyEvent) -> None:
+        """Append an event to the log."""
+        if isinstance(event, Scored) and len(event.scores) > SCORES_KEPT_UP_TO:
+            return
+        with one_line_errors(self.path):
+            self._events.write(encode_event(event))
+            self._round = event.round
+            self._add_metrics(event)
+
+    def checkpoint(self, snapshot: Snapshot, models: Mapping[str, Arrays]) -> None:
+        """Make everything recorded so far permanent; `models` (best, last) become files of their own.
+
+        Call it between rounds, with the workflow's own snapshot, and once more before `finish`.
+        """
+        with one_line_errors(self.path):
+            self._events.flush()
+            os.fsync(self._events.fileno())
+            for name, arrays in models.items():
+                save_arrays(self.path / names.model_file(name), arrays, {"format": "pt"})
+            checkpoint = Checkpoint(
+                snapshot=snapshot,
+                round=self._round,
+                events_bytes=self._events.tell(),
+                wall_seconds=self.wall_seconds,
+            )
+            save_checkpoint(self.path / names.CHECKPOINT, checkpoint)
+
+    def extend(self, config_text: str) -> None:
+        """Ask more of a run that may have been finished: it is unfinished again before the new configuration stands."""
+        with one_line_errors(self.path):
+            (self.path / names.RESULT).unlink(missing_ok=True)
+            write_text_atomically(self.path / names.CONFIG, config_text)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write result.json: the run is done."""
+        text = msgspec.json.format(msgspec.json.encode(result, enc_hook=plain), indent=2) + b"\n"
+        with one_line_errors(self.path):
+            write_atomically(self.path / names.RESULT, lambda temporary: temporary.write_bytes(text))
+
+    def view(self) -> RunView:
+        """What has been written so far, for reading."""
+        with one_line_errors(self.path):
+            self._events.flush()
+        return RunView.read(self.path)
+
+    def close(self) -> None:
+        with one_line_errors(self.path):
+            self._events.close()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _add_metrics(self, event: AnyEvent) -> None:
+        """A round is over: bring both files up to date for those who watch."""
+        point = self._track.follow(event)
+        if point is not None:
+            self._events.flush()
+            self._metrics.add(point)
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A new run may use a folder that holds nothing, or what a process killed while creating a run left behind."""
+    if (path / names.RESULT).exists():
+        raise RunError(f"{path} holds a finished run; choose another --out")
+    if (path / names.LABEL).exists():
+        raise RunError(f"{path} holds an unfinished run; continue it with --resume or choose another --out")
+    ours = {names.LOCK, names.CONFIG, names.CONDITIONS}
+    if any(entry.name not in ours and entry.suffix != TEMPORARY for entry in path.iterdir()):
+        raise RunError(f"{path} is not empty and holds no run; choose another --out")
+
+
+def _last_checkpoint(path: Path) -> Checkpoint | None:
+    if not (path / names.CHECKPOINT).exists():
+        return None
+    checkpoint = load_checkpoint(path / names.CHECKPOINT)
+    log = path / names.EVENTS
+    if not log.exists() or log.stat().st_size < checkpoint.events_bytes:
+        raise RunError(f"{log} is shorter than its checkpoint says; the run is damaged, choose another --out")
+    return checkpoint

@@ -1,0 +1,35 @@
+"""What a run is called: enough to tell it from others and to judge it."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from winnow.core import RunError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunLabel:
+    """A run's name, algorithm and seed, the metric it is judged by, and the value of it that is aimed at."""
+
+    name: str
+    algorithm: str
+    seed: int
+    metric: str
+    target: float | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            schema = record.pop("schema")
+            if schema != SCHEMA:
+                raise RunError(f"{path} has schema {schema}, this version of Winnow reads {SCHEMA}")
+            return cls(**record)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise RunError(f"{path} is damaged; choose another --out") from None

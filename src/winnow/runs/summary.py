@@ -1,0 +1,127 @@
+"""What a run achieved and what it took, worked out from its events alone."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from typing import Any
+
+from winnow.core import AnyEvent, Cost, Refused, RoundFinished
+from winnow.runs.label import SCHEMA, RunLabel
+from winnow.runs.track import Point, Track
+
+JOULES_PER_WH = 3600.0
+REFERENCE, TEST = "reference", "test"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """A metric after some round."""
+
+    value: float
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """The outcome of a run.
+
+    `best` and `last` are measured on the reference set, `test_best` and `test_last` are the test set's readings of the
+    same two models. What was needed to reach the target is None where it was not reached. `seconds` is the run's clock,
+    while `cost` adds up what all devices spent, side by side or not.
+    """
+
+    metric: str
+    target: float | None
+    rounds: int
+    best: Reading | None
+    last: Reading | None
+    test_best: Reading | None
+    test_last: Reading | None
+    rounds_to_target: int | None
+    seconds_to_target: float | None
+    wh_to_target: float | None
+    seconds: float
+    wh: float
+    cost: Cost
+    refused: int
+
+
+def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None) -> Summary:
+    """Judge a run by `metric` on the reference set: the highest is best, the first at `target` or above reaches it."""
+    track, points, costs, refused = Track(), list[Point](), list[Cost](), 0
+    for event in events:
+        point = track.follow(event)
+        if point is not None:
+            points.append(point)
+        if isinstance(event, RoundFinished):
+            costs.append(event.cost)
+        refused += isinstance(event, Refused)
+    judged = [point for point in points if _reading(point, REFERENCE, metric)]
+    best = max(judged, key=lambda point: point.metrics[REFERENCE][metric], default=None)
+    last = judged[-1] if judged else None
+    reached = _first_at(judged, metric, target)
+    return Summary(
+        metric=metric,
+        target=target,
+        rounds=max((point.round for point in points), default=0),
+        best=_reading(best, REFERENCE, metric),
+        last=_reading(last, REFERENCE, metric),
+        test_best=_reading(best, TEST, metric),
+        test_last=_reading(last, TEST, metric),
+        rounds_to_target=reached.round if reached else None,
+        seconds_to_target=reached.seconds if reached else None,
+        wh_to_target=reached.joules / JOULES_PER_WH if reached else None,
+        seconds=points[-1].seconds if points else 0.0,
+        wh=points[-1].joules / JOULES_PER_WH if points else 0.0,
+        cost=_total(costs),
+        refused=refused,
+    )
+
+
+def result_record(
+    summary: Summary, label: RunLabel, *, parameters: int, message_bytes: int, wall_seconds: float
+) -> dict[str, Any]:
+    """The content of result.json; docs/run-folder.md says what each entry means."""
+    return {
+        "schema": SCHEMA,
+        "name": label.name,
+        "algorithm": label.algorithm,
+        "seed": label.seed,
+        "metric": summary.metric,
+        "target": summary.target,
+        "rounds": summary.rounds,
+        "best": _record(summary.best),
+        "last": _record(summary.last),
+        "test": {"best": _record(summary.test_best), "last": _record(summary.test_last)},
+        "rounds_to_target": summary.rounds_to_target,
+        "seconds_to_target": summary.seconds_to_target,
+        "wh_to_target": summary.wh_to_target,
+        "seconds": summary.seconds,
+        "wh": summary.wh,
+        "cost": asdict(summary.cost),
+        "refused": summary.refused,
+        "parameters": parameters,
+        "message_bytes": message_bytes,
+        "winnow": version("winnow"),
+        "wall_seconds": wall_seconds,
+    }
+
+
+def _reading(point: Point | None, data: str, metric: str) -> Reading | None:
+    value = point.value(data, metric) if point else None
+    return None if point is None or value is None or math.isnan(value) else Reading(value=value, round=point.round)
+
+
+def _first_at(judged: Sequence[Point], metric: str, target: float | None) -> Point | None:
+    if target is None:
+        return None
+    return next((point for point in judged if point.metrics[REFERENCE][metric] >= target), None)
+
+
+def _total(costs: Sequence[Cost]) -> Cost:
+    return Cost(**{field.name: math.fsum(getattr(cost, field.name) for cost in costs) for field in fields(Cost)})
+
+
+def _record(reading: Reading | None) -> dict[str, Any] | None:
+    return asdict(reading) if reading else None

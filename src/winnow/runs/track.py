@@ -1,0 +1,59 @@
+"""The course of a run: what stood after each round, and what it had cost by then."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from winnow.core import AnyEvent, Assessed, Metrics, RoundFinished
+
+NOT_TRAINED = float("nan")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """An assessed version of the model; seconds and joules are counted from the beginning of the run."""
+
+    round: int
+    version: int
+    seconds: float
+    joules: float
+    loss: float
+    metrics: Metrics
+
+    def value(self, data: str, metric: str) -> float | None:
+        """A metric as measured on some data, if it was."""
+        return self.metrics.get(data, {}).get(metric)
+
+
+class Track:
+    """Turns events into points, one event at a time."""
+
+    def __init__(self) -> None:
+        self._joules = 0.0
+
+    def follow(self, event: AnyEvent) -> Point | None:
+        """The point that this event adds, if it adds one."""
+        if isinstance(event, RoundFinished):
+            self._joules += event.joules
+            return self._point(event, event.loss)
+        if isinstance(event, Assessed):
+            return self._point(event, NOT_TRAINED)
+        return None
+
+    def _point(self, event: Assessed | RoundFinished, loss: float) -> Point:
+        return Point(
+            round=event.round,
+            version=event.version,
+            seconds=event.at,
+            joules=self._joules,
+            loss=loss,
+            metrics=event.metrics,
+        )
+
+
+def points(events: Iterable[AnyEvent]) -> Iterator[Point]:
+    """All points of a run, in order."""
+    track = Track()
+    for event in events:
+        point = track.follow(event)
+        if point is not None:
+            yield point

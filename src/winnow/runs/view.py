@@ -1,0 +1,73 @@
+"""A run as its readers see it: reports, tables and `winnow show`. It may live in a folder or in memory alone."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from winnow.core import AnyEvent, RunError
+from winnow.runs import names
+from winnow.runs.checkpoint import load_checkpoint
+from winnow.runs.codec import EventLog
+from winnow.runs.files import one_line_errors
+from winnow.runs.label import RunLabel
+from winnow.runs.summary import Summary, summarise
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run to be read. `log` can be iterated again and again; `conditions` may be empty."""
+
+    label: RunLabel
+    log: Iterable[AnyEvent]
+    config_text: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+    path: Path | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The run in a folder, finished or not, even while it is being written."""
+        if not (path / names.LABEL).is_file():
+            raise RunError(f"{path} holds no run: there is no {names.LABEL} in it")
+        with one_line_errors(path):
+            return cls(
+                label=RunLabel.read(path / names.LABEL),
+                log=EventLog(path / names.EVENTS),
+                config_text=(path / names.CONFIG).read_text(encoding="utf-8", errors="replace"),
+                conditions=_json(path / names.CONDITIONS),
+                result=_json(path / names.RESULT) if (path / names.RESULT).exists() else None,
+                path=path,
+            )
+
+    def events(self) -> Iterator[AnyEvent]:
+        return iter(self.log)
+
+    def summary(self) -> Summary:
+        return summarise(self.log, metric=self.label.metric, target=self.label.target)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self.config_text)
+        except tomllib.TOMLDecodeError as error:
+            raise RunError(f"{(self.path or Path()) / names.CONFIG} is damaged: {error}") from None
+
+    @property
+    def checkpoint_round(self) -> int | None:
+        """The round from which the run would resume; None where it would begin again."""
+        if self.path is None or not (self.path / names.CHECKPOINT).exists():
+            return None
+        return load_checkpoint(self.path / names.CHECKPOINT).round
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is damaged: it holds no JSON object")
+    return record

@@ -1,0 +1,156 @@
+"""A federation in this process, on virtual time.
+
+The fleet says how long each task will take before any work is done, so arrivals are ordered first, and clients whose
+replies nobody waits for are never trained. Those that are awaited are answered together: tasks that share a name, a
+version and their settings go to the handler as one cohort.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush, nsmallest
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+
+from winnow.core import (
+    EVERYONE,
+    Cost,
+    Filter,
+    Handler,
+    Outcome,
+    Population,
+    Reply,
+    SiteError,
+    Task,
+    Until,
+    VirtualClock,
+    Work,
+    wrap,
+)
+from winnow.fleet import Fleet
+
+Site = TypeVar("Site")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Arrival:
+    """A task's reply, known in advance: when it will be there and what it will have cost."""
+
+    at: float
+    sequence: int
+    task: Task = field(compare=False)
+    cost: Cost = field(compare=False)
+
+
+class InProcess(Generic[Site]):
+    """Reaches simulated clients, all hosted by one site in this process."""
+
+    def __init__(
+        self,
+        *,
+        site: Site,
+        handlers: Mapping[str, Handler[Site]],
+        population: Population,
+        fleet: Fleet,
+        clock: VirtualClock | None = None,
+        filters: Sequence[Filter[Site]] = (),
+    ) -> None:
+        self._site, self._fleet = site, fleet
+        self._population = population
+        self._clock = clock or VirtualClock()
+        self._handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
+
+    @property
+    def population(self) -> Population:
+        return self._population
+
+    @property
+    def clock(self) -> VirtualClock:
+        return self._clock
+
+    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "InProcessExchange[Site]":
+        exchange = InProcessExchange(self, until)
+        exchange.send(tasks)
+        return exchange
+
+    def schedule(self, tasks: Sequence[Task], first: int) -> Iterator[_Arrival]:
+        """When each task's reply will be there, by the fleet's cost model; ties are broken by the order of sending."""
+        groups: dict[Work, list[int]] = {}
+        for i, task in enumerate(tasks):
+            groups.setdefault(task.work, []).append(i)
+        for work, members in groups.items():
+            clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
+            costs = self._fleet.costs(clients, self._population.sizes[clients], work)
+            finish = (self._clock.now + costs.seconds).tolist()
+            for row, i in enumerate(members):
+                yield _Arrival(finish[row], first + i, tasks[i], costs.row(row))
+
+    def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        """The outcomes of tasks that make up one cohort."""
+        name = tasks[0].name
+        if name not in self._handlers:
+            raise SiteError("simulation", name, f"it can only {', '.join(self._handlers)}")
+        return self._handlers[name](tasks, self._site)
+
+
+class InProcessExchange(Generic[Site]):
+    """An open exchange: outcomes come in the order of their virtual arrival, and move the clock."""
+
+    def __init__(self, federation: InProcess[Site], until: Until) -> None:
+        self._federation, self._until = federation, until
+        self._deadline = np.inf if until.seconds is None else federation.clock.now + until.seconds
+        self._waiting: list[_Arrival] = []
+        self._outcomes: dict[int, Outcome] = {}
+        self._sent = self._delivered = 0
+
+    def send(self, tasks: Iterable[Task]) -> None:
+        batch = list(tasks)
+        for arrival in self._federation.schedule(batch, self._sent):
+            heappush(self._waiting, arrival)
+        self._sent += len(batch)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        while self._waiting and self._delivered != self._until.replies:
+            if self._waiting[0].at > self._deadline:
+                self._federation.clock.advance_to(self._deadline)
+                return
+            if self._waiting[0].sequence not in self._outcomes:
+                self._answer_cohort_of(self._waiting[0].task)
+            arrival = heappop(self._waiting)
+            self._federation.clock.advance_to(arrival.at)
+            self._delivered += 1
+            outcome = self._outcomes.pop(arrival.sequence)
+            yield replace(outcome, cost=arrival.cost) if isinstance(outcome, Reply) else outcome
+
+    def _answer_cohort_of(self, task: Task) -> None:
+        """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""
+        awaited = self._awaited()
+        cohort = sorted(
+            (a for a in awaited if _kind(a.task) == _kind(task) and a.sequence not in self._outcomes),
+            key=lambda a: (a.task.client, a.sequence),
+        )
+        outcomes = self._federation.answer([arrival.task for arrival in cohort])
+        self._outcomes.update(zip((arrival.sequence for arrival in cohort), outcomes, strict=True))
+
+    def _awaited(self) -> list[_Arrival]:
+        """The arrivals that will be delivered unless more tasks are sent."""
+        if self._until.replies is not None:
+            return nsmallest(self._until.replies - self._delivered, self._waiting)
+        return [arrival for arrival in self._waiting if arrival.at <= self._deadline]
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._outcomes.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _kind(task: Task) -> tuple[str, int, int, int]:
+    return task.name, task.version, task.round, id(task.settings)

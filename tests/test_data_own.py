@@ -1,0 +1,231 @@
+"""The user's own data: what is read, how it is understood, and what a mistake says."""
+
+import builtins
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from winnow.core import DataError
+from winnow.data import DataSettings, federate, from_arrays, from_torch, load
+
+HEADER = "age,city,height,label\n"
+ROWS = "31,Bonn,1.5,yes\n47,Ulm,1.75,no\n52,Bonn,2.0,yes\n"
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content) if isinstance(content, bytes) else path.write_text(content, encoding="utf-8")
+    return path
+
+
+def refusal(**settings) -> str:
+    """The message, which must be a single line."""
+    with pytest.raises(DataError) as caught:
+        load(DataSettings(**settings))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_csv_classes_are_numbered_in_sorted_order_and_owners_are_kept_apart(tmp_path):
+    path = write(tmp_path, "people.csv", HEADER + ROWS)
+    data = load(DataSettings(path=path, targets=("label",), owner="city", scale="none"))
+    assert data.name == "people"
+    assert data.x.tolist() == [[31, 1.5], [47, 1.75], [52, 2.0]]
+    assert (data.y.tolist(), data.classes) == ([1, 0, 1], 2)
+    assert data.owners.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("targets", "task", "classes", "y"),
+    [
+        (("label",), "auto", 2, [1, 0, 1]),
+        (("age",), "auto", 3, [0, 1, 2]),
+        (("age",), "regression", None, [[31], [47], [52]]),
+        (("height",), "auto", None, [[1.5], [1.75], [2]]),
+        (("height",), "classification", 3, [0, 1, 2]),
+        (("age", "height"), "auto", None, [[31, 1.5], [47, 1.75], [52, 2]]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_task_follows_from_the_targets_unless_it_is_named(tmp_path, kind, targets, task, classes, y):
+    if kind == "csv":
+        path = write(
+            tmp_path, "people.csv", HEADER.replace("city", "weight") + ROWS.replace("Bonn", "7").replace("Ulm", "8")
+        )
+    else:
+        path = parquet(
+            tmp_path, age=[31, 47, 52], weight=[7, 8, 7], height=[1.5, 1.75, 2.0], label=["yes", "no", "yes"]
+        )
+    data = load(DataSettings(path=path, targets=targets, features=("weight",), task=task, scale="none"))
+    assert (data.classes, data.y.tolist(), data.x.tolist()) == (classes, y, [[7], [8], [7]])
+
+
+def parquet(folder, **columns):
+    import pyarrow as arrow
+    import pyarrow.parquet
+
+    arrow.parquet.write_table(arrow.table(columns), folder / "people.parquet")
+    return folder / "people.parquet"
+
+
+def test_tables_are_brought_to_the_unit_range_unless_told_otherwise(tmp_path):
+    path = write(tmp_path, "t.csv", "a,b,y\n1,7,10.5\n3,7,20.5\n2,7,12.5\n")
+    settings = DataSettings(path=path, targets=("y",))
+    assert load(settings).x.tolist() == [[0, 0], [1, 0], [0.5, 0]]
+    assert np.allclose(load(settings).y, [[0], [1], [0.2]])
+    standard = load(settings.model_copy(update={"scale": "standard"}))
+    assert np.allclose(standard.x, [[-np.sqrt(1.5), 0], [np.sqrt(1.5), 0], [0, 0]], atol=1e-6)
+
+
+def test_quotes_spaces_blank_lines_and_byte_order_marks_are_understood(tmp_path):
+    content = '\ufeffa , "b",y\n"1",2,"x, left"\n\n 3 ,4,"right"\n'
+    data = load(DataSettings(path=write(tmp_path, "t.csv", content), targets=("y",), scale="none"))
+    assert data.x.tolist() == [[1, 2], [3, 4]]
+    assert data.classes == 2
+
+
+def test_a_large_csv_is_read_in_well_under_a_second(tmp_path):
+    table = np.random.default_rng(0).random((36_000, 11))
+    path = tmp_path / "large.csv"
+    np.savetxt(path, table, delimiter=",", fmt="%.6f", header=",".join("abcdefghijk"), comments="")
+    begin = time.perf_counter()
+    data = load(DataSettings(path=path, targets=("k",), scale="none"))
+    assert time.perf_counter() - begin < 1.5
+    assert np.allclose(data.x, table[:, :10], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "targets", "expected"),
+    [
+        ("", ("y",), "is empty"),
+        ("a,y\n", ("y",), "a header but no rows"),
+        (HEADER + ROWS, ("lable",), "no column 'lable' (asked for as a target), did you mean 'label'; columns: age,"),
+        (HEADER + ROWS, ("label",), "column 'city', data row 1 holds 'Bonn', not a number"),
+        (HEADER + ROWS, (), "data.targets"),
+        (HEADER + ROWS, ("age", "label"), "column 'label', data row 1 holds 'yes'"),
+        ("a,y\n1,2\n3,4\n,6\n", ("y",), "column 'a', data row 3 holds an empty cell"),
+        ("a,y\n1,2\nnan,4\n", ("y",), "column 'a', data row 2 is nan"),
+        ("a,y\n1,2\n2,\n", ("y",), "column 'y', data row 2 is empty"),
+        ("a,y\n1,2\n3\n", ("y",), "data row 2 has 1 cells but the header has 2"),
+        ("a,a,y\n1,2,3\n", ("y",), "more than one column 'a'"),
+        ("y\n1\n", ("y",), "no columns are left for features"),
+        (b"a,y\n\xff\xfe,1\n", ("y",), "not UTF-8"),
+    ],
+)
+def test_mistakes_in_a_csv_are_named_with_their_place(tmp_path, content, targets, expected):
+    path = write(tmp_path, "people.csv", content)
+    message = refusal(path=path, targets=targets)
+    assert expected in message
+    assert str(path) in message
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"a": [1, 2], "city": ["Bonn", "Ulm"]}, "column 'city' holds string, not numbers"),
+        ({"a": [1.0, None]}, "column 'a', data row 2 is nan"),
+        ({"a": []}, "has no rows"),
+    ],
+)
+def test_mistakes_in_a_parquet_file_are_named_with_their_place(tmp_path, columns, expected):
+    rows = len(columns["a"])
+    assert expected in refusal(path=parquet(tmp_path, **columns, y=list(range(rows))), targets=("y",))
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path):
+    assert "not a readable Parquet file" in refusal(path=write(tmp_path, "t.parquet", b"PAR1"), targets=("y",))
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    path = write(tmp_path, "t.parquet", b"")
+    honest = builtins.__import__
+
+    def without_pyarrow(name, *args, **kwargs):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return honest(name, *args, **kwargs)
+
+    monkeypatch.delitem(__import__("sys").modules, "winnow.data.parquet", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    assert "pip install winnow[parquet]" in refusal(path=path, targets=("y",))
+
+
+def test_npz_is_read_with_its_owners(tmp_path):
+    path = tmp_path / "own.npz"
+    x = np.random.default_rng(0).normal(size=(4, 1, 5, 5))
+    np.savez(path, x=x, y=np.array([30, 10, 20, 10]), owners=np.array([4, 4, -1, 9]))
+    data = load(DataSettings(path=path))
+    assert np.array_equal(data.x, x.astype(np.float32))
+    assert (data.y.tolist(), data.classes, data.owners.tolist()) == ([2, 0, 1, 0], 3, [0, 0, -1, 1])
+    assert load(DataSettings(path=path, task="regression")).classes is None
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"x": np.ones((3, 2))}, "no array 'y'; it holds x"),
+        ({"x": np.ones((3, 2)), "y": np.ones(2, dtype=int)}, "x has 3 rows but y has 2"),
+        ({"x": np.ones((3, 2)), "y": np.arange(3), "owners": np.arange(4)}, "owners has 4"),
+        ({"x": np.array([[1.0, np.nan]]), "y": np.arange(1)}, "x[0, 1] is not a finite number"),
+        ({"x": np.array([["a"]]), "y": np.arange(1)}, "x must hold numbers"),
+        ({"x": np.array([[{}]], dtype=object), "y": np.arange(1)}, "not a readable .npz of plain arrays"),
+        ({"x": np.ones(3), "y": np.arange(3)}, "at least two dimensions"),
+        ({"x": np.ones((0, 3)), "y": np.ones(0)}, "no rows"),
+    ],
+)
+def test_mistakes_in_an_npz_are_named(tmp_path, arrays, expected):
+    np.savez(tmp_path / "own.npz", **arrays)
+    assert expected in refusal(path=tmp_path / "own.npz", scale="none")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gone.csv", "there is no file"), ("data.xlsx", "use .npz, .csv or .parquet"), ("own.npz", "not a readable .npz")],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path, name, expected):
+    write(tmp_path, "data.xlsx", b"PK")
+    write(tmp_path, "own.npz", b"not a zip")
+    assert expected in refusal(path=tmp_path / name, targets=("y",))
+
+
+def test_arrays_keep_labels_that_are_already_numbers_of_classes():
+    assert from_arrays([[1.0], [2.0]], [0, 3], classes=5).classes == 5
+    assert from_arrays([[1.0], [2.0]], [0, 3], classes=5).y.tolist() == [0, 3]
+    assert from_arrays([[1.0], [2.0]], ["b", "a"]).y.tolist() == [1, 0]
+    with pytest.raises(DataError, match="whole numbers from 0 to 2"):
+        from_arrays([[1.0], [2.0]], [0, 3], classes=3)
+    with pytest.raises(DataError, match="whole numbers from 0 to 2"):
+        from_arrays([[1.0], [2.0]], [0.5, 1], classes=3)
+
+
+def test_a_torch_data_set_becomes_arrays():
+    x, y = torch.randn(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    data = from_torch(TensorDataset(x, y))
+    assert np.array_equal(data.x, x.numpy())
+    assert (data.y.tolist(), data.classes) == (y.tolist(), 3)
+    assert from_torch(TensorDataset(x, torch.rand(6, 2))).y.shape == (6, 2)
+
+
+class Uneven:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return torch.zeros(index + 1), 0
+
+
+@pytest.mark.parametrize(("dataset", "expected"), [(Uneven(), "all of one shape"), (iter([]), "map-style")])
+def test_torch_data_sets_that_do_not_fit_are_refused(dataset, expected):
+    with pytest.raises(DataError, match=expected):
+        from_torch(dataset)
+
+
+def test_own_data_can_be_federated(tmp_path):
+    rows = "".join(f"{i},{i % 7},{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200))
+    settings = DataSettings(path=write(tmp_path, "t.csv", "a,b,y\n" + rows), targets=("y",), clients=4)
+    federated = federate(load(settings), settings, 0)
+    assert (len(federated.clients), len(federated.reference), len(federated.test)) == (4, 20, 20)
+    assert federated.clients.sizes.sum() == 160

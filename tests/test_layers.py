@@ -1,0 +1,66 @@
+"""Imports point downwards only, and the core stays free of what it must not know."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import winnow
+
+ROOT = Path(winnow.__file__).parent
+LAYERS = ["core", "fleet", "data", "learn", "simulate", "runs", "report", "experiment", "api", "cli"]
+FORBIDDEN = {
+    "core": {"torch", "socket", "time", "pathlib", "grpc"},
+    "fleet": {"torch", "time", "socket"},
+    "data": {"torch", "time"},
+    "learn": {"time", "socket"},
+    "simulate": {"time", "socket"},
+}
+
+
+def imported_at_module_level(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+def imported_anywhere(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import"
+            names.add(node.module or "")
+    return names
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_from_its_own_layer_or_below(path: Path) -> None:
+    own = LAYERS.index(layer_of(path))
+    for name in imported_anywhere(path):
+        if name.startswith("winnow."):
+            layer = name.split(".")[1]
+            assert LAYERS.index(layer) <= own, f"{path.name} ({LAYERS[own]}) imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_layer_does_not_know_what_it_must_not(path: Path) -> None:
+    packages = {name.split(".")[0] for name in imported_at_module_level(path)}
+    assert not packages & FORBIDDEN.get(layer_of(path), set())
+
+
+def test_every_package_stands_in_the_order() -> None:
+    assert {layer_of(path) for path in modules()} <= set(LAYERS)

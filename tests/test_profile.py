@@ -1,0 +1,168 @@
+"""Profiles (equation 8), divergences (equations 9 and 10), and what happens to data that are no data."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from torch import nn
+
+from winnow.core import ModelError
+from winnow.learn.examine import Examiner
+from winnow.learn.models import build_model
+from winnow.learn.profile import LIMIT, Moments, Profile, check_layer, default_layer, divergence, fuse, pool
+from winnow.learn.stack import as_loss, model_state
+
+
+def profile(mean: list[float], variance: list[float]) -> Profile:
+    return Profile(mean=np.array(mean, np.float32), variance=np.array(variance, np.float32))
+
+
+def numerical_kl(m: float, s: float, m0: float, s0: float) -> float:
+    p, q = stats.norm(m, s), stats.norm(m0, s0)
+    value, _ = integrate.quad(lambda h: p.pdf(h) * (p.logpdf(h) - q.logpdf(h)), m - 12 * s, m + 12 * s, limit=200)
+    return float(value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.floats(-3, 3), st.floats(0.2, 3), st.floats(-3, 3), st.floats(0.2, 3),
+)
+def test_the_divergence_is_the_integral(m: float, s: float, m0: float, s0: float) -> None:
+    computed = divergence([profile([m], [s**2])], profile([m0], [s0**2]))[0]
+    assert computed == pytest.approx(numerical_kl(m, s, m0, s0), rel=1e-4, abs=1e-5)
+
+
+def test_the_divergence_is_the_mean_over_elements() -> None:
+    client, reference = profile([0.0, 1.0], [1.0, 4.0]), profile([0.5, 1.0], [2.0, 1.0])
+    expected = (numerical_kl(0, 1, 0.5, 2**0.5) + numerical_kl(1, 2, 1, 1)) / 2
+    assert divergence([client], reference)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_profile_does_not_diverge_from_itself() -> None:
+    one = profile([0.0, 3.0, 0.0], [1.0, 0.0, 1e30])
+    assert divergence([one], one)[0] == 0.0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    batch=st.integers(1, 17),
+    offset=st.sampled_from([0.0, 1e4]),
+)
+@settings(deadline=None)
+def test_streamed_moments_are_exact_for_any_batch_size(sizes: list[int], batch: int, offset: float) -> None:
+    rng = np.random.default_rng(sum(sizes) + batch)
+    values = torch.from_numpy(rng.normal(offset, 2.0, (sum(sizes), 3)).astype(np.float32))
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    moments = Moments(len(sizes))
+    for start in range(0, len(values), batch):
+        moments.add(values[start : start + batch], owner[start : start + batch])
+    for k, made in enumerate(moments.profiles()):
+        own = values[owner == k].numpy().astype(np.float64)
+        np.testing.assert_allclose(made.mean, own.mean(0), rtol=1e-6)
+        np.testing.assert_allclose(made.variance, own.var(0), rtol=1e-5, atol=1e-9)
+        assert made.nbytes == 3 * 8
+
+
+def test_pooled_profiles_are_the_profile_of_the_pooled_data() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(k, 1 + k, (5 + 3 * k, 4)) for k in range(3)]
+    made = pool([profile(list(p.mean(0)), list(p.var(0))) for p in parts], [len(p) for p in parts])
+    together = np.concatenate(parts)
+    np.testing.assert_allclose(made.mean, together.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(made.variance, together.var(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.full((6, 4), float("nan")),
+        torch.full((6, 4), float("inf")),
+        torch.tensor([[float("inf")] * 4, [float("-inf")] * 4]),
+        torch.full((6, 4), 1e30),
+        torch.zeros(1, 4),
+        torch.zeros(6, 4),
+        torch.cat([torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.full((1, 4), float("nan"))]),
+    ],
+    ids=["nan", "inf", "both infinities", "huge", "one sample", "constant", "one bad sample"],
+)
+def test_bad_data_give_a_finite_profile_far_from_the_reference(rows: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    examiner = Examiner(module, as_loss("mse"), "0")
+    clean = torch.randn(400, 4)
+    data = torch.cat([clean, rows])
+    owner = torch.tensor([0] * 200 + [1] * 200 + [2] * len(rows))
+    reference, sound, bad = examiner.profiles(model_state(module), data, torch.arange(len(data)), owner, 3)
+    assert np.isfinite(bad.mean).all()
+    assert np.isfinite(bad.variance).all()
+    assert np.abs(bad.mean).max() <= np.float32(LIMIT)
+    near, far = divergence([sound, bad], reference)
+    assert np.isfinite(far)
+    assert far > 5 * near
+
+
+def test_a_dead_neuron_of_the_reference_leaves_the_divergence_finite() -> None:
+    reference, client = profile([0.0, 0.0], [1.0, 0.0]), profile([0.1, 0.2], [1.1, 0.5])
+    assert np.isfinite(divergence([client], reference)).all()
+    assert np.isfinite(divergence([reference], client)).all()
+
+
+def test_convolutions_are_fused_by_channel() -> None:
+    layer, images = nn.Conv2d(3, 5, 3), torch.randn(7, 3, 8, 8)
+    output = layer(images)
+    torch.testing.assert_close(fuse(output, layer), output.sum(dim=(2, 3)))
+
+
+def test_recurrent_layers_are_fused_over_their_final_state() -> None:
+    layer = nn.LSTM(4, 6, num_layers=2, batch_first=True)
+    output = layer(torch.randn(5, 9, 4))
+    fused = fuse(output, layer)
+    assert fused.shape == (5, 1)
+    torch.testing.assert_close(fused[:, 0], output[0][:, -1].sum(dim=1))
+
+
+def test_dense_layers_on_sequences_keep_their_units() -> None:
+    layer = nn.Linear(4, 6)
+    output = layer(torch.randn(5, 9, 4))
+    torch.testing.assert_close(fuse(output, layer), output.sum(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "width"),
+    [("mlp", (9,), 64), ("lenet5", (1, 28, 28), 120), ("shufflenet-v2", (3, 32, 32), 24), ("resnet18", (3, 32, 32), 64)],
+)
+def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, ...], width: int) -> None:
+    from pydantic import TypeAdapter
+
+    from winnow.learn.models import ModelSettings
+
+    module = build_model(TypeAdapter(ModelSettings).validate_python({"name": name}), shape, 10, 0)
+    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module))
+    seen = examiner.examine(
+        model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
+    )
+    assert seen.profile is not None
+    assert len(seen.profile) == width
+
+
+def test_a_residual_block_can_be_profiled() -> None:
+    from winnow.learn.models import ResNet18Settings
+
+    module = build_model(ResNet18Settings(), (3, 32, 32), 10, 0)
+    block = next(name for name, part in module.named_modules() if type(part).__name__.endswith("Block"))
+    seen = Examiner(module, as_loss("cross-entropy"), block).examine(
+        model_state(module), torch.randn(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
+    )
+    assert seen.profile is not None and len(seen.profile) == 64
+
+
+def test_an_unknown_layer_is_one_line() -> None:
+    with pytest.raises(ModelError, match=r"no layer 'fc9'; it has 0, 1"):
+        check_layer(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "fc9")
+
+
+def test_a_model_without_layers_to_profile_is_one_line() -> None:
+    with pytest.raises(ModelError, match=r"select\.layer"):
+        default_layer(nn.Sequential(nn.ReLU()))

@@ -1,0 +1,88 @@
+"""The tables that the terminal and the report share."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from winnow.core import Cost
+from winnow.report import Spread, comparison_header, comparison_table, cost_table, participation_table
+from winnow.report.numbers import number_text, spread_text
+from winnow.report.traces import Participation
+from winnow.runs import Reading, Summary
+
+
+def summary(best: float, *, rounds_to_target: int | None = None, cost: Cost | None = None) -> Summary:
+    reached = rounds_to_target is not None
+    return Summary(
+        metric="accuracy", target=0.8, rounds=100, best=Reading(value=best, round=90),
+        last=Reading(value=best - 0.1, round=100), test_best=None, test_last=None, rounds_to_target=rounds_to_target,
+        seconds_to_target=rounds_to_target * 30.0 if reached else None,
+        wh_to_target=rounds_to_target * 0.05 if reached else None,
+        seconds=3000.0, wh=5.0, cost=cost or Cost(), refused=0,
+    )  # fmt: skip
+
+
+def test_a_comparison_by_hand() -> None:
+    rows = comparison_table(
+        [
+            ("fedprof", summary(0.84, rounds_to_target=18)),
+            ("fedavg-rp", summary(0.82)),
+            ("fedprof", summary(0.83, rounds_to_target=20)),
+            ("fedprof", summary(0.79)),
+        ]
+    )
+    fedprof, fedavg = rows
+    assert (fedprof.algorithm, fedprof.runs, fedprof.reached) == ("fedprof", 3, 2)
+    assert fedprof.best == Spread(mean=pytest.approx(0.82), sd=pytest.approx(0.0264575), count=3)
+    assert fedprof.rounds_to_target == Spread(mean=19, sd=pytest.approx(2**0.5), count=2)
+    assert fedprof.seconds_to_target == Spread(mean=570, sd=pytest.approx(30 * 2**0.5), count=2)
+    assert fedprof.cells() == (
+        "fedprof", "0.8200 ± 0.0265", "–", "2 of 3", "19.0 ± 1.4", "9.50 ± 0.71", "0.950 ± 0.071",
+    )  # fmt: skip
+    assert fedavg.cells() == ("fedavg-rp", "0.8200", "–", "0 of 1", "–", "–", "–")
+    assert len(comparison_header("accuracy", 0.8)) == len(fedprof.cells())
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+def test_a_spread_is_numpys(values: list[float]) -> None:
+    spread = Spread.of(values)
+    assert spread is not None
+    assert spread.mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert spread.sd == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+
+
+def test_costs_add_up_and_are_averaged_over_runs() -> None:
+    first = Cost(transfer_seconds=100, training_seconds=50, transfer_joules=300, training_joules=100)
+    second = Cost(transfer_seconds=300, training_seconds=150, transfer_joules=900, training_joules=300)
+    rows = cost_table([summary(0.8, cost=first), summary(0.8, cost=second)])
+    assert rows == [
+        ("transfer", "200", "2", "600", "6", "0.167", "75.0%"),
+        ("training", "100", "1", "200", "2", "0.0556", "25.0%"),
+        ("profiling", "0", "0", "0", "0", "0", "0.0%"),
+        ("total", "300", "3", "800", "8", "0.222", "100.0%"),
+    ]
+
+
+def test_participation_is_relative_to_clean_clients() -> None:
+    run = Participation(
+        labels=("clean", "noise", "unused"), of_client=np.array([0, 1, 0, 1]), invitations=np.array([10, 3, 30, 5])
+    )
+    assert participation_table([run, run]) == [
+        ("clean", "2", "40", "20", "100.0%"),
+        ("noise", "2", "8", "4", "20.0%"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (float("nan"), "–"), (0.0, "0"), (12345.6, "12,346"), (0.001234, "0.00123"), (19.96, "20.0")],
+)
+def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_a_spread_as_people_read_it() -> None:
+    assert spread_text(None) == "–"
+    assert spread_text(Spread(mean=28.0, sd=None, count=1)) == "28"
+    assert spread_text(Spread(mean=0.83812, sd=0.00249, count=5), decimals=4) == "0.8381 ± 0.0025"

@@ -1,0 +1,100 @@
+"""Summaries against numbers worked out by hand, and against a plain second reading of the same events."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from winnow.core import AnyEvent, Assessed, Cost, Refused, RoundFinished
+from winnow.runs import Reading, RunLabel, points, result_record, summarise
+
+
+def finished(number: int, reference: float, test: float | None = None, joules: float = 3600.0) -> RoundFinished:
+    metrics = {"reference": {"accuracy": reference}} | ({} if test is None else {"test": {"accuracy": test}})
+    cost = Cost(transfer_joules=joules, transfer_seconds=4.0, training_seconds=1.0)
+    return RoundFinished(
+        round=number, at=30.0 * number, version=number, metrics=metrics, folded=np.array([0]), loss=0.1,
+        joules=joules, cost=cost,
+    )  # fmt: skip
+
+
+RUN: list[AnyEvent] = [
+    Assessed(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}, "test": {"accuracy": 0.12}}),
+    finished(1, 0.5, 0.45),
+    Refused(round=2, at=55.0, client=3, reason="not finite"),
+    finished(2, 0.8, 0.70),
+    finished(3, 0.9, 0.77),
+    finished(4, 0.9, 0.99),
+    finished(5, 0.6, 0.55),
+]
+
+
+def test_a_run_by_hand() -> None:
+    summary = summarise(RUN, metric="accuracy", target=0.8)
+    assert summary.rounds == 5
+    assert summary.best == Reading(value=0.9, round=3), "the first of equals"
+    assert summary.last == Reading(value=0.6, round=5)
+    assert summary.test_best == Reading(value=0.77, round=3), "the test set does not choose the model"
+    assert summary.test_last == Reading(value=0.55, round=5)
+    assert (summary.rounds_to_target, summary.seconds_to_target, summary.wh_to_target) == (2, 60.0, 2.0)
+    assert (summary.seconds, summary.wh, summary.refused) == (150.0, 5.0, 1)
+    assert summary.cost == Cost(transfer_joules=18_000.0, transfer_seconds=20.0, training_seconds=5.0)
+
+
+@pytest.mark.parametrize("target", [None, 0.95])
+def test_a_target_that_is_not_reached(target: float | None) -> None:
+    summary = summarise(RUN, metric="accuracy", target=target)
+    assert (summary.rounds_to_target, summary.seconds_to_target, summary.wh_to_target) == (None, None, None)
+
+
+def test_nothing_to_summarise() -> None:
+    summary = summarise([], metric="accuracy", target=0.5)
+    assert (summary.rounds, summary.best, summary.last, summary.seconds, summary.wh) == (0, None, None, 0.0, 0.0)
+
+
+def test_a_metric_that_is_not_a_number_never_wins() -> None:
+    summary = summarise(
+        [finished(1, float("nan")), finished(2, 0.3), finished(3, float("nan"))], metric="accuracy", target=0.2
+    )
+    assert summary.best == summary.last == Reading(value=0.3, round=2)
+    assert summary.rounds_to_target == 2
+
+
+@given(
+    scores=st.lists(st.floats(0, 1), min_size=1, max_size=30),
+    joules=st.lists(st.floats(0, 1e4), min_size=30, max_size=30),
+    target=st.floats(0, 1),
+)
+def test_against_numpy(scores: list[float], joules: list[float], target: float) -> None:
+    events = [finished(number, score, joules=joules[number - 1]) for number, score in enumerate(scores, start=1)]
+    summary = summarise(events, metric="accuracy", target=target)
+    values = np.array(scores)
+    assert summary.best == Reading(value=values.max(), round=int(values.argmax()) + 1)
+    reached = np.flatnonzero(values >= target)
+    if len(reached):
+        assert summary.rounds_to_target == reached[0] + 1
+        assert summary.wh_to_target == pytest.approx(sum(joules[: reached[0] + 1]) / 3600)
+    else:
+        assert summary.rounds_to_target is None
+
+
+def test_points_count_from_the_beginning() -> None:
+    assert [(point.round, point.seconds, point.joules) for point in points(RUN)] == [
+        (number, 30.0 * number, 3600.0 * number) for number in range(6)
+    ]
+
+
+def test_the_record_of_a_result() -> None:
+    label = RunLabel(name="toy", algorithm="fedprof", seed=3, metric="accuracy", target=0.95)
+    record = result_record(
+        summarise(RUN, metric="accuracy", target=0.95), label, parameters=10, message_bytes=40, wall_seconds=1.0
+    )
+    assert list(record) == [
+        "schema", "name", "algorithm", "seed", "metric", "target", "rounds", "best", "last", "test",
+        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "cost", "refused", "parameters",
+        "message_bytes", "winnow", "wall_seconds",
+    ]  # fmt: skip
+    assert record["best"] == {"value": 0.9, "round": 3}
+    assert record["test"] == {"best": {"value": 0.77, "round": 3}, "last": {"value": 0.55, "round": 5}}
+    assert record["wh_to_target"] is None
+    assert record["cost"]["transfer_joules"] == 18_000.0
