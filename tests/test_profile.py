@@ -10,7 +10,7 @@ from torch import nn
 
 from winnow.core import ModelError
 from winnow.learn.examine import Examiner
-from winnow.learn.models import build_model
+from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.profile import LIMIT, Moments, Profile, check_layer, default_layer, divergence, fuse, pool
 from winnow.learn.stack import as_loss, model_state
 
@@ -27,7 +27,10 @@ def numerical_kl(m: float, s: float, m0: float, s0: float) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.floats(-3, 3), st.floats(0.2, 3), st.floats(-3, 3), st.floats(0.2, 3),
+    st.floats(-3, 3),
+    st.floats(0.2, 3),
+    st.floats(-3, 3),
+    st.floats(0.2, 3),
 )
 def test_the_divergence_is_the_integral(m: float, s: float, m0: float, s0: float) -> None:
     computed = divergence([profile([m], [s**2])], profile([m0], [s0**2]))[0]
@@ -131,14 +134,15 @@ def test_dense_layers_on_sequences_keep_their_units() -> None:
 
 @pytest.mark.parametrize(
     ("name", "shape", "width"),
-    [("mlp", (9,), 64), ("lenet5", (1, 28, 28), 120), ("shufflenet-v2", (3, 32, 32), 24), ("resnet18", (3, 32, 32), 64)],
+    [
+        ("mlp", (9,), 64),
+        ("lenet5", (1, 28, 28), 120),
+        ("shufflenet-v2", (3, 32, 32), 24),
+        ("resnet18", (3, 32, 32), 64),
+    ],
 )
 def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, ...], width: int) -> None:
-    from pydantic import TypeAdapter
-
-    from winnow.learn.models import ModelSettings
-
-    module = build_model(TypeAdapter(ModelSettings).validate_python({"name": name}), shape, 10, 0)
+    module = build_model(ModelSettings.members[name](), shape, 10, 0)
     examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module))
     seen = examiner.examine(
         model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
@@ -148,14 +152,13 @@ def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, .
 
 
 def test_a_residual_block_can_be_profiled() -> None:
-    from winnow.learn.models import ResNet18Settings
-
-    module = build_model(ResNet18Settings(), (3, 32, 32), 10, 0)
+    module = build_model(ModelSettings.members["resnet18"](), (3, 32, 32), 10, 0)
     block = next(name for name, part in module.named_modules() if type(part).__name__.endswith("Block"))
     seen = Examiner(module, as_loss("cross-entropy"), block).examine(
         model_state(module), torch.randn(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
     )
-    assert seen.profile is not None and len(seen.profile) == 64
+    assert seen.profile is not None
+    assert len(seen.profile) == 64
 
 
 def test_an_unknown_layer_is_one_line() -> None:

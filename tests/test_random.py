@@ -24,4 +24,4 @@ def test_streams_are_uncorrelated_across_rounds() -> None:
     draws = np.array([stream(0, "select", r).random(64) for r in range(200)])
     correlations = np.corrcoef(draws)[~np.eye(200, dtype=bool)]
     assert abs(correlations.mean()) < 0.005
-    assert draws.mean() == np.float64(draws.mean()) and abs(draws.mean() - 0.5) < 0.01
+    assert abs(draws.mean() - 0.5) < 0.01

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from rich.console import Console
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from winnow.core import ConfigError, DataError, RunError
 from winnow.data import DataSet, DataSettings, from_arrays, from_torch
+from winnow.data.own import MapStyle
 from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid
 from winnow.experiment.explain import suggest
 from winnow.experiment.folders import earlier_events, holds_run, with_stored_rounds
@@ -35,7 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     "data": {"clients": 20},
     "model": {"name": "mlp"},
     "select": {"fraction": 0.2},
-    "local": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 32, "epochs": 1},
+    "local": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 16, "epochs": 2},
 }
 """The experiment where no configuration is given."""
 
@@ -169,8 +171,8 @@ def _data(data: Any) -> tuple[DataSet | None, dict[str, Any]]:
         return None, {"path": str(data)} if is_file else {"name": str(data)}
     if isinstance(data, tuple) and len(data) == 2:
         data = from_arrays(_array(data[0]), _array(data[1]))
-    elif hasattr(data, "__getitem__") and not isinstance(data, DataSet | list | np.ndarray | Tensor):
-        data = from_torch(data)
+    elif isinstance(data, Dataset):
+        data = from_torch(cast(MapStyle, data))
     if not isinstance(data, DataSet):
         raise DataError(
             f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"

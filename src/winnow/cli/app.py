@@ -67,7 +67,7 @@ app.command(rich_help_panel=CATALOGUES)(version)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave: 0 all is well, 1 a part failed, 2 the user can mend it, 130 interrupted."""
     try:
-        app(arguments)
+        app(arguments, prog_name="winnow")
     except Exception as error:
         line = _one_line(error)
         if line is None:

@@ -31,7 +31,8 @@ def compare(
         bool, typer.Option("--resume", help="Keep finished runs, continue the others, begin what is missing.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="How many runs at a time; else one a core.", min=1, show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="How many runs at a time; else one a core.", min=1, show_default=False),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -50,7 +51,7 @@ def compare(
     folder = _folder(experiments[0].name, out, resume=resume)
     work = [Job(experiment=e, out=folder_of(e, folder), resume=resume, data_directory=data) for e in experiments]
     try:
-        comparison = _run(work, jobs or len(os.sched_getaffinity(0)), quiet=quiet)
+        comparison = _run(work, jobs or _cores(), quiet=quiet)
     except KeyboardInterrupt:
         say(f"winnow: stopped; continue with the same command and --out {folder} --resume")
         raise typer.Exit(130) from None
@@ -102,6 +103,11 @@ def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
         if not resume and any(folder.iterdir()):
             raise RunError(f"{folder} is not empty; continue what is in it with --resume or choose another --out")
     return folder
+
+
+def _cores() -> int:
+    """The cores that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _words(text: str) -> list[str]:

@@ -10,7 +10,8 @@ from winnow.data import DataSettings, catalogue, fetch
 
 def fetch_with_bar(name: str, directory: Path | None) -> Path:
     columns = TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=messages(), transient=True) as bar:
+    console = messages()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         return fetch(name, directory, lambda done, total: bar.update(task, completed=done, total=total))
 

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -28,7 +29,7 @@ def _recipe_names(file: Path) -> Iterator[str]:
 
 
 def complete_source(incomplete: str) -> list[str]:
-    files = [path.as_posix() for path in Path().glob(f"{incomplete}*") if path.is_dir() or path.suffix == ".toml"]
+    files = [path for path in glob(f"{escape(incomplete)}*") if path.endswith(".toml") or Path(path).is_dir()]
     return [name for name in preset_names() if name.startswith(incomplete)] + files
 
 
@@ -55,7 +56,7 @@ Sets: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.", show_default=False),
 ]
-Rounds: TypeAlias = Annotated[int | None, typer.Option(help="How many rounds.", min=1, show_default=False)]
+Rounds: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.", min=1, show_default=False)]
 DataFolder: TypeAlias = Annotated[
     Path | None,
     typer.Option(

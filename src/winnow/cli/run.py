@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithm
+from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithm, preset_names
 
 if TYPE_CHECKING:
     from winnow.experiment.schema import Experiment
@@ -30,6 +30,8 @@ class Request:
     def names_folder(self) -> bool:
         """Whether the source is a run folder rather than a preset or a file."""
         path = Path(self.source)
+        if self.source in preset_names():
+            return False
         return path.suffix != ".toml" and (path.is_dir() or (self.resume and os.sep in self.source))
 
 
@@ -38,9 +40,16 @@ def run(
     sets: Sets = None,
     algorithm: Annotated[
         str | None,
-        typer.Option(help="Which algorithm; else the file's.", autocompletion=complete_algorithm, show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="Which algorithm; else the file's.",
+            autocompletion=complete_algorithm,
+            show_default=False,
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of all randomness.", min=0, show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The seed of all randomness.", min=0, show_default=False)
+    ] = None,
     rounds: Rounds = None,
     out: Annotated[
         Path | None,

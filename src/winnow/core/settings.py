@@ -1,7 +1,7 @@
 """Settings are frozen, typed values: what a configuration file says is the object that does the work.
 
-A `Choice` is a family of alternatives told apart by their `name`. Deriving a class adds a member, wherever that class is
-written; a configuration chooses it by name, and Python code passes the instance.
+A `Choice` is a family of alternatives told apart by their `name`. Deriving a class adds a member, wherever that class
+is written; a configuration chooses it by name, and Python code passes the instance.
 
     class Selector(Choice): ...
     class Uniform(Selector):

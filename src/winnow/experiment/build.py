@@ -1,6 +1,6 @@
 """From an experiment's settings to the objects that run it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from winnow.experiment.schema import Experiment
 from winnow.fleet import Fleet
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import HANDLERS, LearningSite
-from winnow.learn.judge import AtClients, AtServer, Judge, Reference
+from winnow.learn.judge import AtClients, AtServer, Judge
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
 from winnow.learn.stack import Loss, TensorData, as_loss, choose_execution, model_state
@@ -83,6 +83,7 @@ def _bind(
     examiner = Examiner(module, loss, layer)
     population = Population(sizes=spread.clients.sizes)
     message_bytes = experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values()))
+    profile_bytes = examiner.profile_bytes(data.x[:1]) if layer else 0
     metric = metric_name(experiment.metric, dataset.classes)
     plan = Plan(
         algorithm=algorithm,
@@ -90,10 +91,12 @@ def _bind(
         seed=experiment.seed,
         metric=metric,
         message_bytes=message_bytes,
-        profiled=layer is not None,
+        profile_bytes=profile_bytes,
     )
     judge = Judge(
-        _reference(experiment, spread, population, examiner, metric, message_bytes),
+        _at_clients(experiment.reference_clients, population, plan)
+        if experiment.reference_clients
+        else _at_server("reference", examiner, spread.reference, metric),
         _at_server("test", examiner, spread.test, metric) if len(spread.test) else None,
     )
     training = Training(plan, initial, judge)
@@ -132,21 +135,15 @@ def _loss(experiment: Experiment, dataset: DataSet, given: Callable[[Tensor, Ten
     return as_loss(experiment.loss or default)
 
 
-def _reference(
-    experiment: Experiment,
-    spread: Federated,
-    population: Population,
-    examiner: Examiner,
-    metric: str,
-    message_bytes: int,
-) -> Reference:
-    holders = experiment.reference_clients
-    if not holders:
-        return _at_server("reference", examiner, spread.reference, metric)
+def _at_clients(holders: Sequence[int], population: Population, plan: Plan) -> AtClients:
     if max(holders) >= len(population):
         raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
-    sizes = population.sizes[list(holders)].tolist()
-    return AtClients(holders, sizes, metric, message_bytes)
+    return AtClients(
+        {k: int(population.sizes[k]) for k in holders},
+        metric=plan.metric,
+        message_bytes=plan.message_bytes,
+        profile_bytes=plan.profile_bytes,
+    )
 
 
 def _at_server(name: str, examiner: Examiner, examples: Examples, metric: str) -> AtServer:

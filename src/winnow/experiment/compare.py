@@ -69,7 +69,7 @@ class Record:
     wh_to_target: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """The runs that were finished, and what became of the others."""
 
@@ -125,7 +125,7 @@ class Comparison:
         lines = [comparison_header(label.metric, label.target), *(row.cells() for row in self.table())]
         return f"<table>{''.join(map(_html_row, lines))}</table>"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         text = StringIO()
         Console(file=text, width=WIDE, no_color=True).print(self.rendered(wide=True))
         return text.getvalue()

@@ -14,19 +14,12 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from winnow.core import Choice, ConfigError
+from winnow.core import Choice, ConfigError, Settings
 from winnow.experiment.explain import explain, suggest
 from winnow.experiment.schema import Experiment
 from winnow.learn.algorithm import Recipe
 
 Table = dict[str, Any]
-
-PARTS: dict[str, type[Choice]] = {
-    name: field.annotation
-    for name, field in Experiment.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Choice)
-}
-"""The sections that choose a member of a family by `name`."""
 
 ALTERNATIVES = ({"fraction", "count"}, {"epochs", "steps"})
 """Pairs of keys of which a section may hold one."""
@@ -116,22 +109,31 @@ def to_toml(experiment: Experiment) -> str:
     return tomli_w.dumps(experiment.model_dump(mode="json", exclude_none=True))
 
 
-def _make_room(result: Table, layer: Mapping[str, Any]) -> None:
+def _make_room(result: Table, layer: Mapping[str, Any], schema: type[Settings] = Experiment) -> None:
     """Take out what the next layer rules out, so that changing one setting is enough.
 
-    Choosing another member of a family (`local.name = "adam"`) leaves behind what only the former one knew; saying one of
-    two alternatives (`select.count`) withdraws the other.
+    Choosing another member of a family (`local.name = "adam"`) leaves behind what only the former one knew; saying one
+    of two alternatives (`select.count`) withdraws the other.
     """
     for part, section in layer.items():
-        former = result.get(part)
-        if part not in PARTS or not isinstance(section, Mapping) or not isinstance(former, dict):
+        former, kind = result.get(part), _section(schema, part)
+        if kind is None or not isinstance(section, Mapping) or not isinstance(former, dict):
+            continue
+        if not issubclass(kind, Choice):
+            _make_room(former, section, kind)
             continue
         name = section.get("name", former.get("name"))
-        chosen = PARTS[part].members.get(str(name))
+        chosen = kind.members.get(str(name))
         if chosen is not None and name != former.get("name"):
             former = {key: value for key, value in former.items() if key in chosen.model_fields}
         withdrawn = {other for pair in ALTERNATIVES for other in pair if section.keys() & (pair - {other})}
         result[part] = {key: value for key, value in former.items() if key not in withdrawn}
+
+
+def _section(schema: type[Settings], key: str) -> type[Settings] | None:
+    """The settings that a section of this name holds."""
+    kind = schema.model_fields[key].annotation if key in schema.model_fields else None
+    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
 
 
 def _recipe(name: Any, source: str) -> Recipe:

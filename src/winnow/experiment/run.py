@@ -38,7 +38,7 @@ class Inputs:
 AS_CONFIGURED = Inputs()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """A finished run: what it achieved, and the model with its best parameters."""
 
@@ -62,7 +62,7 @@ class Result:
         """Write this run's report, one file that opens offline."""
         return write_report(Path(path), [self.view])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self._facts())
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,7 @@
 """How clients' updates become the next model.
 
-An aggregation folds one update after another (`start`, `add`, `finish`) and is fed in the order of the clients' numbers,
-so that its sums repeat bit for bit.
+An aggregation folds one update after another (`start`, `add`, `finish`), in the order of the clients' numbers, so
+that its sums repeat bit for bit.
 """
 
 from typing import Literal, Protocol

@@ -1,7 +1,7 @@
 """A learning algorithm is a value: a composition of parts, each of which can be exchanged for another."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from winnow.learn.aggregate import Aggregate
@@ -18,8 +18,8 @@ class Algorithm:
     select: Selector
     local: LocalUpdate
     aggregate: Aggregate
-    collect: Collect = Plain()
-    server: ServerStep = Replace()
+    collect: Collect = field(default_factory=Plain)
+    server: ServerStep = field(default_factory=Replace)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from winnow.learn.metrics import Score
 from winnow.learn.profile import Moments, Profile, fuse
-from winnow.learn.stack import Loss, ModelState
+from winnow.learn.stack import Loss, ModelState, model_state
 
 BATCH_VALUES = 200_000
 """Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
@@ -40,6 +40,13 @@ class Examiner:
         self._module = deepcopy(module).eval()
         self._loss = loss
         self._layer = self._module.get_submodule(layer) if layer else None
+
+    def profile_bytes(self, x: Tensor) -> int:
+        """What a profile of data like these weighs."""
+        state = model_state(self._module)
+        return self.profiles(state, x[:1], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)[
+            0
+        ].nbytes
 
     @torch.no_grad()
     def examine(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> Examined:

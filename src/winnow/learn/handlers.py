@@ -17,6 +17,9 @@ from winnow.learn.stack import Execution, ModelState, TensorData, train
 
 T = TypeVar("T")
 
+SEED_BYTES = 8
+"""Version 0 need not be sent: every party builds it from the broadcast seed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSite:

@@ -4,15 +4,15 @@ Every version is scored on the reference set, which sits at the server or with o
 disjoint test set at the server. The same pass gives the reference profile of that version.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from winnow.core import ModelError, Outcome, Reply, Task, Work
+from winnow.core import ModelError, Outcome, Payload, Reply, Task, Work
 from winnow.learn.examine import Examiner
-from winnow.learn.handlers import AssessSettings, profile_of
+from winnow.learn.handlers import SEED_BYTES, AssessSettings, profile_of
 from winnow.learn.metrics import METRICS
 from winnow.learn.profile import Profile, pool
 from winnow.learn.stack import ModelState
@@ -49,13 +49,13 @@ class AtServer:
 class AtClients:
     """The reference set is the data of some clients: they score and profile each version, the server only pools.
 
-    The exchange costs them a download of the model, one pass over their data and the upload of a profile.
+    The exchange costs them a download of the model (of the seed for version 0), one pass over their data and the upload
+    of a profile.
     """
 
-    def __init__(self, clients: Sequence[int], sizes: Sequence[int], metric: str, message_bytes: int) -> None:
-        self._size = dict(zip(clients, sizes, strict=True))
-        self._metric, self._message_bytes = metric, message_bytes
-        self._profile_bytes = 0
+    def __init__(self, size_of: Mapping[int, int], *, metric: str, message_bytes: int, profile_bytes: int) -> None:
+        self._size, self._metric = size_of, metric
+        self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
         replies = [outcome for outcome in ask(self._tasks(state, version, round)) if isinstance(outcome, Reply)]
@@ -67,23 +67,19 @@ class AtClients:
             for name in (self._metric, "loss")
         }
         profiles = [profile_of(reply) for reply in replies if "profile" in reply.payload]
-        profile = pool(profiles, counts) if profiles else None
-        self._profile_bytes = profile.nbytes if profile else 0
-        return Verdict(metrics={"reference": scores}, profile=profile)
+        return Verdict(metrics={"reference": scores}, profile=pool(profiles, counts) if profiles else None)
 
     def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
-        work = Work(profiling_passes=1, download_bytes=self._message_bytes, profile_bytes=self._profile_bytes)
+        seeded = version == 0
+        work = Work(
+            profiling_passes=1,
+            download_bytes=SEED_BYTES if seeded else self._message_bytes,
+            profile_bytes=self._profile_bytes,
+        )
         settings = AssessSettings(metric=self._metric)
+        payload: Payload = {} if seeded else {"model": state}
         return [
-            Task(
-                name="assess",
-                client=k,
-                round=round,
-                version=version,
-                payload={"model": state},
-                settings=settings,
-                work=work,
-            )
+            Task(name="assess", client=k, round=round, version=version, payload=payload, settings=settings, work=work)
             for k in self._size
         ]
 

@@ -1,7 +1,8 @@
 """Representation profiles: what a model makes of a data set, as one Gaussian per element (FedProf, section 4).
 
 A profile is the mean and the variance of each element of a layer's output before activation, over the samples of one
-client (equation 8). It is computed in one streaming forward pass, in float64, and sent as two float32 vectors: q × 8 bytes.
+client (equation 8). It is computed in one streaming forward pass, in float64, and sent as two float32 vectors, q × 8
+bytes.
 
 Whatever the data, a profile is finite. Outputs that are NaN, infinite or absurdly large count as ±LIMIT, so a client
 with such data lies very far from any sound reference. A single sample, a constant feature or a dead neuron has variance

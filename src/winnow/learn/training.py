@@ -43,8 +43,8 @@ class Plan:
     metric: str
     message_bytes: int
     """What one transfer of the model weighs."""
-    profiled: bool
-    """Whether replies carry profiles."""
+    profile_bytes: int
+    """What a profile weighs; 0 where replies carry none."""
 
 
 class Training:
@@ -120,18 +120,17 @@ class Training:
         return gathered
 
     def _training_tasks(self, clients: list[int], sizes: NDArray[np.int64]) -> list[Task]:
-        local, profile = self._plan.algorithm.local, self._verdict_now.profile
-        settings = TrainSettings(local=local, seed=self._plan.seed, profile=self._plan.profiled)
-        carried = profile.nbytes if self._plan.profiled and profile else 0
+        local, profiled = self._plan.algorithm.local, self._plan.profile_bytes > 0
+        settings = TrainSettings(local=local, seed=self._plan.seed, profile=profiled)
 
         @cache
         def work(passes: float) -> Work:
             return Work(
                 training_passes=passes,
-                profiling_passes=1.0 if self._plan.profiled else 0.0,
+                profiling_passes=1.0 if profiled else 0.0,
                 download_bytes=self._plan.message_bytes,
                 upload_bytes=self._plan.message_bytes,
-                profile_bytes=carried,
+                profile_bytes=self._plan.profile_bytes,
             )
 
         return [

@@ -1,8 +1,8 @@
 """A federation in this process, on virtual time.
 
 The fleet says how long each task will take before any work is done, so arrivals are ordered first, and clients whose
-replies nobody waits for are never trained. Those that are awaited are answered together: tasks that share a name, a
-version and their settings go to the handler as one cohort.
+replies nobody waits for are never trained. Those that are awaited are answered together: tasks that ask the same of
+different clients go to the handler as one cohort.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,7 +127,7 @@ class InProcessExchange(Generic[Site]):
         """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""
         awaited = self._awaited()
         cohort = sorted(
-            (a for a in awaited if _kind(a.task) == _kind(task) and a.sequence not in self._outcomes),
+            (a for a in awaited if a.sequence not in self._outcomes and _alike(a.task, task)),
             key=lambda a: (a.task.client, a.sequence),
         )
         outcomes = self._federation.answer([arrival.task for arrival in cohort])
@@ -152,5 +152,11 @@ class InProcessExchange(Generic[Site]):
         self.close()
 
 
-def _kind(task: Task) -> tuple[str, int, int, int]:
-    return task.name, task.version, task.round, id(task.settings)
+def _alike(one: Task, other: Task) -> bool:
+    """Whether two tasks can be answered together: they ask the same of different clients."""
+    return (
+        (one.name, one.version, one.round) == (other.name, other.version, other.round)
+        and one.payload.keys() == other.payload.keys()
+        and all(one.payload[part] is other.payload[part] for part in one.payload)
+        and (one.settings is other.settings or one.settings == other.settings)
+    )

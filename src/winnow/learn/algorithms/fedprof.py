@@ -11,19 +11,16 @@ from torch import nn
 
 from winnow.core import ConfigError, ModelError, Outcome, Population, Reply, Task, Work
 from winnow.learn.algorithm import Recipe
-from winnow.learn.handlers import ProfileSettings, profile_of
+from winnow.learn.handlers import SEED_BYTES, ProfileSettings, profile_of
 from winnow.learn.profile import Profile, check_layer, default_layer, divergence
 from winnow.learn.select import Invitation, Selection, Selector, Turn, draw
-
-SEED_BYTES = 8
-"""First profiles need no model to be sent: the seed of the common start is enough."""
 
 
 class ByProfile(Selector):
     """Scores λ_k = exp(−α_k · div(RP_k, RP_V)) of equation 13; clients are drawn by λ_k / Λ.
 
-    `alpha` is one factor for all clients or a list with one a client; 0 is uniform sampling. `divergence = "normalised"`
-    divides the divergences by the largest one over the clients, as the first version of the paper does.
+    `alpha` is one factor for all clients or a list with one a client; 0 is uniform sampling. With
+    `divergence = "normalised"` each is divided by the largest over the clients, as in the first version of the paper.
     """
 
     name: Literal["profile"] = "profile"
@@ -41,8 +38,8 @@ class ByProfile(Selector):
 class _ProfileSelection(Selection):
     """Keeps, for each client, its last divergence and the version it belongs to; never a client's profile.
 
-    A profile is compared with the reference profile of the same version, at once when it arrives. A reference profile is
-    kept while a reply of its version may still come, and no longer.
+    A profile is compared with the reference profile of the same version, at once when it arrives. A reference profile
+    is kept while a reply of its version may still come, and no longer.
     """
 
     def __init__(self, settings: ByProfile, clients: int) -> None:
@@ -68,8 +65,9 @@ class _ProfileSelection(Selection):
 
     def _first_profiles(self, turn: Turn) -> list[Task]:
         work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)
+        settings = ProfileSettings()
         return [
-            Task(name="profile", client=k, round=turn.round, version=0, settings=ProfileSettings(), work=work)
+            Task(name="profile", client=k, round=turn.round, version=0, settings=settings, work=work)
             for k in range(len(self._version))
         ]
 

@@ -1,0 +1,174 @@
+"""Winnow in Python: own models, own data, nothing on disk unless asked for."""
+
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import winnow
+from winnow.data import from_arrays
+from winnow.learn.aggregate import Partial
+from winnow.learn.local import Sgd
+from winnow.learn.select import Uniform
+
+SMALL = {"clients": 6, "rounds": 3, "reference": 60, "test": 40, "progress": False}
+
+
+def blobs(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Two clouds of points that a line parts."""
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 2, rows)
+    points = rng.normal(size=(rows, 3)) + 3.0 * labels[:, None]
+    return points.astype(np.float32), labels
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def test_importing_winnow_imports_no_torch():
+    code = "import sys, winnow; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_public_names_are_there():
+    assert set(winnow.__all__) <= set(dir(winnow))
+    for name in winnow.__all__:
+        assert getattr(winnow, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'rnu'"):
+        winnow.rnu  # noqa: B018
+
+
+def test_a_module_on_arrays_learns_and_touches_nothing_else(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module, (x, y) = network(), blobs()
+    before, generator = deepcopy(module.state_dict()), torch.get_rng_state()
+    result = winnow.run(model=module, data=(x, y), **SMALL | {"rounds": 30})
+    assert result.best is not None
+    assert result.best > 0.95
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert list(tmp_path.iterdir()) == []
+    with torch.no_grad():
+        accuracy = (result.model(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
+    assert accuracy > 0.95
+
+
+def test_all_forms_of_the_same_data_give_the_same_run(tmp_path: Path):
+    x, y = blobs()
+    tensors = torch.from_numpy(x), torch.from_numpy(y)
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    forms = [(x, y), tensors, TensorDataset(*tensors), from_arrays(x, y), tmp_path / "own.npz"]
+    histories = [winnow.run(model=network(), data=form, scale="none", **SMALL).history for form in forms]
+    for history in histories[1:]:
+        np.testing.assert_equal(history, histories[0])
+
+
+def test_the_seed_alone_decides():
+    first, again, other = (winnow.run(model=network(), data=blobs(), seed=s, **SMALL) for s in (4, 4, 5))
+    np.testing.assert_equal(first.history, again.history)
+    assert first.history != other.history
+
+
+def test_the_history_is_one_row_a_round():
+    result = winnow.run(model=network(), data=blobs(), target=0.0, **SMALL)
+    assert [row["round"] for row in result.history] == [0, 1, 2, 3]
+    assert max(row["reference.accuracy"] for row in result.history) == result.best
+    seconds = [row["seconds"] for row in result.history]
+    assert seconds == sorted(seconds)
+    assert "target 0" in str(result)
+    assert f"{result.best:.4f}" in result._repr_html_()
+
+
+def test_settings_are_merged_into_the_configuration():
+    given = {"clients": 8, "partition": {"name": "dirichlet", "alpha": 0.2}, "local": {"epochs": 2}, "model": "linear"}
+    result = winnow.run("demo", rounds=1, progress=False, select={"alpha": 3.0}, metric="accuracy", **given)
+    experiment = result.experiment
+    assert (experiment.data.clients, experiment.data.partition.alpha) == (8, 0.2)
+    assert (experiment.local.epochs, experiment.local.batch_size) == (2, 8)
+    assert (experiment.select.alpha, experiment.select.fraction) == (3.0, 0.2)
+    assert experiment.model.name == "linear"
+    again = winnow.run(experiment, progress=False)
+    np.testing.assert_equal(again.history, result.history)
+
+
+def test_a_composed_algorithm_runs_under_its_own_name():
+    algorithm = winnow.Algorithm(select=Uniform(count=2), local=Sgd(learning_rate=0.1), aggregate=Partial())
+    result = winnow.run(model=network(), data=blobs(), algorithm=algorithm, **SMALL)
+    assert result.experiment.algorithm == "custom"
+    assert result.experiment.composed() == algorithm
+
+
+def test_a_loss_of_ones_own_is_used():
+    def hinge(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
+
+    own = winnow.run(model=network(), data=blobs(), loss=hinge, **SMALL)
+    usual = winnow.run(model=network(), data=blobs(), loss="cross-entropy", **SMALL)
+    assert own.history[0]["reference.loss"] != usual.history[0]["reference.loss"]
+    assert own.history[0]["reference.accuracy"] == usual.history[0]["reference.accuracy"]
+
+
+def test_a_run_in_a_folder_can_be_continued(tmp_path: Path):
+    at_once = winnow.run(model=network(), data=blobs(), out=tmp_path / "a", **SMALL | {"rounds": 5})
+    winnow.run(model=network(), data=blobs(), out=tmp_path / "b", **SMALL)
+    continued = winnow.run(model=network(), data=blobs(), out=tmp_path / "b", resume=True, **SMALL | {"rounds": 5})
+    np.testing.assert_equal(continued.history, at_once.history)
+    assert continued.report(tmp_path / "own.html").is_file()
+
+
+SCRIPT = """
+import torch, winnow
+
+model = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+result = winnow.run(model=model, data="own.csv", targets=["y"], task="regression", clients=10, rounds=30)
+print(result.best)
+"""
+
+
+def test_own_model_on_own_csv_in_a_few_lines(tmp_path: Path):
+    x, _ = blobs()
+    table = np.column_stack([x, x @ [1.0, 2.0, -1.0]])
+    np.savetxt(tmp_path / "own.csv", table, delimiter=",", header="a,b,c,y", comments="")
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 0.5
+    assert len(SCRIPT.strip().splitlines()) <= 15
+
+
+def test_a_comparison_starts_every_run_from_the_same_weights(tmp_path: Path):
+    compared = winnow.compare(model=network(), data=blobs(), seeds=[1, 2], target=0.5, out=tmp_path, **SMALL)
+    alone = winnow.run(model=network(), data=blobs(), algorithm="fedavg-rp", seed=2, target=0.5, **SMALL)
+    assert [(each.algorithm, each.seed) for each in compared.records][-1] == ("fedavg-rp", 2)
+    assert compared.records[-1].best == alone.best
+    assert (tmp_path / "fedavg-rp-seed2" / "result.json").is_file()
+
+
+MISTAKES = {
+    "keyword": ({"lokal": {}}, "unknown setting 'lokal'; did you mean 'local'?"),
+    "key of a section": ({"local": {"epoch": 2}}, "unknown key local.epoch; did you mean 'epochs'?"),
+    "data": ({"data": [1, 2]}, "data: list is not understood"),
+    "known set": ({"data": "digts"}, "did you mean 'digits'?"),
+    "file": ({"data": "none.csv", "targets": ["y"]}, "there is no file none.csv"),
+    "preset": ({"config": "dmo"}, "no preset 'dmo'"),
+    "resume": ({"resume": True}, "say which folder to continue with out="),
+    "model": (
+        {"model": nn.Sequential(nn.Linear(7, 4), nn.Linear(4, 2)), "data": blobs()},
+        "the model cannot take a batch of shape",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(arguments, message):
+    with pytest.raises(winnow.WinnowError) as refused:
+        winnow.run(**{"rounds": 1, "progress": False} | arguments)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)

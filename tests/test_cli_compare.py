@@ -1,0 +1,85 @@
+"""winnow compare: real worker processes, against the same runs made one after another in this process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import winnow
+from command_line import call, write_tiny
+from winnow.experiment.compare import folder_of, grid
+from winnow.experiment.workers import Advanced, Failed, Finished, Job, run_all
+
+KEYS = ["algorithm", "seed", "best", "last", "test_best", "rounds_to_target", "seconds_to_target", "wh_to_target"]
+
+
+@pytest.fixture(autouse=True)
+def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_workers_give_what_one_process_gives_and_resume_keeps_it(capsys, tmp_path):
+    tiny = write_tiny(tmp_path)
+    done = call(capsys, "compare", tiny, "--seeds", "3,5", "--jobs", 2, "--json")
+    assert done.code == 0
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert [(each["algorithm"], each["seed"]) for each in records] == [
+        ("fedprof", 3), ("fedprof", 5), ("fedavg-rp", 3), ("fedavg-rp", 5)
+    ]  # fmt: skip
+    assert [list(each) for each in records] == [KEYS] * 4
+    alone = winnow.compare(tiny, seeds=[3, 5], progress=False)
+    assert records == [vars(record) for record in alone.records]
+    assert "4 of 4 runs" in done.err
+
+    folder = Path("runs/compare-tiny")
+    assert json.loads((folder / "compare.json").read_text())["records"] == records
+    assert (folder / "report.html").is_file()
+    written = (folder / "fedprof-seed3" / "result.json").stat().st_mtime_ns
+    again = call(capsys, "compare", tiny, "--seeds", "3,5", "--jobs", 1, "--json", "--resume", "--quiet")
+    assert (again.out, again.err) == (done.out, "")
+    assert (folder / "fedprof-seed3" / "result.json").stat().st_mtime_ns == written
+
+
+CRASHING = """
+import os, signal
+from torch import nn
+
+def crash(shape, outputs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def fail(shape, outputs):
+    raise ValueError("no such thing")
+"""
+
+
+def test_a_crash_and_a_failure_do_not_stop_the_others(tmp_path):
+    tiny, models = write_tiny(tmp_path), tmp_path / "models.py"
+    models.write_text(CRASHING)
+    crash, fail = (
+        grid(tiny, algorithms=["fedprof"], seeds=[seed], model={"name": "python", "factory": f"{models}:{name}"})[0]
+        for seed, name in ((1, "crash"), (2, "fail"))
+    )
+    sound = grid(tiny, algorithms=["fedavg-rp"], seeds=1)[0]
+    jobs = [Job(experiment=each, out=folder_of(each, tmp_path), resume=False) for each in (crash, fail, sound)]
+    ends = {index: message for index, message in run_all(jobs, 1) if not isinstance(message, Advanced)}
+    assert ends[0] == Failed(reason="its process ended unexpectedly (killed by SIGKILL)")
+    assert isinstance(ends[1], Failed)
+    assert "no such thing" in ends[1].reason
+    assert ends[2] == Finished()
+
+
+def test_a_failed_run_is_one_line_and_exit_code_1(capsys, tmp_path):
+    tiny = write_tiny(tmp_path)
+    too_many = ("--set", "data.clients=5000")
+    done = call(capsys, "compare", tiny, "--seeds", 1, "--algorithms", "fedavg-rp", "--jobs", 1, "--quiet", *too_many)
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert done.err.startswith("winnow: error: fedavg-rp, seed 0: ")
+    assert "5000 clients" in done.err
+
+
+def test_a_folder_with_something_in_it_is_refused(capsys, tmp_path):
+    tiny = write_tiny(tmp_path)
+    refused = call(capsys, "compare", tiny, "--out", tmp_path)
+    assert refused.code == 2
+    assert "is not empty; continue what is in it with --resume" in refused.err

@@ -1,0 +1,221 @@
+"""winnow run, show and report: through the command line, against what lies in the folder."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from command_line import call, write_tiny
+from winnow.experiment.progress import Progress
+from winnow.runs import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    return write_tiny(tmp_path)
+
+
+def record(folder: str | Path) -> dict:
+    content = json.loads((Path(folder) / "result.json").read_text())
+    del content["wall_seconds"]
+    return content
+
+
+def test_a_run_ends_with_its_result_and_where_it_is(capsys, tiny):
+    done = call(capsys, "run", tiny, "--quiet")
+    folder = "runs/tiny-fedprof-seed0"
+    assert done.code == 0
+    assert done.err == ""
+    assert f"{record(folder)['best']['value']:.4f}" in done.out
+    assert folder in done.out
+    assert Path(folder, "report.html").is_file()
+
+
+def test_json_is_the_result_file_and_nothing_else(capsys, tiny):
+    done = call(capsys, "run", tiny, "--json")
+    printed = json.loads(done.out)
+    assert printed.pop("path") == "runs/tiny-fedprof-seed0"
+    assert printed.pop("finished") is True
+    assert printed == json.loads(Path("runs/tiny-fedprof-seed0/result.json").read_text())
+
+
+def test_options_reach_the_stored_configuration(capsys, tiny):
+    options = ("--set", "local.batch_size=16", "--set", "data.partition.name=iid", "--seed", 7, "--rounds", 1)
+    assert call(capsys, "run", tiny, *options, "--algorithm", "fedavg-rp", "--out", "here").code == 0
+    config = tomllib.loads(Path("here/config.toml").read_text())
+    assert (config["local"]["batch_size"], config["seed"], config["rounds"]) == (16, 7, 1)
+    assert config["algorithm"] == "fedavg-rp"
+    assert config["select"]["name"] == "uniform"
+
+
+def test_another_partition_leaves_the_former_ones_keys_behind(capsys):
+    done = call(capsys, "run", "demo", "--rounds", 1, "--set", "data.partition.name=iid", "--out", "here", "--quiet")
+    assert done.code == 0
+    assert tomllib.loads(Path("here/config.toml").read_text())["data"]["partition"] == {"name": "iid"}
+
+
+def test_a_taken_default_folder_is_left_alone(capsys, tiny):
+    for expected in ("runs/tiny-fedprof-seed0", "runs/tiny-fedprof-seed0-2", "runs/tiny-fedprof-seed0-3"):
+        assert json.loads(call(capsys, "run", tiny, "--json", "--rounds", 1).out)["path"] == expected
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(capsys, tiny):
+    call(capsys, "run", tiny, "--out", "here")
+    before = Path("here/result.json").read_bytes()
+    again = call(capsys, "run", "here", "--resume")
+    assert again.code == 0
+    assert "here was finished already; ask for more with --rounds" in again.err
+    assert "best accuracy" in again.out
+    assert Path("here/result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("source", ["folder", "file"])
+def test_more_rounds_extend_a_finished_run_as_if_asked_for_at_once(capsys, tiny, source):
+    call(capsys, "run", tiny, "--rounds", 4, "--out", "at-once")
+    call(capsys, "run", tiny, "--rounds", 2, "--out", "extended")
+    again = ("extended",) if source == "folder" else (tiny, "--out", "extended")
+    assert call(capsys, "run", *again, "--resume", "--rounds", 4).code == 0
+    assert record("extended") == record("at-once")
+    for name in ("last.safetensors", "best.safetensors", "events.jsonl", "config.toml"):
+        assert Path("extended", name).read_bytes() == Path("at-once", name).read_bytes(), name
+
+
+def test_resume_begins_a_run_that_is_not_there(capsys, tiny):
+    assert call(capsys, "run", tiny, "--out", "new", "--resume", "--quiet").code == 0
+    assert record("new")["rounds"] == 2
+
+
+def test_ctrl_c_says_how_to_resume_and_the_resumed_run_is_the_uninterrupted_one(capsys, tiny, monkeypatch):
+    call(capsys, "run", tiny, "--rounds", 4, "--out", "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "seen", _interrupt_in_round(3))
+        patched.setattr("winnow.experiment.run.CHECKPOINT_SECONDS", 0.0)
+        stopped = call(capsys, "run", tiny, "--rounds", 4, "--out", "cut")
+    assert stopped.code == 130
+    assert "continue with: winnow run cut --resume" in stopped.err
+    assert "Traceback" not in stopped.err
+    assert "not finished" in call(capsys, "show", "cut").out
+    assert call(capsys, "run", "cut", "--resume").code == 0
+    assert record("cut") == record("whole")
+    assert Path("cut/last.safetensors").read_bytes() == Path("whole/last.safetensors").read_bytes()
+
+
+def _interrupt_in_round(number):
+    def seen(self, event):
+        if event.round == number:
+            raise KeyboardInterrupt
+
+    return seen
+
+
+def test_a_bug_keeps_its_traceback_and_says_that_the_run_can_be_resumed(capsys, tiny, monkeypatch):
+    def seen(self, event):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Progress, "seen", seen)
+    from winnow.cli import main
+
+    with pytest.raises(ZeroDivisionError) as bug:
+        main(["run", tiny, "--out", "here"])
+    assert "winnow run here --resume" in bug.value.__notes__[0]
+
+
+MISTAKES = {
+    "preset": (("run", "demmo"), "no preset 'demmo'; did you mean 'demo'? valid: "),
+    "file": (("run", "nowhere.toml"), "nowhere.toml: no such file"),
+    "algorithm": (("run", "demo", "--algorithm", "fedpro"), "algorithm = 'fedpro' is unknown; did you mean 'fedprof'?"),
+    "key": (("run", "demo", "--set", "local.epoch=2"), "unknown key local.epoch; did you mean 'epochs'?"),
+    "type": (("run", "demo", "--set", "rounds=many"), "rounds = 'many': input should be a valid integer"),
+    "impossible": (("run", "demo", "--set", "select.fraction=2"), "select.fraction = 2: input should be less than"),
+    "member": (("run", "demo", "--set", "model.name=mpl"), "model.name = 'mpl' is unknown; did you mean 'mlp'?"),
+    "data set": (("run", "demo", "--set", "data.name=digit"), "no data set 'digit'; did you mean 'digits'?"),
+    "no equals sign": (("run", "demo", "--set", "rounds"), "--set rounds: write it as key.path=value"),
+    "nothing to resume": (("run", "runs/none", "--resume"), "runs/none holds no run"),
+    "folder without resume": (("run", "."), "add --resume to continue the run in it"),
+    "show": (("show", "nowhere"), "nowhere holds no run"),
+    "report": (("report", "nowhere"), "nowhere holds no run"),
+    "preset to show": (("presets", "show", "demmo"), "no preset 'demmo'; did you mean 'demo'?"),
+    "data to get": (("data", "get", "mnst"), "no data set 'mnst'; did you mean 'mnist'?"),
+    "seeds": (("compare", "demo", "--seeds", "one"), "--seeds one: write a count such as 5, or a list such as 3,7,11"),
+    "seed twice": (("compare", "demo", "--seeds", "1,1"), "seeds: 1, 1 names one twice"),
+    "rival": (("compare", "demo", "--algorithms", "fedprof,fedavgg"), "did you mean 'fedavg'?"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(capsys, arguments, message):
+    refused = call(capsys, *arguments)
+    assert refused.code == 2
+    assert refused.out == ""
+    assert refused.err.count("\n") == 1
+    assert refused.err.startswith("winnow: error: ")
+    assert message in refused.err
+
+
+def test_mistakes_in_a_file_name_the_file(capsys, tmp_path):
+    path = write_tiny(tmp_path, "lerning_rate = 0.1\n")
+    refused = call(capsys, "run", path)
+    assert refused.err.startswith(
+        f"winnow: error: {path}: unknown key local.lerning_rate; did you mean 'learning_rate'?"
+    )
+    Path(path).write_text("rounds = = 3")
+    assert f"{path}: not valid TOML" in call(capsys, "run", path).err
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_a_folder_that_cannot_be_made_is_one_line(capsys, tiny, command):
+    Path("file").write_text("")
+    refused = call(capsys, command, tiny, "--out", "file/below", "--quiet")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "Not a directory" in refused.err
+
+
+def test_a_damaged_configuration_is_one_line(capsys, tiny):
+    call(capsys, "run", tiny, "--out", "here")
+    for damage in (b"rounds = [", b"\xff\xfe\x00"):
+        Path("here/config.toml").write_bytes(damage)
+        refused = call(capsys, "run", "here", "--resume")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert "config.toml is damaged" in refused.err
+
+
+def test_a_folder_in_use_is_refused(capsys, tiny):
+    call(capsys, "run", tiny, "--out", "here")
+    folder, _ = RunFolder.resume(Path("here"))
+    with folder:
+        refused = call(capsys, "run", "here", "--resume", "--rounds", 9)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "is being written by another process" in refused.err
+
+
+def test_another_run_than_the_stored_one_is_refused(capsys, tiny):
+    call(capsys, "run", tiny, "--out", "here")
+    other = call(capsys, "run", tiny, "--set", "local.epochs=2", "--out", "here", "--resume")
+    assert (other.code, "holds a run with another local" in other.err) == (2, True)
+    fewer = call(capsys, "run", "here", "--resume", "--rounds", 1)
+    assert (fewer.code, "holds a run of 2 rounds" in fewer.err) == (2, True)
+    changed = call(capsys, "run", "here", "--resume", "--seed", 1)
+    assert (changed.code, "leave out --seed" in changed.err) == (2, True)
+
+
+def test_show_tells_costs_and_participation(capsys, tmp_path):
+    tiny = write_tiny(tmp_path, '[[data.corruptions]]\nname = "noise"\nfraction = 0.5\n')
+    call(capsys, "run", tiny, "--out", "here")
+    shown = call(capsys, "show", "here").out
+    for word in ("transfer", "training", "profiling", "clean", "noise"):
+        assert word in shown
+    assert json.loads(call(capsys, "show", "here", "--json").out)["best"] == record("here")["best"]
+
+
+def test_a_joint_report_goes_where_it_is_told(capsys, tiny):
+    for seed in (0, 1):
+        call(capsys, "run", tiny, "--seed", seed, "--out", f"seed{seed}")
+    done = call(capsys, "report", "seed0", "seed1", "--out", "both.html")
+    assert done.out.strip() == "both.html"
+    assert "<html" in Path("both.html").read_text()[:500]

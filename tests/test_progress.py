@@ -1,0 +1,95 @@
+"""What a user sees while a run goes on."""
+
+from io import StringIO
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from winnow.core import Cost, Invited, RoundFinished
+from winnow.experiment import progress as module
+from winnow.experiment.progress import Course, Headline, Progress, duration
+
+HEADLINE = Headline(title="demo", metric="accuracy", rounds=10)
+EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10)
+PREPARED = SimpleNamespace(facts=SimpleNamespace(metric="accuracy", notice=""))
+
+
+def invited(number: int) -> Invited:
+    return Invited(round=number, at=0.0, version=number - 1, clients=np.array([1, 4]), counts=np.array([1, 2]))
+
+
+def finished(number: int, accuracy: float) -> RoundFinished:
+    return RoundFinished(
+        round=number,
+        at=30.0 * number,
+        version=number,
+        metrics={"reference": {"accuracy": accuracy}},
+        folded=np.array([1, 4]),
+        loss=0.5,
+        joules=1800.0,
+        cost=Cost(),
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    hands = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: hands.now)
+    return hands
+
+
+def test_the_figures_follow_the_events():
+    course = Course(HEADLINE)
+    assert course.figures() == "preparing"
+    for event in (invited(1), finished(1, 0.7), invited(2), finished(2, 0.6), finished(3, float("nan"))):
+        course.follow(event)
+    assert course.figures() == "accuracy nan · best 0.7000 · device 90 s · 1.5 Wh · 3 invited"
+
+
+def test_time_left_counts_only_rounds_made_since_the_start(clock):
+    course = Course(HEADLINE)
+    for number in range(1, 5):
+        course.follow(finished(number, 0.5))
+    course.start()
+    assert course.seconds_left is None
+    clock.now += 8.0
+    course.follow(finished(5, 0.5))
+    course.follow(finished(6, 0.5))
+    assert course.seconds_left == pytest.approx(8.0 / 2 * 4)
+
+
+def show(console: Console | None, clock, rounds: int, seconds: float) -> None:
+    with Progress(EXPERIMENT, console) as progress:
+        progress.started(PREPARED)
+        for number in range(1, rounds + 1):
+            clock.now += seconds
+            progress.seen(finished(number, 0.5))
+
+
+def test_a_pipe_gets_a_line_now_and_then(clock):
+    text = StringIO()
+    show(Console(file=text, width=80), clock, rounds=10, seconds=2.0)
+    lines = text.getvalue().splitlines()
+    assert [line.split(" · acc")[0] for line in lines] == [
+        f"demo · fedprof · seed 0: round {number}/10" for number in (3, 6, 9)
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_whole_lines(clock, width):
+    text = StringIO()
+    show(Console(file=text, force_terminal=True, width=width, no_color=True), clock, rounds=4, seconds=2.0)
+    assert "round 4/10" in text.getvalue()
+    assert "12 s left" in text.getvalue()
+    assert "0 invited" in text.getvalue()
+
+
+def test_quiet_is_quiet(capsys, clock):
+    show(None, clock, rounds=3, seconds=60.0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_durations_are_short():
+    assert [duration(seconds) for seconds in (4.4, 119.0, 300.0, 9000.0)] == ["4 s", "119 s", "5.0 min", "2.5 h"]

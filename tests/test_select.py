@@ -1,0 +1,176 @@
+"""Whom to invite: laws of the draw, scores of equation 13, and numbers at the edge."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from winnow.core import ConfigError, Population, Reply, Task
+from winnow.learn.algorithms.fedprof import ByProfile
+from winnow.learn.profile import Profile, divergence
+from winnow.learn.select import Turn, Uniform, draw
+
+LOG_WEIGHTS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
+
+
+def chi_square_accepts(observed: dict[object, int], probability: dict[object, float]) -> bool:
+    total = sum(observed.values())
+    counts = np.array([observed.get(key, 0) for key in probability])
+    return bool(stats.chisquare(counts, total * np.array(list(probability.values()))).pvalue > 1e-4)
+
+
+def test_without_replacement_the_law_is_one_draw_after_the_other() -> None:
+    weights = np.exp(LOG_WEIGHTS)
+    probability: dict[object, float] = Counter()
+    for first in range(4):
+        for second in set(range(4)) - {first}:
+            probability[frozenset((first, second))] += weights[first] * weights[second] / (1 - weights[first])
+    rng = np.random.default_rng(0)
+    draws = Counter(frozenset(draw(LOG_WEIGHTS, 2, rng, replacement=False).clients.tolist()) for _ in range(20_000))
+    assert chi_square_accepts(draws, probability)
+
+
+def test_with_replacement_each_draw_has_the_weights() -> None:
+    rng, seen = np.random.default_rng(1), np.zeros(4, int)
+    for _ in range(5_000):
+        invitation = draw(LOG_WEIGHTS, 3, rng, replacement=True)
+        assert invitation.counts.sum() == 3
+        seen[invitation.clients] += invitation.counts
+    assert chi_square_accepts(dict(enumerate(seen)), dict(enumerate(np.exp(LOG_WEIGHTS))))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(-1e300, 0), min_size=3, max_size=30),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_no_set_of_weights_under_or_overflows(log_weights: list[float], replacement: bool, seed: int) -> None:
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        invitation = draw(np.array(log_weights), 3, np.random.default_rng(seed), replacement=replacement)
+    assert invitation.counts.sum() == 3
+    assert len(set(invitation.clients.tolist())) == len(invitation.clients)
+    assert invitation.scores is not None
+    assert invitation.scores.sum() == pytest.approx(1)
+    assert set(invitation.clients.tolist()) <= set(range(len(log_weights)))
+
+
+def test_uniform_invites_everyone_alike() -> None:
+    selection = Uniform(count=3).start(Population(sizes=np.ones(7, np.int64)))
+    seen, rng = np.zeros(7), np.random.default_rng(2)
+    for number in range(1, 4_001):
+        invitation = selection.propose(Turn(round=number, version=0, rng=rng, reference=None, ask=lambda tasks: []))
+        seen[invitation.clients] += 1
+    assert chi_square_accepts(dict(enumerate(seen)), dict.fromkeys(range(7), 1 / 7))
+
+
+REFERENCE = Profile(mean=np.zeros(3, np.float32), variance=np.ones(3, np.float32))
+
+
+def client_profile(shift: float) -> Profile:
+    return Profile(mean=np.full(3, shift, np.float32), variance=np.ones(3, np.float32))
+
+
+def answering(shifts: list[float]):
+    """Clients whose data are shifted by so much answer requests for a profile."""
+
+    def ask(tasks: list[Task]) -> list[Reply]:
+        return [Reply(task=task, payload={"profile": vars(client_profile(shifts[task.client]))}) for task in tasks]
+
+    return ask
+
+
+def turn(round: int, ask, reference: Profile = REFERENCE, seed: int = 0) -> Turn:
+    return Turn(round=round, version=round - 1, rng=np.random.default_rng([seed, round]), reference=reference, ask=ask)
+
+
+def scores_of(settings: ByProfile, shifts: list[float]) -> np.ndarray:
+    selection = settings.start(Population(sizes=np.ones(len(shifts), np.int64)))
+    invitation = selection.propose(turn(1, answering(shifts)))
+    assert invitation.scores is not None
+    return invitation.scores
+
+
+SHIFTS = [0.0, 0.2, 0.5, 1.0]
+
+
+def test_scores_follow_equation_13() -> None:
+    divergences = divergence([client_profile(shift) for shift in SHIFTS], REFERENCE)
+    expected = np.exp(-10 * divergences)
+    np.testing.assert_allclose(scores_of(ByProfile(count=1), SHIFTS), expected / expected.sum(), rtol=1e-9)
+
+
+def test_each_client_may_have_a_factor_of_its_own() -> None:
+    divergences = divergence([client_profile(shift) for shift in SHIFTS], REFERENCE)
+    expected = np.exp(-np.array([10, 0, 5, 1]) * divergences)
+    scores = scores_of(ByProfile(count=1, alpha=(10, 0, 5, 1)), SHIFTS)
+    np.testing.assert_allclose(scores, expected / expected.sum(), rtol=1e-9)
+
+
+def test_normalised_divergences_are_shares_of_the_largest() -> None:
+    divergences = divergence([client_profile(shift) for shift in SHIFTS], REFERENCE)
+    expected = np.exp(-3 * divergences / divergences.max())
+    scores = scores_of(ByProfile(count=1, alpha=3, divergence="normalised"), SHIFTS)
+    np.testing.assert_allclose(scores, expected / expected.sum(), rtol=1e-9)
+
+
+def test_factors_must_match_the_clients() -> None:
+    with pytest.raises(ConfigError, match=r"select\.alpha: 2 factors for 4 clients"):
+        scores_of(ByProfile(count=1, alpha=(1, 2)), SHIFTS)
+
+
+def test_alpha_zero_is_uniform_sampling() -> None:
+    np.testing.assert_allclose(scores_of(ByProfile(count=2, alpha=0), SHIFTS), 0.25)
+    selection = ByProfile(count=2, alpha=0).start(Population(sizes=np.ones(4, np.int64)))
+    seen = np.zeros(4)
+    for seed in range(4_000):
+        seen[selection.propose(turn(1, answering(SHIFTS), seed=seed)).clients] += 1
+    assert chi_square_accepts(dict(enumerate(seen)), dict.fromkeys(range(4), 0.25))
+
+
+def test_profiles_are_compared_with_the_reference_of_their_own_version() -> None:
+    """A client invited in round 2 profiles with version 1; others keep what they scored against version 0."""
+    selection = ByProfile(count=1, alpha=1).start(Population(sizes=np.ones(2, np.int64)))
+    selection.propose(turn(1, answering([0.0, 1.0])))
+    moved = Profile(mean=np.full(3, 2.0, np.float32), variance=np.full(3, 4.0, np.float32))
+    second = turn(2, answering([]), reference=moved)
+    selection.propose(second)
+    task = Task(name="train", client=1, round=2, version=1)
+    selection.observe(second, [Reply(task=task, payload={"profile": vars(client_profile(1.0))})])
+    against_old = divergence([client_profile(0.0)], REFERENCE)[0]
+    against_new = divergence([client_profile(1.0)], moved)[0]
+    np.testing.assert_allclose(selection.state()["divergence"], [against_old, against_new])
+    assert selection.state()["version"].tolist() == [0, 1]
+
+
+def test_the_server_keeps_divergences_and_one_reference_only() -> None:
+    selection = ByProfile(count=1).start(Population(sizes=np.ones(4, np.int64)))
+    for number in range(1, 6):
+        selection.propose(turn(number, answering(SHIFTS)))
+    held = [value for value in vars(selection).values() if isinstance(value, dict)]
+    assert [list(references) for references in held] == [[4]]
+    assert set(selection.state()) == {"divergence", "version"}
+
+
+def test_a_client_that_never_sent_a_profile_counts_as_the_farthest() -> None:
+    def ask(tasks: list[Task]) -> list[Reply]:
+        return [reply for reply in answering(SHIFTS)(tasks) if reply.task.client != 1]
+
+    selection = ByProfile(count=1).start(Population(sizes=np.ones(4, np.int64)))
+    scores = selection.propose(turn(1, ask)).scores
+    assert scores is not None
+    assert scores[1] == scores[3] == scores.min()
+
+
+@pytest.mark.parametrize("choice", [{}, {"fraction": 0.1, "count": 2}])
+def test_a_fraction_or_a_count_is_needed(choice: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="either fraction or count"):
+        Uniform(**choice)
+
+
+def test_more_clients_than_there_are_cannot_be_invited() -> None:
+    with pytest.raises(ConfigError, match="9 of 4 clients cannot be invited"):
+        Uniform(count=9).start(Population(sizes=np.ones(4, np.int64)))

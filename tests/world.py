@@ -1,0 +1,51 @@
+"""A small world for tests: real parts, little data."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from winnow.data import DataSet, from_arrays
+from winnow.experiment.build import Prepared, prepare
+from winnow.experiment.resolve import resolve
+from winnow.experiment.schema import Experiment
+
+BASE: dict[str, Any] = {
+    "name": "small",
+    "rounds": 4,
+    "target": 0.6,
+    "data": {
+        "clients": 8,
+        "reference": 60,
+        "test": 40,
+        "corruptions": [{"name": "noise", "fraction": 0.25, "sd": 2.0}],
+    },
+    "model": {"name": "mlp", "hidden": [12]},
+    "select": {"count": 3},
+    "local": {"name": "sgd", "epochs": 2, "batch_size": 8, "learning_rate": 0.1, "momentum": 0.5},
+}
+
+
+def blobs(rows: int = 400, classes: int = 3, seed: int = 0) -> DataSet:
+    """Classes as clouds of points that a small network can tell apart."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, rows)
+    centres = rng.normal(0, 2, (classes, 5))
+    return from_arrays((centres[labels] + rng.normal(0, 1, (rows, 5))).astype(np.float32), labels, name="blobs")
+
+
+def experiment(*sets: str, **options: Any) -> Experiment:
+    return resolve(BASE, sets=sets, **options)
+
+
+def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> Prepared:
+    return prepare(experiment(*sets, **options), dataset=dataset or blobs())
+
+
+def write_toml(folder: Path, **options: Any) -> Path:
+    """The small world as a configuration file over digits, for tests of the command line."""
+    from winnow.experiment.resolve import to_toml
+
+    path = folder / "small.toml"
+    path.write_text(to_toml(experiment(**options)))
+    return path
