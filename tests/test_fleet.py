@@ -75,7 +75,7 @@ def test_cifar_training_dominates_as_in_the_paper() -> None:
     """Task 3: six epochs of 5,000 images of 24,576 bits at 400 cycles a bit on 3 GHz take 98.304 s at 18.9 W."""
     fleet = fleet_of(CIFAR10, speed_ghz=[3.0], bandwidth_mhz=[2.0])
     costs = fleet.costs(np.array([0]), np.array([5000]), Work(training_passes=6))
-    assert costs.row(0) == Cost(
+    assert costs.rows()[0] == Cost(
         training_seconds=pytest.approx(98.304), training_joules=pytest.approx(1857.9456), transfer_seconds=0.0
     )
 

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from glob import escape, glob
+from glob import escape
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -29,7 +29,9 @@ def _recipe_names(file: Path) -> Iterator[str]:
 
 
 def complete_source(incomplete: str) -> list[str]:
-    files = [path for path in glob(f"{escape(incomplete)}*") if path.endswith(".toml") or Path(path).is_dir()]
+    folder, _, start = incomplete.rpartition("/")
+    beside = sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{escape(start)}*"))
+    files = [path.as_posix() for path in beside if path.is_dir() or path.suffix == ".toml"]
     return [name for name in preset_names() if name.startswith(incomplete)] + files
 
 

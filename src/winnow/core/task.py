@@ -1,8 +1,9 @@
 """What travels: a task to one client, and its reply."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from math import fsum
+from typing import Any, NamedTuple, TypeAlias
 
 Arrays: TypeAlias = Mapping[str, Any]
 """Named arrays. The core never looks inside; they are torch tensors in a process and safetensors on a wire."""
@@ -41,9 +42,11 @@ class Task:
     work: Work = NO_WORK
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    """What a reply cost its device: seconds and joules, each split by what they were spent on."""
+class Cost(NamedTuple):
+    """What a reply cost its device: seconds and joules, each split by what they were spent on.
+
+    A tuple, because a simulation makes one for every reply.
+    """
 
     transfer_seconds: float = 0.0
     training_seconds: float = 0.0
@@ -59,6 +62,11 @@ class Cost:
     @property
     def joules(self) -> float:
         return self.transfer_joules + self.training_joules + self.profiling_joules
+
+    @classmethod
+    def total(cls, costs: Sequence["Cost"]) -> "Cost":
+        """What several devices spent together, kind by kind."""
+        return cls(*map(fsum, zip(*costs, strict=True))) if costs else FREE
 
 
 FREE = Cost()

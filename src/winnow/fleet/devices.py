@@ -40,16 +40,10 @@ class Costs:
         """The energy each device uses (equation 28)."""
         return self.transfer_joules + self.training_joules + self.profiling_joules
 
-    def row(self, index: int) -> Cost:
-        """The cost of the work to the device at this place."""
-        return Cost(
-            transfer_seconds=float(self.transfer_seconds[index]),
-            training_seconds=float(self.training_seconds[index]),
-            profiling_seconds=float(self.profiling_seconds[index]),
-            transfer_joules=float(self.transfer_joules[index]),
-            training_joules=float(self.training_joules[index]),
-            profiling_joules=float(self.profiling_joules[index]),
-        )
+    def rows(self) -> list[Cost]:
+        """The cost to each device by itself."""
+        columns = [getattr(self, name).tolist() for name in Cost._fields]
+        return [Cost(*values) for values in zip(*columns, strict=True)]
 
     def __len__(self) -> int:
         return len(self.transfer_seconds)

@@ -42,8 +42,7 @@ class WeightedSum:
         self.weight = 0.0
 
     def add(self, update: Arrays, weight: float) -> None:
-        tensors = [update[name].to(total.dtype) for name, total in zip(self.names, self.sums, strict=True)]
-        torch._foreach_add_(self.sums, tensors, alpha=weight)
+        torch._foreach_add_(self.sums, [update[name] for name in self.names], alpha=weight)
         self.weight += weight
 
     def mean(self) -> ModelState:

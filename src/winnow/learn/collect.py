@@ -1,13 +1,13 @@
 """How replies become an aggregate. The plain way hands every sound update to the fold; others may only reveal sums."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 
-from winnow.core import Choice, Failure, Federation, Outcome, Reply, Task, Until
+from winnow.core import Arrays, Choice, Failure, Federation, Outcome, Reply, Task, Until
 from winnow.learn.aggregate import Fold
 from winnow.learn.profile import Profile
 from winnow.learn.stack import ModelState
@@ -29,25 +29,28 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """The replies that were folded, those that were refused, and all whose cost counts."""
+    """The aggregated model, the replies that were folded, those that were refused, and all whose cost counts."""
 
+    model: ModelState
     folded: list[Reply]
     refused: list[Refusal]
     answered: list[Reply]
 
 
 class Collect(Choice):
-    """One round's conversation with the invited, out of which the fold is fed."""
+    """One round's conversation with the invited, out of which an aggregate comes."""
 
     def gather(
         self,
         federation: Federation,
         tasks: Sequence[Task],
+        *,
         until: Until,
-        counts: dict[int, int],
-        fold: Fold,
+        counts: Mapping[int, int],
+        begin: Callable[[], Fold],
         expected: Expected,
     ) -> Gathered:
+        """Hold the conversation; `begin` starts the aggregation, `counts` says how often each client was drawn."""
         raise NotImplementedError
 
 
@@ -60,17 +63,36 @@ class Plain(Collect):
         self,
         federation: Federation,
         tasks: Sequence[Task],
+        *,
         until: Until,
-        counts: dict[int, int],
-        fold: Fold,
+        counts: Mapping[int, int],
+        begin: Callable[[], Fold],
         expected: Expected,
     ) -> Gathered:
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
         sound, refused = sift(outcomes, expected)
-        for reply in sound:
-            fold.add(reply.payload["model"], reply.task.client, counts[reply.task.client])
-        return Gathered(folded=sound, refused=refused, answered=[o for o in outcomes if isinstance(o, Reply)])
+        model = _fold(sound, counts, begin)
+        if not _finite(model):
+            # One value that is not finite spoils the sum, so looking at the sum is enough until it is spoilt.
+            infinite = [reply for reply in sound if not _finite(reply.payload["model"])]
+            refused += [Refusal(client=reply.task.client, reason="the update is not finite") for reply in infinite]
+            sound = [reply for reply in sound if reply not in infinite]
+            model = _fold(sound, counts, begin)
+        answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        return Gathered(model=model, folded=sound, refused=refused, answered=answered)
+
+
+def _fold(replies: Sequence[Reply], counts: Mapping[int, int], begin: Callable[[], Fold]) -> ModelState:
+    fold = begin()
+    for reply in replies:
+        fold.add(reply.payload["model"], reply.task.client, counts[reply.task.client])
+    return fold.finish()
+
+
+def _finite(model: Arrays) -> bool:
+    norms = torch._foreach_norm([tensor for tensor in model.values() if tensor.is_floating_point()])
+    return bool(torch.isfinite(torch.stack(list(norms))).all())
 
 
 def sift(outcomes: Sequence[Outcome], expected: Expected) -> tuple[list[Reply], list[Refusal]]:
@@ -89,27 +111,24 @@ def _fault(outcome: Outcome, expected: Expected) -> str | None:
     if isinstance(outcome, Failure):
         return f"failed while {outcome.stage}: {outcome.reason}"
     if "model" in outcome.payload:
-        fault = _model_fault(dict(outcome.payload["model"]), expected.model)
+        fault = _model_fault(outcome.payload["model"], expected.model)
         if fault:
             return fault
     if "profile" in outcome.payload and expected.reference is not None:
-        return _profile_fault(dict(outcome.payload["profile"]), expected.reference)
+        return _profile_fault(outcome.payload["profile"], expected.reference)
     return None
 
 
-def _model_fault(model: ModelState, like: ModelState) -> str | None:
+def _model_fault(model: Arrays, like: ModelState) -> str | None:
     if model.keys() != like.keys():
         return "the update has other tensors than the model"
     for name, tensor in like.items():
         if model[name].shape != tensor.shape or model[name].dtype != tensor.dtype:
             return f"the update's {name} has the wrong shape or type"
-    norms = torch._foreach_norm([t for t in model.values() if t.is_floating_point()])
-    if not bool(torch.isfinite(torch.stack(list(norms))).all()):
-        return "the update is not finite"
     return None
 
 
-def _profile_fault(part: dict[str, object], reference: Profile) -> str | None:
+def _profile_fault(part: Arrays, reference: Profile) -> str | None:
     mean, variance = np.asarray(part.get("mean")), np.asarray(part.get("variance"))
     if mean.shape != reference.mean.shape or variance.shape != reference.mean.shape:
         return "the profile has the wrong length"

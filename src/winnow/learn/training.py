@@ -1,7 +1,7 @@
 """The workflow of a training run in rounds: invite, collect, aggregate, assess (FedProf's algorithm 2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -107,16 +107,19 @@ class Training:
     def _gather(self, invitation: Invitation, federation: Federation) -> Gathered:
         """Train the invited, fold what is sound, and take the server's step."""
         algorithm, population = self._plan.algorithm, federation.population
-        clients = invitation.clients.tolist()
-        counts = dict(zip(clients, invitation.counts.tolist(), strict=True))
-        fold = algorithm.aggregate.start(self.model, population, int(invitation.counts.sum()))
+        clients, drawn = invitation.clients.tolist(), int(invitation.counts.sum())
         gathered = algorithm.collect.gather(
-            federation, self._training_tasks(clients, population.sizes), invitation.until, counts, fold, self._expected
+            federation,
+            self._training_tasks(clients, population.sizes),
+            until=invitation.until,
+            counts=dict(zip(clients, invitation.counts.tolist(), strict=True)),
+            begin=lambda: algorithm.aggregate.start(self.model, population, drawn),
+            expected=self._expected,
         )
         self._spent += [reply.cost for reply in gathered.answered]
         self._refusals += gathered.refused
         if gathered.folded:
-            self._server, self.model = algorithm.server.step(self._server, self.model, fold.finish())
+            self._server, self.model = algorithm.server.step(self._server, self.model, gathered.model)
         return gathered
 
     def _training_tasks(self, clients: list[int], sizes: NDArray[np.int64]) -> list[Task]:
@@ -171,7 +174,7 @@ class Training:
 
     def _finish(self, gathered: Gathered, federation: Federation) -> RoundFinished:
         self._now = federation.clock.now
-        spent, self._spent = total(self._spent), []
+        spent, self._spent = Cost.total(self._spent), []
         losses = [reply.metrics["loss"] for reply in gathered.folded if "loss" in reply.metrics]
         return RoundFinished(
             round=self._round,
@@ -226,8 +229,3 @@ class Training:
         self._round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]
         self._verdict = Verdict(metrics=snapshot.values["metrics"], profile=profile)
-
-
-def total(costs: Sequence[Cost]) -> Cost:
-    """What several devices spent together, kind by kind."""
-    return Cost(**{field.name: sum(getattr(cost, field.name) for cost in costs) for field in fields(Cost)})

@@ -1,7 +1,7 @@
 """The tables of a report. The terminal prints the same rows, so the numbers agree."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -106,7 +106,7 @@ def cost_table(summaries: Sequence[Summary]) -> list[Cells]:
 
 
 def _mean_cost(costs: Sequence[Cost]) -> Cost:
-    return Cost(**{field.name: float(np.mean([getattr(cost, field.name) for cost in costs])) for field in fields(Cost)})
+    return Cost(*np.mean(costs, axis=0).tolist())
 
 
 PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Invitations", "Invitations a client", "Relative to clean")

@@ -17,6 +17,8 @@ def encode_event(event: AnyEvent) -> bytes:
     """One line, its kind first. Scores keep six significant digits: a log is for reading, not for restoring."""
     record: dict[str, Any] = {"kind": event.kind}
     record |= {field.name: getattr(event, field.name) for field in fields(event)}
+    if isinstance(event, RoundFinished):
+        record["cost"] = event.cost._asdict()
     if isinstance(event, Scored):
         record["scores"] = [float(f"{score:.6g}") for score in event.scores.tolist()]
     return msgspec.json.encode(record, enc_hook=plain) + b"\n"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -74,7 +74,7 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None) 
         wh_to_target=reached.joules / JOULES_PER_WH if reached else None,
         seconds=points[-1].seconds if points else 0.0,
         wh=points[-1].joules / JOULES_PER_WH if points else 0.0,
-        cost=_total(costs),
+        cost=Cost.total(costs),
         refused=refused,
     )
 
@@ -99,7 +99,7 @@ def result_record(
         "wh_to_target": summary.wh_to_target,
         "seconds": summary.seconds,
         "wh": summary.wh,
-        "cost": asdict(summary.cost),
+        "cost": summary.cost._asdict(),
         "refused": summary.refused,
         "parameters": parameters,
         "message_bytes": message_bytes,
@@ -117,10 +117,6 @@ def _first_at(judged: Sequence[Point], metric: str, target: float | None) -> Poi
     if target is None:
         return None
     return next((point for point in judged if point.metrics[REFERENCE][metric] >= target), None)
-
-
-def _total(costs: Sequence[Cost]) -> Cost:
-    return Cost(**{field.name: math.fsum(getattr(cost, field.name) for cost in costs) for field in fields(Cost)})
 
 
 def _record(reading: Reading | None) -> dict[str, Any] | None:

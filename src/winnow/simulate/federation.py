@@ -6,10 +6,9 @@ different clients go to the handler as one cohort.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush, nsmallest
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -33,14 +32,16 @@ from winnow.fleet import Fleet
 Site = TypeVar("Site")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Arrival:
-    """A task's reply, known in advance: when it will be there and what it will have cost."""
+class _Arrival(NamedTuple):
+    """A task's reply, known in advance: when it will be there and what it will have cost.
+
+    Tuples are ordered by their first entries, and no two have the same sequence number.
+    """
 
     at: float
     sequence: int
-    task: Task = field(compare=False)
-    cost: Cost = field(compare=False)
+    task: Task
+    cost: Cost
 
 
 class InProcess(Generic[Site]):
@@ -83,8 +84,8 @@ class InProcess(Generic[Site]):
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
             costs = self._fleet.costs(clients, self._population.sizes[clients], work)
             finish = (self._clock.now + costs.seconds).tolist()
-            for row, i in enumerate(members):
-                yield _Arrival(finish[row], first + i, tasks[i], costs.row(row))
+            for i, at, cost in zip(members, finish, costs.rows(), strict=True):
+                yield _Arrival(at, first + i, tasks[i], cost)
 
     def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """The outcomes of tasks that make up one cohort."""
@@ -120,8 +121,7 @@ class InProcessExchange(Generic[Site]):
             arrival = heappop(self._waiting)
             self._federation.clock.advance_to(arrival.at)
             self._delivered += 1
-            outcome = self._outcomes.pop(arrival.sequence)
-            yield replace(outcome, cost=arrival.cost) if isinstance(outcome, Reply) else outcome
+            yield _charged(self._outcomes.pop(arrival.sequence), arrival.cost)
 
     def _answer_cohort_of(self, task: Task) -> None:
         """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""
@@ -150,6 +150,13 @@ class InProcessExchange(Generic[Site]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _charged(outcome: Outcome, cost: Cost) -> Outcome:
+    """The outcome with its cost; written out, because `dataclasses.replace` is slow and this runs for every reply."""
+    if not isinstance(outcome, Reply):
+        return outcome
+    return Reply(task=outcome.task, payload=outcome.payload, metrics=outcome.metrics, cost=cost)
 
 
 def _alike(one: Task, other: Task) -> bool:

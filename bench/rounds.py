@@ -1,0 +1,103 @@
+"""What a round costs beyond its work: 1,000 invited clients whose tasks are empty.
+
+Measured through a whole `Training` round: selection, tasks, virtual clock, exchange, sifting, aggregation of a model of
+one number, assessment, events. Baseline: making 1,000 tasks and 1,000 replies, and nothing else.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from bench.table import Row
+from winnow.core import Population, Reply, Task
+from winnow.fleet import Fleet, FleetSettings
+from winnow.learn.aggregate import Partial
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.judge import Judge, Verdict
+from winnow.learn.local import Sgd
+from winnow.learn.select import Uniform
+from winnow.learn.training import Plan, Training
+from winnow.simulate import InProcess
+
+CLIENTS, INVITED, ROUNDS = 10_000, 1_000, 30
+MODEL = {"w": torch.zeros(1)}
+LIMIT_MS = 10.0
+
+
+def answer(tasks: Sequence[Task], site: None) -> list[Reply]:
+    payload = {"model": MODEL}
+    return [Reply(task=task, payload=payload) for task in tasks]
+
+
+class NoReference:
+    def assess(self, *_: object) -> Verdict:
+        return Verdict(metrics={"reference": {"accuracy": 0.0}}, profile=None)
+
+
+def federation() -> InProcess[None]:
+    return InProcess(
+        site=None,
+        handlers={"train": answer},
+        population=Population(sizes=np.full(CLIENTS, 100)),
+        fleet=Fleet.draw(FleetSettings(), CLIENTS, 0),
+    )
+
+
+def milliseconds_per_round() -> list[float]:
+    plan = Plan(
+        algorithm=Algorithm(select=Uniform(count=INVITED), local=Sgd(), aggregate=Partial()),
+        rounds=ROUNDS,
+        seed=0,
+        metric="accuracy",
+        message_bytes=4,
+        profile_bytes=0,
+    )
+    moments = []
+    for event in Training(plan, MODEL, Judge(NoReference(), None)).run(federation()):
+        if event.kind == "round":
+            moments.append(time.perf_counter())
+    return [1e3 * (after - before) for before, after in pairwise(moments)]
+
+
+def exchange_milliseconds() -> list[float]:
+    """The exchange alone: dispatch, order by arrival, answer, deliver."""
+    reached = federation()
+    tasks = [Task(name="train", client=k, round=1, version=0) for k in range(INVITED)]
+
+    def once() -> None:
+        with reached.dispatch(tasks) as exchange:
+            for _ in exchange:
+                pass
+
+    return repeat(once)
+
+
+def baseline_milliseconds() -> list[float]:
+    def once() -> None:
+        answer([Task(name="train", client=k, round=1, version=0) for k in range(INVITED)], None)
+
+    return repeat(once)
+
+
+def repeat(action: Callable[[], None]) -> list[float]:
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        action()
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def measure() -> list[Row]:
+    base = float(np.median(baseline_milliseconds()))
+    rows = [Row(name="1,000 tasks and replies made", value=base, unit="ms", baseline=base)]
+    for name, times in (
+        ("exchange, 1,000 invited", exchange_milliseconds()),
+        ("whole round, 1,000 invited", milliseconds_per_round()),
+    ):
+        median = float(np.median(times))
+        rows.append(Row(name=name, value=median, unit="ms", baseline=base, goal=f"< {LIMIT_MS:g} ms"))
+    return rows
