@@ -166,6 +166,12 @@ def test_an_unknown_layer_is_one_line() -> None:
         check_layer(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "fc9")
 
 
+def test_a_single_layer_can_be_profiled() -> None:
+    module = nn.Linear(4, 3)
+    examiner = Examiner(module, as_loss("mse"), default_layer(module))
+    assert examiner.profile_bytes(torch.randn(1, 4)) == 3 * 8
+
+
 def test_a_model_without_layers_to_profile_is_one_line() -> None:
     with pytest.raises(ModelError, match=r"select\.layer"):
         default_layer(nn.Sequential(nn.ReLU()))

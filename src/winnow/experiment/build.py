@@ -83,7 +83,7 @@ def _bind(
     examiner = Examiner(module, loss, layer)
     population = Population(sizes=spread.clients.sizes)
     message_bytes = experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values()))
-    profile_bytes = examiner.profile_bytes(data.x[:1]) if layer else 0
+    profile_bytes = examiner.profile_bytes(data.x[:1]) if layer is not None else 0
     metric = metric_name(experiment.metric, dataset.classes)
     plan = Plan(
         algorithm=algorithm,
@@ -106,7 +106,7 @@ def _bind(
         site=LearningSite(data=data, execution=execution, examiner=examiner, initial=initial),
         handlers=HANDLERS,
         population=population,
-        fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed),
+        fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=8 * data.x[0].nbytes),
         clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
     )
     facts = Facts(

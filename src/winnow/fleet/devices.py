@@ -17,6 +17,7 @@ UPLINK_SHARE = 0.5
 """The uplink has half of the downlink's bandwidth, so an upload takes twice as long as a download (equation 29)."""
 
 BITS = 8
+MNIST_SAMPLE_BITS = 28 * 28 * BITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +57,14 @@ class Fleet:
     settings: FleetSettings
     speed_ghz: NDArray[np.float64]
     bandwidth_mhz: NDArray[np.float64]
+    sample_bits: float = MNIST_SAMPLE_BITS
+    """The real size of a sample, which counts where the settings say nothing else."""
 
     @classmethod
-    def draw(cls, settings: FleetSettings, clients: int, seed: int) -> Self:
+    def draw(cls, settings: FleetSettings, clients: int, seed: int, sample_bits: float = MNIST_SAMPLE_BITS) -> Self:
         """A fleet for this many clients that depends on the settings and the seed alone."""
         return cls(
+            sample_bits=sample_bits,
             settings=settings,
             speed_ghz=settings.speed_ghz.draw(clients, stream(seed, "fleet", "speed")),
             bandwidth_mhz=settings.bandwidth_mhz.draw(clients, stream(seed, "fleet", "bandwidth")),
@@ -96,5 +100,6 @@ class Fleet:
 
     def _seconds_per_pass(self, clients: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """One epoch over a client's samples: equation 30 with E = 1."""
-        cycles = sizes * (self.settings.bits_per_sample * self.settings.cycles_per_bit)
+        bits = self.settings.bits_per_sample or self.sample_bits
+        cycles = sizes * (bits * self.settings.cycles_per_bit)
         return cycles / (self.speed_ghz[clients] * 1e9)

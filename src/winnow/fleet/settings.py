@@ -28,12 +28,15 @@ class Normal(Settings):
 
 
 class FleetSettings(Settings):
-    """Speeds, links and power of the devices. The defaults are those of task 2 (EMNIST digits) in table 5."""
+    """Speeds, links and power of the devices. The defaults are those of task 2 (EMNIST digits) in table 5.
+
+    `bits_per_sample` and `message_mb` are the real sizes of a sample and of the model unless set.
+    """
 
     speed_ghz: Normal = Normal(mean=1.0, sd=0.2)
     bandwidth_mhz: Normal = Normal(mean=1.0, sd=0.3)
     snr_db: Annotated[float, Field(allow_inf_nan=False)] = 10.0
-    bits_per_sample: Positive = 28 * 28 * 8
+    bits_per_sample: Positive | None = None
     cycles_per_bit: Positive = 400.0
     transmit_watts: NotNegative = 0.75
     compute_watts: NotNegative = 0.7

@@ -39,7 +39,7 @@ class Examiner:
     def __init__(self, module: nn.Module, loss: Loss, layer: str | None) -> None:
         self._module = deepcopy(module).eval()
         self._loss = loss
-        self._layer = self._module.get_submodule(layer) if layer else None
+        self._layer = self._module.get_submodule(layer) if layer is not None else None
 
     def profile_bytes(self, x: Tensor) -> int:
         """What a profile of data like these weighs."""

@@ -138,7 +138,7 @@ def default_layer(module: nn.Module) -> str:
     """The layer to profile unless told otherwise: the first hidden dense layer, else the first convolution or
     recurrent layer, else the first dense layer (which is then the output).
     """
-    kinds: list[tuple[str, nn.Module]] = [(name, layer) for name, layer in module.named_modules() if name]
+    kinds: list[tuple[str, nn.Module]] = list(module.named_modules())
     dense = [name for name, layer in kinds if isinstance(layer, nn.Linear)]
     if len(dense) > 1:
         return dense[0]

@@ -29,7 +29,7 @@ class ByProfile(Selector):
     layer: str | None = None
 
     def layer_for(self, module: nn.Module) -> str:
-        return check_layer(module, self.layer) if self.layer else default_layer(module)
+        return default_layer(module) if self.layer is None else check_layer(module, self.layer)
 
     def start(self, population: Population) -> Selection:
         return _ProfileSelection(self, len(population))

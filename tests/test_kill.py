@@ -1,0 +1,79 @@
+"""A real process, killed without warning and resumed, ends as if nothing had happened."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SAME = ["config.toml", "conditions.json", "events.jsonl", "metrics.csv", "best.safetensors", "last.safetensors"]
+PATIENCE = 120.0
+
+
+def winnow(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from winnow.cli import main; main()", *arguments, "--quiet"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors.decode()
+
+
+def written_again(path: Path, since: int) -> bool:
+    return path.exists() and path.stat().st_mtime_ns > since
+
+
+def kill_after_a_checkpoint(process: subprocess.Popen[bytes], checkpoint: Path, since: int, pause: float) -> bool:
+    """Kill the process some time after it wrote a checkpoint; False if it was done before."""
+    deadline = time.monotonic() + PATIENCE
+    while not written_again(checkpoint, since):
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        if process.poll() is not None:
+            return False
+        time.sleep(0.01)
+    time.sleep(pause)
+    process.kill()
+    process.communicate()
+    return process.returncode == -9
+
+
+def settled(folder: Path) -> dict[str, object]:
+    files: dict[str, object] = {name: (folder / name).read_bytes() for name in SAME}
+    result = json.loads((folder / "result.json").read_text())
+    files["result"] = {key: value for key, value in result.items() if key != "wall_seconds"}
+    return files
+
+
+@pytest.mark.parametrize("algorithm", ["fedprof", pytest.param("fedavg", marks=pytest.mark.slow)])
+def test_killed_at_any_moment_and_resumed(tmp_path: Path, algorithm: str) -> None:
+    common = ("run", "demo", "--algorithm", algorithm, "--rounds", "600", "--seed", "3")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(winnow(*common, "--out", str(whole)))
+    chance = random.Random(0)
+    since, killed = 0, 0
+    for _ in range(3):
+        process = winnow(*common, "--out", str(broken), "--resume")
+        if not kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", since, chance.random()):
+            break
+        killed += 1
+        since = (broken / "checkpoint.safetensors").stat().st_mtime_ns
+    finish(winnow("run", str(broken), "--resume"))
+    assert killed, "the run was over before it could be killed"
+    assert settled(broken) == settled(whole)
+    assert not list(broken.glob("*.tmp"))
+
+
+def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
+    common = ("run", "demo", "--rounds", "6", "--out")
+    process = winnow(*common, str(tmp_path / "broken"))
+    while not (tmp_path / "broken" / "events.jsonl").exists():
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    finish(winnow(*common, str(tmp_path / "broken"), "--resume"))
+    finish(winnow(*common, str(tmp_path / "whole")))
+    assert settled(tmp_path / "broken") == settled(tmp_path / "whole")
