@@ -45,7 +45,7 @@ def make_model(settings: ModelSettings, shape: tuple[int, ...]) -> nn.Module:
 
 
 def plain_optimiser(local: LocalUpdate, model: nn.Module, round: int) -> torch.optim.Optimizer:
-    rate = local.learning_rate * local.decay**round
+    rate = local.learning_rate * local.decay ** (round - 1)
     if isinstance(local, Sgd):
         return torch.optim.SGD(
             model.parameters(), rate, momentum=local.momentum, nesterov=local.nesterov, weight_decay=local.weight_decay
@@ -61,7 +61,7 @@ def plain_training(
     client: int,
     local: LocalUpdate,
     *,
-    round: int = 0,
+    round: int = 1,
     seed: int = 1,
     loss: Callable[..., Tensor] = nn.functional.cross_entropy,
     skip_single: bool = False,
@@ -92,7 +92,7 @@ def assert_same_as_plain(
 ) -> None:
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, force)
     assert execution.name == force
-    trained = train(execution, model_state(model), local, data, np.array(clients), round=0, seed=1)
+    trained = train(execution, model_state(model), local, data, np.array(clients), round=1, seed=1)
     for place, client in enumerate(clients):
         expected = plain_training(model, data, client, local, **plain)
         assert list(trained.states) == list(expected)
@@ -202,7 +202,7 @@ def test_batch_normalisation_skips_single_samples(force: str) -> None:
         model, data, Sgd(epochs=2, batch_size=4, learning_rate=0.1), force, (0, 1, 2), skip_single=True
     )
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, force)
-    trained = train(execution, model_state(model), MOMENTUM, data, np.array([0, 1, 3]), round=0, seed=1)
+    trained = train(execution, model_state(model), MOMENTUM, data, np.array([0, 1, 3]), round=1, seed=1)
     for name, tensor in model_state(model).items():
         assert torch.equal(trained.states[name][1], tensor)
         assert torch.equal(trained.states[name][2], tensor)
@@ -237,7 +237,7 @@ def test_the_loss_is_the_mean_over_the_last_epochs_samples() -> None:
     model, data = build(), make_data(shape)
     local = Sgd(epochs=1, batch_size=100, learning_rate=0.1)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, model_state(model), local, data, np.array([1, 2]), round=0, seed=1)
+    trained = train(execution, model_state(model), local, data, np.array([1, 2]), round=1, seed=1)
     for place, client in enumerate((1, 2)):
         held = data.rows[data.offsets[client] : data.offsets[client + 1]]
         expected = nn.functional.cross_entropy(model(data.x[held]), data.y[held])
@@ -259,7 +259,7 @@ def test_a_polluted_client_spoils_nobody_else() -> None:
     model, data = build(), make_data(shape)
     data.x[data.rows[data.offsets[1] : data.offsets[2]]] = torch.nan
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, model_state(model), MOMENTUM, data, np.array([0, 1, 2]), round=0, seed=1)
+    trained = train(execution, model_state(model), MOMENTUM, data, np.array([0, 1, 2]), round=1, seed=1)
     finite = trained.states["1.weight"].flatten(1).isfinite().all(1)
     assert finite.tolist() == [True, False, True]
 

@@ -16,8 +16,7 @@ from winnow.learn.handlers import HANDLERS, LearningSite
 from winnow.learn.judge import AtClients, AtServer, Judge
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
-from winnow.learn.stack import Loss, TensorData, as_loss, choose_execution, model_state
-from winnow.learn.stack.data import as_tensor
+from winnow.learn.stack import Loss, TensorData, as_loss, as_tensor, choose_execution, model_state
 from winnow.learn.training import Plan, Training
 from winnow.simulate import InProcess
 

@@ -40,8 +40,8 @@ class LocalUpdate(Choice):
         return self
 
     def rate(self, round: int) -> float:
-        """The learning rate of a round; rounds count from 0."""
-        return self.learning_rate * self.decay**round
+        """The learning rate of a round; rounds count from 1."""
+        return self.learning_rate * self.decay ** (round - 1)
 
     def passes(self, samples: int) -> float:
         """How often a client with so many samples goes over its data in a round."""

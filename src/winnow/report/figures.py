@@ -119,7 +119,9 @@ def score_map(scores: Scores, run: Participation) -> go.Figure:
     middles, labels = _groups(run, groups)
     for edge in np.flatnonzero(np.diff(groups)):
         figure.add_hline(y=edge + 0.5, line={"color": "#ffffff", "width": 1.5})
-    figure.update_yaxes(tickvals=middles, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False)
+    figure.update_yaxes(
+        tickvals=middles, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False, automargin=True
+    )
     figure.update_xaxes(title="Round", showgrid=False)
     return _finish(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
 

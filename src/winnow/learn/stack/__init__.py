@@ -1,8 +1,7 @@
 """Local training over a leading dimension of clients, for any `nn.Module`."""
 
 from winnow.learn.stack.choose import Force, choose_execution
-from winnow.learn.stack.data import TensorData
-from winnow.learn.stack.evaluate import forward
+from winnow.learn.stack.data import TensorData, as_tensor
 from winnow.learn.stack.execution import Execution
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.state import ModelState, model_state, repeat_state
@@ -17,8 +16,8 @@ __all__ = [
     "TensorData",
     "Trained",
     "as_loss",
+    "as_tensor",
     "choose_execution",
-    "forward",
     "model_state",
     "repeat_state",
     "train",

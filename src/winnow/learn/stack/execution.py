@@ -2,10 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from winnow.core import ModelError
 from winnow.learn.stack.data import Indices
 from winnow.learn.stack.state import Layout, ModelState
 
@@ -62,58 +60,6 @@ class Execution(Protocol):
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Outputs [K, B, ...] of K models in evaluation mode for x [K, B, ...]; the mask [K, B] marks padding False."""
         ...
-
-    def observe(self, states: ModelState, x: Tensor, mask: Tensor | None, layer: str) -> tuple[Tensor, Tensor]:
-        """As `outputs`, with the outputs [K, B, ...] of the named submodule beside them.
-
-        A recurrent layer gives the last hidden state of its last level.
-        """
-        ...
-
-
-class Capture:
-    """Keeps what a submodule returned in the last forward pass while the context is open."""
-
-    def __init__(self, module: nn.Module, layer: str) -> None:
-        try:
-            self._target = module.get_submodule(layer)
-        except AttributeError as error:
-            known = ", ".join(name for name, _ in module.named_modules() if name)
-            raise ModelError(f"the model has no layer '{layer}'; choose one of {known}") from error
-        self._layer = layer
-        self._value: object = None
-
-    def __enter__(self) -> "Capture":
-        self._hook = self._target.register_forward_hook(self._keep)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
-
-    def _keep(self, _module: nn.Module, _inputs: object, output: object) -> None:
-        self._value = output
-
-    def samples(self, count: int) -> Tensor:
-        """The captured outputs [count, ...]."""
-        value = self._value
-        if isinstance(value, tuple) and getattr(self._target, "recurrent", isinstance(self._target, nn.RNNBase)):
-            value = _last_hidden(value[1], directions=2 if self._target.bidirectional else 1)
-        while isinstance(value, tuple | list) and value:
-            value = value[0]
-        if not isinstance(value, Tensor):
-            raise ModelError(f"layer '{self._layer}' was not run or gives no tensor; profile another layer")
-        if value.shape[:1] != (count,):
-            shape = tuple(value.shape)
-            raise ModelError(
-                f"layer '{self._layer}' gives {shape} for {count} samples; profile a layer that gives one row a sample"
-            )
-        return value
-
-
-def _last_hidden(hidden: Tensor | tuple[Tensor, Tensor], *, directions: int) -> Tensor:
-    """h_T of the last level [n, d·directions] from h_n [levels·directions, n, d], or from an LSTM's (h_n, c_n)."""
-    state = hidden[0] if isinstance(hidden, tuple) else hidden
-    return torch.cat(state[-directions:].unbind(), dim=-1)
 
 
 def smallest_batch(module: nn.Module) -> int:

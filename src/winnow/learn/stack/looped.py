@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from winnow.learn.stack.execution import Batch, Capture, Cohort
+from winnow.learn.stack.execution import Batch, Cohort
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.state import Layout, ModelState
 
@@ -42,15 +42,6 @@ class LoopedExecution:
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.stack([self._evaluate(states, k, rows) for k, rows in enumerate(x)])
-
-    @torch.no_grad()
-    def observe(self, states: ModelState, x: Tensor, mask: Tensor | None, layer: str) -> tuple[Tensor, Tensor]:
-        outputs, captured = [], []
-        with Capture(self.module, layer) as capture:
-            for k, rows in enumerate(x):
-                outputs.append(self._evaluate(states, k, rows))
-                captured.append(capture.samples(len(rows)))
-        return torch.stack(outputs), torch.stack(captured)
 
     def _evaluate(self, states: ModelState, client: int, x: Tensor) -> Tensor:
         self.module.eval()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learn.stack.chain import Chain
-from winnow.learn.stack.execution import Batch, Capture, Cohort
+from winnow.learn.stack.execution import Batch, Cohort
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.state import Layout, ModelState, apart
@@ -36,21 +36,10 @@ class StackedExecution:
         self._bind(self.layout.join(leaves, carried))
         return _StackedCohort(self, leaves)
 
+    @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if len(x) == 1:
             return self._plain.outputs(states, x)
-        return self._evaluate(states, x, mask)
-
-    def observe(self, states: ModelState, x: Tensor, mask: Tensor | None, layer: str) -> tuple[Tensor, Tensor]:
-        if len(x) == 1:
-            return self._plain.observe(states, x, mask, layer)
-        with Capture(self.twin, layer) as capture:
-            outputs = self._evaluate(states, x, mask)
-            captured = capture.samples(outputs.shape[0] * outputs.shape[1])
-        return outputs, apart(captured, len(x))
-
-    @torch.no_grad()
-    def _evaluate(self, states: ModelState, x: Tensor, mask: Tensor | None) -> Tensor:
         self.twin.eval()
         self._bind(states)
         self.fold.mask = mask

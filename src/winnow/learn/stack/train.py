@@ -37,7 +37,7 @@ def train(
     round: int,
     seed: int,
 ) -> Trained:
-    """Train every client from the same start; rounds count from 0.
+    """Train every client from the same start; rounds count from 1.
 
     A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
     for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort.

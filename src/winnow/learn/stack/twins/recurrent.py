@@ -15,7 +15,6 @@ Hidden = Tensor | State
 class RecurrentTwin(Twin):
     """A recurrent layer of any depth and direction; the gates follow the conventions of `torch.nn`."""
 
-    recurrent = True
     states = 1
 
     def __init__(self, plain: nn.RNNBase, fold: Fold) -> None:
