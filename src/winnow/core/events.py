@@ -1,7 +1,7 @@
 """What a workflow says while it runs. Progress bars, run folders, reports and dashboards read this one stream."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -69,7 +69,6 @@ class RoundFinished(Event):
     loss: float
     joules: float
     cost: Cost
-    details: Mapping[str, float] = field(default_factory=dict)
 
 
 AnyEvent: TypeAlias = Assessed | Invited | Scored | Refused | RoundFinished

@@ -58,7 +58,6 @@ _REVIVE: dict[str, Callable[[Any], Any]] = {
     "clients": _integers,
     "cost": lambda cost: Cost(**_numbers(cost)),
     "counts": _integers,
-    "details": _numbers,
     "folded": _integers,
     "joules": _number,
     "loss": _number,
