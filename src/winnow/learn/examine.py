@@ -3,14 +3,14 @@
 Evaluation and profiling share the pass: the reference profile of a version costs nothing beyond its evaluation.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from winnow.core import ModelError
 from winnow.learn.metrics import Score
 from winnow.learn.profile import Moments, Profile, fuse
 from winnow.learn.stack import Loss, ModelState, model_state
@@ -53,51 +53,58 @@ class Examiner:
         """Score and profile one data set."""
         self._module.load_state_dict(state)
         moments, total, loss, size = Moments(1), 0.0, 0.0, batch_size(x)
-        with self._watched() as seen:
-            for batch_x, batch_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+        for batch_x, batch_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            with _Watch(self._layer) as watch:
                 outputs = self._module(batch_x)
-                total += float(score(outputs, batch_y).sum())
-                loss += float(self._loss(outputs, batch_y).sum())
-                for captured in seen.take():
-                    moments.add(captured, torch.zeros(len(captured), dtype=torch.int64))
+            total += float(score(outputs, batch_y).sum())
+            loss += float(self._loss(outputs, batch_y).sum())
+            if self._layer is not None:
+                moments.add(watch.seen(), torch.zeros(len(batch_x), dtype=torch.int64))
         profile = moments.profiles()[0] if self._layer is not None else None
         return Examined(score=total / len(y), loss=loss / len(y), profile=profile)
 
     @torch.no_grad()
     def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
-        """One profile for each of several owners' rows of x; rows of one owner stand together."""
+        """One profile for each of several owners' rows of x; rows of one owner stand together, in the owners' order.
+
+        A pass ends at the profiled layer: what comes after it is not needed.
+        """
         self._module.load_state_dict(state)
         moments, size = Moments(owners), batch_size(x)
-        with self._watched() as seen:
-            for batch, group in zip(torch.split(rows, size), torch.split(owner, size), strict=True):
+        for batch, group in zip(torch.split(rows, size), torch.split(owner, size), strict=True):
+            with _Watch(self._layer, and_stop=True) as watch:
                 self._module(x[batch])
-                for captured in seen.take():
-                    moments.add(captured, group)
+            moments.add(watch.seen(), group)
         return moments.profiles()
 
-    @contextmanager
-    def _watched(self) -> "Iterator[_Seen]":
-        seen = _Seen(self._layer)
-        try:
-            yield seen
-        finally:
-            seen.remove()
+
+class _ReachedError(Exception):
+    """The profiled layer has been run; nothing after it matters."""
 
 
-class _Seen:
-    """Catches the fused outputs of the profiled layer as they pass."""
+class _Watch:
+    """Catches the fused outputs of a layer as they pass, the first time it is used in a pass."""
 
-    def __init__(self, layer: nn.Module | None) -> None:
-        self._caught: list[Tensor] = []
-        self._hook = layer.register_forward_hook(self._catch) if layer is not None else None
+    def __init__(self, layer: nn.Module | None, *, and_stop: bool = False) -> None:
+        self._layer, self._and_stop = layer, and_stop
+        self._output: Tensor | None = None
 
-    def _catch(self, layer: nn.Module, inputs: object, output: object) -> None:
-        self._caught.append(fuse(output, layer))
+    def __enter__(self) -> Self:
+        self._hook = self._layer.register_forward_hook(self._catch) if self._layer is not None else None
+        return self
 
-    def take(self) -> list[Tensor]:
-        caught, self._caught = self._caught, []
-        return caught
-
-    def remove(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if self._hook is not None:
             self._hook.remove()
+        return isinstance(error, _ReachedError)
+
+    def _catch(self, layer: nn.Module, inputs: object, output: object) -> None:
+        if self._output is None:
+            self._output = fuse(output, layer)
+        if self._and_stop:
+            raise _ReachedError
+
+    def seen(self) -> Tensor:
+        if self._output is None:
+            raise ModelError("select.layer: the model does not run this layer; name another one")
+        return self._output

@@ -44,6 +44,7 @@ class Profile:
 class Moments:
     """Streaming mean and variance of q elements for K groups of samples, exact for any batch size.
 
+    Sums of a batch are taken around its first sample, so that a common offset cancels before anything is squared.
     Batches are merged by Chan's rule: with counts n, m and a mean difference d, M2 grows by M2' + d²·n·m/(n+m).
     """
 
@@ -54,17 +55,15 @@ class Moments:
         self._m2 = torch.zeros(0)
 
     def add(self, values: Tensor, group: Tensor) -> None:
-        """Fold in samples [n, q], each belonging to the group with that number."""
-        values = torch.nan_to_num(values, nan=LIMIT, posinf=LIMIT, neginf=-LIMIT).clamp_(-LIMIT, LIMIT).double()
+        """Fold in samples [n, q], each belonging to the group with that number; the numbers never fall."""
         if not len(self._mean):
-            self._count = values.new_zeros(self._groups, 1)
-            self._mean = values.new_zeros(self._groups, values.shape[1])
+            self._count = values.new_zeros(self._groups, 1, dtype=torch.float64)
+            self._mean = values.new_zeros(self._groups, values.shape[1], dtype=torch.float64)
             self._m2 = torch.zeros_like(self._mean)
-        present, index = torch.unique_consecutive(group, return_inverse=True)
-        zeros = values.new_zeros(len(present), values.shape[1])
-        count = values.new_zeros(len(present), 1).index_add_(0, index, values.new_ones(len(values), 1))
-        mean = zeros.index_add(0, index, values) / count
-        m2 = zeros.index_add(0, index, (values - mean[index]).square_())
+        first = int(group[0])
+        present, index = slice(first, int(group[-1]) + 1), group - first
+        count = torch.bincount(index).unsqueeze(1).double()
+        mean, m2 = _batch_moments(values, index, count)
         known, delta = self._count[present], mean - self._mean[present]
         total = known + count
         self._mean[present] += delta * (count / total)
@@ -76,6 +75,26 @@ class Moments:
         mean = self._mean.float().cpu().numpy()
         variance = (self._m2 / self._count).float().cpu().numpy()
         return [Profile(mean=m, variance=v) for m, v in zip(mean, variance, strict=True)]
+
+
+def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and M2 of each group in a batch, [groups, q]. What is no number is only looked for when a sum shows it."""
+    pivot = values[0].double()
+    deviation = values.double().sub_(pivot)
+    zeros = values.new_zeros(len(count), values.shape[1], dtype=torch.float64)
+    first = zeros.index_add(0, index, deviation)
+    second = zeros.index_add_(0, index, deviation.square_())
+    if not bool((second <= LIMIT**2).all()):
+        tame = torch.nan_to_num(values, nan=LIMIT, posinf=LIMIT, neginf=-LIMIT).clamp_(-LIMIT, LIMIT)
+        return _tame_moments(tame.double(), index, count)
+    return pivot + first / count, (second - first.square() / count).clamp_min_(0)
+
+
+def _tame_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for values that are finite but may be far apart: two passes, so that nothing cancels."""
+    zeros = values.new_zeros(len(count), values.shape[1])
+    mean = zeros.index_add(0, index, values) / count
+    return mean, zeros.index_add_(0, index, (values - mean[index]).square_())
 
 
 def pool(profiles: Sequence[Profile], counts: Sequence[int]) -> Profile:
