@@ -75,7 +75,9 @@ def _bind(
     loss: Loss,
     snapshot: Snapshot | None,
 ) -> Prepared:
-    data, algorithm = TensorData.from_client_data(spread.clients), experiment.composed()
+    device = _device(experiment.engine.device)
+    module = module.to(device)
+    data, algorithm = TensorData.from_client_data(spread.clients, device), experiment.composed()
     initial = model_state(module)
     layer = algorithm.select.layer_for(module)
     execution = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, experiment.engine.execution)
@@ -95,12 +97,12 @@ def _bind(
     judge = Judge(
         _at_clients(experiment.reference_clients, population, plan)
         if experiment.reference_clients
-        else _at_server("reference", examiner, spread.reference, metric),
-        _at_server("test", examiner, spread.test, metric) if len(spread.test) else None,
+        else AtServer("reference", examiner, _tensors(spread.reference, device), metric),
+        AtServer("test", examiner, _tensors(spread.test, device), metric) if len(spread.test) else None,
     )
     training = Training(plan, initial, judge)
     if snapshot is not None:
-        training.restore(snapshot)
+        training.restore(_on(device, snapshot))
     federation = InProcess(
         site=LearningSite(data=data, execution=execution, examiner=examiner, initial=initial),
         handlers=HANDLERS,
@@ -145,8 +147,21 @@ def _at_clients(holders: Sequence[int], population: Population, plan: Plan) -> A
     )
 
 
-def _at_server(name: str, examiner: Examiner, examples: Examples, metric: str) -> AtServer:
-    return AtServer(name, examiner, as_tensor(examples.x), as_tensor(examples.y), metric)
+def _on(device: torch.device, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with its tensors where the run computes."""
+    arrays = {name: a.to(device) if isinstance(a, Tensor) else a for name, a in snapshot.arrays.items()}
+    return Snapshot(arrays=arrays, values=snapshot.values)
+
+
+def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
+    return as_tensor(examples.x, device), as_tensor(examples.y, device)
+
+
+def _device(asked: str) -> torch.device:
+    present = torch.cuda.is_available()
+    if asked == "cuda" and not present:
+        raise ConfigError("engine.device: torch sees no CUDA device here; write 'cpu' or 'auto'")
+    return torch.device("cuda" if present and asked != "cpu" else "cpu")
 
 
 def _use_threads(threads: int) -> None:

@@ -201,7 +201,7 @@ def _save(prepared: Prepared, folder: RunFolder) -> None:
 
 
 def _result(experiment: Experiment, prepared: Prepared, view: RunView) -> Result:
-    prepared.module.load_state_dict(prepared.training.best)
+    prepared.module.cpu().load_state_dict(prepared.training.best)
     return Result(
         experiment=experiment,
         facts=prepared.facts,

@@ -22,6 +22,7 @@ class EngineSettings(Settings):
     """How the simulation computes; results do not depend on it beyond the last bits."""
 
     execution: Literal["auto", "stacked", "vmap", "loop"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=1, ge=1)
 
 

@@ -52,16 +52,17 @@ class Examiner:
     def examine(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> Examined:
         """Score and profile one data set."""
         self._module.load_state_dict(state)
-        moments, total, loss, size = Moments(1), 0.0, 0.0, batch_size(x)
+        moments, size = Moments(1), batch_size(x)
+        total, loss = x.new_zeros(()), x.new_zeros(())
         for batch_x, batch_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
             with _Watch(self._layer) as watch:
                 outputs = self._module(batch_x)
-            total += float(score(outputs, batch_y).sum())
-            loss += float(self._loss(outputs, batch_y).sum())
+            total += score(outputs, batch_y).sum()
+            loss += self._loss(outputs, batch_y).sum()
             if self._layer is not None:
                 moments.add(watch.seen(), torch.zeros(len(batch_x), dtype=torch.int64))
         profile = moments.profiles()[0] if self._layer is not None else None
-        return Examined(score=total / len(y), loss=loss / len(y), profile=profile)
+        return Examined(score=float(total) / len(y), loss=float(loss) / len(y), profile=profile)
 
     @torch.no_grad()
     def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
@@ -73,7 +74,7 @@ class Examiner:
         moments, size = Moments(owners), batch_size(x)
         for batch, group in zip(torch.split(rows, size), torch.split(owner, size), strict=True):
             with _Watch(self._layer, and_stop=True) as watch:
-                self._module(x[batch])
+                self._module(x[batch.to(x.device)])
             moments.add(watch.seen(), group)
         return moments.profiles()
 

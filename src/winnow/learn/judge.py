@@ -37,9 +37,10 @@ class Reference(Protocol):
 class AtServer:
     """Examples that the server holds itself: a reference set or a test set."""
 
-    def __init__(self, name: str, examiner: Examiner, x: Tensor, y: Tensor, metric: str) -> None:
+    def __init__(self, name: str, examiner: Examiner, examples: tuple[Tensor, Tensor], metric: str) -> None:
         self._name, self._examiner, self._metric = name, examiner, metric
-        self._x, self._y, self._score = x, y, METRICS[metric](y)
+        self._x, self._y = examples
+        self._score = METRICS[metric](self._y)
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
         seen = self._examiner.examine(state, self._x, self._y, self._score)

@@ -15,6 +15,7 @@ from torch import Tensor
 from winnow.core import Choice
 
 Tensors = list[Tensor]
+Number = int | float | Tensor
 
 
 class LocalUpdate(Choice):
@@ -54,8 +55,13 @@ class LocalUpdate(Choice):
         """The optimiser's own tensors at the start of a round, each list like the parameters."""
 
     @abstractmethod
-    def step(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], *, number: int, rate: float) -> None:
-        """Update parameters and slots in place; steps are numbered from 1. All tensors are contiguous."""
+    def step(
+        self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], *, number: Number, rate: Number
+    ) -> None:
+        """Update parameters and slots in place; steps are numbered from 1. All tensors are contiguous.
+
+        In a captured graph the number and the rate are tensors, which change between replays.
+        """
 
 
 class Sgd(LocalUpdate):
@@ -75,7 +81,9 @@ class Sgd(LocalUpdate):
     def slots(self, parameters: Tensors) -> list[Tensors]:
         return [[torch.zeros_like(parameter) for parameter in parameters]] if self.momentum else []
 
-    def step(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], *, number: int, rate: float) -> None:
+    def step(
+        self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], *, number: Number, rate: Number
+    ) -> None:
         torch._fused_sgd_(
             parameters,
             gradients,
@@ -103,8 +111,11 @@ class Adam(LocalUpdate):
     def slots(self, parameters: Tensors) -> list[Tensors]:
         return [[torch.zeros_like(parameter) for parameter in parameters] for _ in range(2)]
 
-    def step(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], *, number: int, rate: float) -> None:
-        count = torch.tensor(float(number), device=parameters[0].device)
+    def step(
+        self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], *, number: Number, rate: Number
+    ) -> None:
+        like = parameters[0]
+        count = number.squeeze(0).float() if isinstance(number, Tensor) else torch.tensor(float(number)).to(like.device)
         torch._fused_adam_(
             parameters,
             gradients,

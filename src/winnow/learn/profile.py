@@ -55,15 +55,15 @@ class Moments:
         self._m2 = torch.zeros(0)
 
     def add(self, values: Tensor, group: Tensor) -> None:
-        """Fold in samples [n, q], each belonging to the group with that number; the numbers never fall."""
+        """Fold in samples [n, q], each belonging to the group with that number; the numbers (on the CPU) never fall."""
         if not len(self._mean):
             self._count = values.new_zeros(self._groups, 1, dtype=torch.float64)
             self._mean = values.new_zeros(self._groups, values.shape[1], dtype=torch.float64)
             self._m2 = torch.zeros_like(self._mean)
         first = int(group[0])
         present, index = slice(first, int(group[-1]) + 1), group - first
-        count = torch.bincount(index).unsqueeze(1).double()
-        mean, m2 = _batch_moments(values, index, count)
+        count = torch.bincount(index).unsqueeze(1).double().to(values.device)
+        mean, m2 = _batch_moments(values, index.to(values.device), count)
         known, delta = self._count[present], mean - self._mean[present]
         total = known + count
         self._mean[present] += delta * (count / total)
@@ -79,22 +79,24 @@ class Moments:
 
 def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and M2 of each group in a batch, [groups, q]. What is no number is only looked for when a sum shows it."""
+    if values.is_cuda:  # to look at a sum would wait for the device, which has arithmetic to spare
+        return _tame_moments(values, index, count)
     pivot = values[0].double()
     deviation = values.double().sub_(pivot)
     zeros = values.new_zeros(len(count), values.shape[1], dtype=torch.float64)
     first = zeros.index_add(0, index, deviation)
     second = zeros.index_add_(0, index, deviation.square_())
     if not bool((second <= LIMIT**2).all()):
-        tame = torch.nan_to_num(values, nan=LIMIT, posinf=LIMIT, neginf=-LIMIT).clamp_(-LIMIT, LIMIT)
-        return _tame_moments(tame.double(), index, count)
+        return _tame_moments(values, index, count)
     return pivot + first / count, (second - first.square() / count).clamp_min_(0)
 
 
 def _tame_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for values that are finite but may be far apart: two passes, so that nothing cancels."""
-    zeros = values.new_zeros(len(count), values.shape[1])
-    mean = zeros.index_add(0, index, values) / count
-    return mean, zeros.index_add_(0, index, (values - mean[index]).square_())
+    """The same for values of any kind: cut off at the limit, and in two passes, so that nothing cancels."""
+    tame = torch.nan_to_num(values, nan=LIMIT, posinf=LIMIT, neginf=-LIMIT).clamp_(-LIMIT, LIMIT).double()
+    zeros = tame.new_zeros(len(count), tame.shape[1])
+    mean = zeros.index_add(0, index, tame) / count
+    return mean, zeros.index_add_(0, index, (tame - mean[index]).square_())
 
 
 def pool(profiles: Sequence[Profile], counts: Sequence[int]) -> Profile:

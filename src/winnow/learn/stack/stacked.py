@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from winnow.learn.stack.chain import Chain
 from winnow.learn.stack.execution import Batch, Cohort
+from winnow.learn.stack.graphed import GraphedRounds
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.state import Layout, ModelState, apart
@@ -26,6 +27,7 @@ class StackedExecution:
         self._plain = LoopedExecution(module, loss)
         self.module = self._plain.module
         self._places = _places(self.twin, self.layout.names)
+        self.graphs: GraphedRounds | None = None
 
     def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
         if self.chain is not None:

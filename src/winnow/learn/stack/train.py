@@ -12,7 +12,9 @@ from winnow.core import derive
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
 from winnow.learn.stack.execution import Batch, Execution, smallest_batch
+from winnow.learn.stack.graphed import GraphedRounds
 from winnow.learn.stack.plan import Plan, plan_batches
+from winnow.learn.stack.stacked import StackedExecution
 from winnow.learn.stack.state import ModelState, repeat_state, take_clients
 
 
@@ -44,9 +46,12 @@ def train(
     """
     smallest = smallest_batch(execution.module)
     plan = plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest)
-    states = repeat_state(start, len(clients))
     with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist()), data.x.device):
-        losses = _run(execution, states, local, data, plan, rate=local.rate(round))
+        if data.x.is_cuda and isinstance(execution, StackedExecution):
+            states, losses = _replayed(execution, start, local, data, plan, rate=local.rate(round))
+        else:
+            states = repeat_state(start, len(clients))
+            losses = _run(execution, states, local, data, plan, rate=local.rate(round))
     back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
     layout = execution.layout
     trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
@@ -79,6 +84,17 @@ def _run(
             kept.copy_(found)
             local.step(parameters, gradients, slots, number=step + 1, rate=rate)
     return losses
+
+
+@torch.no_grad()
+def _replayed(
+    execution: StackedExecution, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+) -> tuple[ModelState, Tensor]:
+    """The same on a CUDA device, by graphs that are kept for the rounds to come."""
+    graphs = execution.graphs
+    if graphs is None or not graphs.fits(local, plan):
+        graphs = execution.graphs = GraphedRounds(execution, data, local, start, plan)
+    return graphs.states, graphs.run(start, plan, rate)
 
 
 def _mean_loss(losses: Tensor, plan: Plan) -> Tensor:

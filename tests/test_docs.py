@@ -1,0 +1,242 @@
+"""The documentation is true: its examples run, its links lead somewhere, and the reference names every setting.
+
+Each page runs in a fresh process and folder, its blocks one after another, as a reader would try them.
+"""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+from pydantic.fields import FieldInfo
+
+from winnow.core import Choice, Settings
+from winnow.experiment.schema import Experiment
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- not executed: (?P<why>[^\n]+) -->\n)?"
+    r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```",
+    flags=re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A fenced block: a program, commands with their output, or a file to be saved."""
+
+    kind: str
+    title: str | None
+    text: str
+    why_not: str | None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = BLOCK.finditer(page.read_text("utf-8"))
+    return [Block(kind=m["kind"], title=m["title"], text=m["text"], why_not=m["why"]) for m in found]
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# Examples -----------------------------------------------------------------------------------------------------------
+
+READER = """
+import contextlib, io, json, shlex, sys
+from winnow.cli import main
+
+def command(line):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(shlex.split(line)[1:])
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return {"line": line, "code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+names, record = {"__name__": "page"}, []
+for kind, title, text in json.load(sys.stdin):
+    if title:
+        with open(title, "w", encoding="utf-8") as file:
+            file.write(text)
+    elif kind == "python":
+        with contextlib.redirect_stdout(sys.stderr):
+            exec(compile(text, "example", "exec"), names)
+    elif kind == "console":
+        record += [command(line[2:]) for line in text.splitlines() if line.startswith("$ ")]
+print(json.dumps(record))
+"""
+
+
+def write_patients(folder: Path) -> None:
+    """The table of the pages about own data: 12 hospitals, two diagnoses that three measurements tell apart."""
+    rng = np.random.default_rng(0)
+    ill = rng.random(1200) < 0.5
+    means, sd, shift = np.array([50, 125, 95]), np.array([12, 12, 15]), np.array([6, 14, 18])
+    measured = rng.normal(means, sd, (1200, 3)) + np.outer(ill, shift)
+    with (folder / "patients.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["age", "pressure", "glucose", "hospital", "diagnosis"])
+        for values, hospital, is_ill in zip(measured.round().astype(int), rng.integers(0, 12, 1200), ill, strict=True):
+            table.writerow([*values, f"hospital {hospital}", "ill" if is_ill else "well"])
+
+
+def shown_outputs(text: str) -> list[str]:
+    """What a console block shows after each command."""
+    return [part.partition("\n")[2] for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+
+
+def shape(output: str) -> str:
+    """Output without its numbers, which may differ between machines, and without its spacing."""
+    return " ".join(re.sub(r"\d+(\.\d+)?(e-\d+)?|[─\s]+", lambda m: "#" if m[0][0].isdigit() else " ", output).split())
+
+
+def is_executed(block: Block) -> bool:
+    return block.kind in ("python", "console") and not block.why_not
+
+
+EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
+
+
+@pytest.mark.parametrize("page", EXECUTED, ids=page_name)
+def test_examples_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    write_patients(tmp_path)
+    blocks = [block for block in blocks_of(page) if not block.why_not]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", READER],
+        input=json.dumps([(block.kind, block.title, block.text) for block in blocks]),
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [shown for block in blocks if block.kind == "console" for shown in shown_outputs(block.text)]
+    for shown, was in zip(expected, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        mistake = shown.startswith("winnow: error:")
+        assert was["code"] == (2 if mistake else 0), was
+        if mistake:
+            assert shown == was["err"]
+        elif shown:
+            assert shape(shown) == shape(was["out"]), was["line"]
+
+
+def test_commands_of_console_blocks_are_winnows_own_or_say_why_they_are_not_run() -> None:
+    for page in PAGES:
+        for block in blocks_of(page):
+            if block.kind == "console" and not block.why_not:
+                assert set(re.findall(r"^\$ (\w+)", block.text, flags=re.MULTILINE)) == {"winnow"}, page
+
+
+def test_own_model_and_data_take_fifteen_lines() -> None:
+    for page in ("README.md", "docs/your-own.md"):
+        first = next(block for block in blocks_of(ROOT / page) if block.kind == "python")
+        assert "patients.csv" in first.text
+        assert len(first.text.strip().splitlines()) <= 15
+
+
+def test_an_algorithm_takes_forty_lines() -> None:
+    example = next(block for block in blocks_of(ROOT / "docs" / "architecture.md") if "Recipe(" in block.text)
+    assert len(example.text.strip().splitlines()) <= 40
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text("utf-8")):
+        file, _, anchor = target.partition("#")
+        linked = page.parent / file if file else page
+        assert linked.is_file(), target
+        headings = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), flags=re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, target
+
+
+# The reference of settings ------------------------------------------------------------------------------------------
+
+Key = tuple[str, str, str]
+"""Section, member of a family ("" for what all have in common), key ("–" where a member has none of its own)."""
+
+
+def walk(settings: type[Settings], path: str = "") -> Iterator[tuple[Key, FieldInfo | None]]:
+    """Every key of a group of settings and of those below it."""
+    for name, field in settings.model_fields.items():
+        below = f"{path}.{name}".lstrip(".")
+        nested = nested_settings(field.annotation)
+        if nested is None or path:
+            yield (path, "", name), field
+        if nested is not None:
+            yield from family(nested, below) if issubclass(nested, Choice) else walk(nested, below)
+
+
+def family(choice: type[Choice], path: str) -> Iterator[tuple[Key, FieldInfo | None]]:
+    """What all members have in common, then what is each one's own or has another default."""
+    common = {name: field for name, field in choice.model_fields.items() if name != "name"}
+    yield from (((path, "", name), field) for name, field in common.items())
+    for member, kind in choice.members.items():
+        own = {
+            name: field
+            for name, field in kind.model_fields.items()
+            if name != "name" and (name not in common or field.default != common[name].default)
+        }
+        yield from (((path, member, name), field) for name, field in own.items())
+        if not own:
+            yield (path, member, "–"), None
+
+
+def nested_settings(annotation: Any) -> type[Settings] | None:
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+    return next((kind for kind in kinds if issubclass(kind, Settings)), None)
+
+
+def documented() -> dict[Key, tuple[str, str]]:
+    """Type and default of every row of the page's tables."""
+    found, sections, columns = {}, [""], 0
+    for line in (ROOT / "docs" / "configuration.md").read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            sections = [word.strip("[]") for word in re.findall(r"`([^`]+)`", line)] or [""]
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if cells and cells[0] in ("key", "name"):
+            columns = len(cells)
+        elif cells and not cells[0].startswith("---"):
+            member, key, kind, default = ["", *cells[:3]] if columns == 4 else cells[:4]
+            found |= {(section, member.strip("`"), key.strip("`")): (kind, default) for section in sections}
+    return found
+
+
+def as_toml(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None:
+        return "none"
+    if isinstance(value, Settings):
+        inside = ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.model_dump().items())
+        return f"`{{ {inside} }}`"
+    return f"`{json.dumps(value)}`"
+
+
+def test_the_reference_names_every_setting_and_no_other() -> None:
+    assert dict(walk(Experiment)).keys() == documented().keys()
+
+
+def test_the_reference_gives_defaults_and_choices() -> None:
+    rows = documented()
+    for key, field in walk(Experiment):
+        if field is None:
+            continue
+        kind, default = rows[key]
+        assert default == as_toml(field), key
+        literals = [a for a in (field.annotation, *get_args(field.annotation)) if get_origin(a) is Literal]
+        for choice in (each for literal in literals for each in get_args(literal)):
+            assert f'`"{choice}"`' in kind, key
