@@ -126,6 +126,13 @@ def test_recurrent_layers_are_fused_over_their_final_state() -> None:
     torch.testing.assert_close(fused[:, 0], output[0][:, -1].sum(dim=1))
 
 
+def test_both_directions_of_a_recurrent_layer_count() -> None:
+    layer = nn.GRU(4, 6, batch_first=True, bidirectional=True)
+    outputs, last = layer(sequences := torch.randn(5, 9, 4))
+    torch.testing.assert_close(fuse(layer(sequences), layer)[:, 0], last.sum(dim=(0, 2)))
+    torch.testing.assert_close(last[0], outputs[:, -1, :6])
+
+
 def test_dense_layers_on_sequences_keep_their_units() -> None:
     layer = nn.Linear(4, 6)
     output = layer(torch.randn(5, 9, 4))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from winnow.core import Settings
 from winnow.data.corruptions import Corruption
@@ -35,6 +35,12 @@ class DataSettings(Settings):
     reference: Amount = 0.1
     test: Amount = 0.1
     corruptions: tuple[Corruption, ...] = ()
+
+    @field_validator("path")
+    @classmethod
+    def _anywhere(cls, path: Path | None) -> Path | None:
+        """A run may be resumed from another folder."""
+        return path and path.expanduser().absolute()
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

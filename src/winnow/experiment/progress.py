@@ -214,7 +214,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """About three digits in the unit that fits: 12 s, 4.5 min, 3.2 h."""
+    """About three digits in the unit that fits: 0.25 s, 12 s, 4.5 min, 3.2 h."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f} s" if seconds >= 10 or not seconds else f"{seconds:.2g} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -53,13 +53,22 @@ def read(preset_or_file: str | Path) -> tuple[Table, str]:
             return known[name], f"preset {name}"
         raise ConfigError(f"no preset {name!r}; {suggest(name, known)}; or name a .toml file")
     try:
-        return tomllib.loads(path.read_text("utf-8")), str(path)
+        return _anchored(tomllib.loads(path.read_text("utf-8")), path.parent), str(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error.__class__.__name__})") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _anchored(table: Table, folder: Path) -> Table:
+    """Files that a configuration names are looked for beside it, wherever Winnow is started or resumed."""
+    for section, key in (("data", "path"), ("model", "factory")):
+        name = table.get(section, {}).get(key) if isinstance(table.get(section), dict) else None
+        if isinstance(name, str):
+            table[section][key] = str(folder.absolute() / name)
+    return table
 
 
 def resolve(

@@ -136,7 +136,7 @@ def fuse(output: object, layer: nn.Module) -> Tensor:
     recurrent layers over their final hidden state (equation 21), so they give channels and a single element.
     """
     if isinstance(layer, RECURRENT):
-        return _final_hidden(output).sum(dim=1, keepdim=True)
+        return _final_hidden(output, 2 if layer.bidirectional else 1).sum(dim=(0, 2)).unsqueeze(1)
     if not isinstance(output, Tensor):
         raise ModelError(
             f"a {type(layer).__name__} cannot be profiled: it gives a {type(output).__name__}, not a tensor"
@@ -148,11 +148,11 @@ def fuse(output: object, layer: nn.Module) -> Tensor:
     return output.flatten(2).sum(dim=2)
 
 
-def _final_hidden(output: object) -> Tensor:
-    """h_T of the last layer, from what a recurrent module returns."""
+def _final_hidden(output: object, directions: int) -> Tensor:
+    """h_T of the last level, [directions, n, d], from what a recurrent module returns."""
     hidden = output[1]  # type: ignore[index]  # (outputs, h_n) or (outputs, (h_n, c_n)), as torch documents
     state = hidden[0] if isinstance(hidden, tuple) else hidden
-    return state[-1]  # type: ignore[no-any-return]  # a tensor [n, d]
+    return state[-directions:]  # type: ignore[no-any-return]  # a tensor [levels · directions, n, d]
 
 
 def default_layer(module: nn.Module) -> str:
