@@ -150,7 +150,7 @@ def test_dense_layers_on_sequences_keep_their_units() -> None:
 )
 def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, ...], width: int) -> None:
     module = build_model(ModelSettings.members[name](), shape, 10, 0)
-    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module))
+    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module, torch.randn(2, *shape)))
     seen = examiner.examine(
         model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
     )
@@ -175,10 +175,63 @@ def test_an_unknown_layer_is_one_line() -> None:
 
 def test_a_single_layer_can_be_profiled() -> None:
     module = nn.Linear(4, 3)
-    examiner = Examiner(module, as_loss("mse"), default_layer(module))
+    examiner = Examiner(module, as_loss("mse"), default_layer(module, torch.randn(1, 4)))
     assert examiner.profile_bytes(torch.randn(1, 4)) == 3 * 8
 
 
 def test_a_model_without_layers_to_profile_is_one_line() -> None:
     with pytest.raises(ModelError, match=r"select\.layer"):
-        default_layer(nn.Sequential(nn.ReLU()))
+        default_layer(nn.Sequential(nn.ReLU()), torch.randn(1, 4))
+
+
+class Detour(nn.Module):
+    """Has a layer that it never runs, and one that it runs on something else than samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.flat, self.hidden, self.out = (
+            nn.Linear(3, 3),
+            nn.Linear(2, 2),
+            nn.Linear(4, 5),
+            nn.Linear(5, 2),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.relu(self.hidden(self.flat(x.reshape(-1, 2)).reshape(x.shape))))
+
+
+def test_the_default_layer_is_one_that_runs() -> None:
+    assert default_layer(Detour(), torch.randn(2, 4)) == "flat"
+    attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    assert default_layer(attention, torch.randn(2, 3, 8)) == "linear1"
+
+
+@pytest.mark.parametrize(("layer", "line"), [("unused", "does not run this layer"), ("flat", "6 rows for 3 samples")])
+def test_a_layer_that_gives_no_row_a_sample_is_refused(layer: str, line: str) -> None:
+    module = Detour()
+    examiner = Examiner(module, as_loss("mse"), layer)
+    with pytest.raises(ModelError, match=line):
+        examiner.profiles(model_state(module), torch.randn(3, 4), torch.arange(3), torch.zeros(3).long(), 1)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(inplace=True), nn.ReLU()])
+def test_evaluation_and_profiling_see_the_same_representation(activation: nn.Module) -> None:
+    """An activation in place must not turn the reference into another quantity than the clients' profiles."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 2)), torch.randn(50, 4)
+    examiner = Examiner(module, as_loss("cross-entropy"), "0")
+    seen = examiner.examine(model_state(module), x, torch.zeros(50).long(), lambda outputs, y: outputs[:, 0])
+    (own,) = examiner.profiles(model_state(module), x, torch.arange(50), torch.zeros(50).long(), 1)
+    np.testing.assert_allclose(seen.profile.mean, own.mean, rtol=1e-6)
+    assert divergence([own], seen.profile)[0] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8, 1e10, 1e20, float("nan")])
+def test_a_profile_does_not_depend_on_who_shares_a_batch(offset: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    clean, mate = torch.randn(20, 3, generator=rng), torch.randn(5, 3, generator=rng) + offset
+    alone, together = Moments(1), Moments(2)
+    alone.add(clean, torch.zeros(20).long())
+    together.add(torch.cat([mate, clean]), torch.tensor([0] * 5 + [1] * 20))
+    np.testing.assert_allclose(together.profiles()[1].variance, alone.profiles()[0].variance, rtol=1e-6)
+    np.testing.assert_allclose(together.profiles()[1].mean, alone.profiles()[0].mean, rtol=1e-6)

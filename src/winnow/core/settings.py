@@ -12,14 +12,28 @@ is written; a configuration chooses it by name, and Python code passes the insta
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, SerializationInfo
+import numpy as np
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, SerializationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that refuses keys it does not know."""
+    """A frozen group of settings that refuses keys it does not know, and types that are not meant: "3" is no number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, table: Any) -> Any:
+        """TOML has lists where settings have tuples, and NumPy's numbers are as good as Python's."""
+        return {key: _plain(value) for key, value in table.items()} if isinstance(table, Mapping) else table
 
 
 class Choice(Settings):
@@ -50,9 +64,15 @@ class Choice(Settings):
             return value
         if not isinstance(value, Mapping) or "name" not in value:
             raise PydanticCustomError("unnamed_choice", "no name", {"valid": list(cls.members)})
-        if value["name"] not in cls.members:
+        if not isinstance(value["name"], str) or value["name"] not in cls.members:
             raise PydanticCustomError("unknown_choice", "unknown name", {"valid": list(cls.members)})
         return cls.members[value["name"]].model_validate(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_plain(each) for each in value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _dump(part: Settings, info: SerializationInfo) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class DataSettings(Settings):
     """
 
     name: str = "digits"
-    path: Path | None = None
+    path: Path | None = Field(default=None, strict=False)
     targets: tuple[str, ...] = ()
     features: tuple[str, ...] | None = None
     owner: str | None = None

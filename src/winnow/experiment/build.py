@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from winnow.core import ConfigError, Population, Snapshot, VirtualClock
-from winnow.data import Conditions, DataSet, Examples, Federated, federate, load
+from winnow.core import ConfigError, Population, RunError, Snapshot, VirtualClock
+from winnow.data import Conditions, DataSet, DataSettings, Examples, Federated, federate, load
+from winnow.experiment.checks import check_batches, check_outputs, fingerprint
 from winnow.experiment.schema import Experiment
 from winnow.fleet import Fleet
 from winnow.learn.examine import Examiner
@@ -40,11 +41,15 @@ class Facts:
 class Prepared:
     """A run that is ready to start. The conditions are for the recorder; nothing else here can reach them."""
 
+    experiment: Experiment
+    """The settings with what was chosen for this machine written in."""
     training: Training
     federation: InProcess[LearningSite]
     module: nn.Module
     conditions: Conditions
     facts: Facts
+    fingerprint: str
+    """Tells whether a run that is resumed has the data, the model and the loss it began with."""
 
 
 def prepare(
@@ -55,16 +60,22 @@ def prepare(
     module: nn.Module | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     snapshot: Snapshot | None = None,
+    begun_with: str = "",
 ) -> Prepared:
     """Load and spread the data, build the model, and bind them to the algorithm.
 
-    `dataset`, `module` and `loss` replace what the settings name; a snapshot continues an earlier run.
+    `dataset`, `module` and `loss` replace what the settings name; a snapshot continues an earlier run, which must have
+    `begun_with` the same inputs.
     """
-    _use_threads(experiment.engine.threads)
+    torch.set_num_threads(experiment.engine.threads)  # sums depend on how work is split: never the machine's choice
     dataset = dataset or load(experiment.data, data_directory)
-    spread = federate(dataset, experiment.data, experiment.seed)
+    spread = federate(dataset, _held_out(experiment), experiment.seed)
     module = module or _build(experiment, dataset)
-    return _bind(experiment, dataset, spread, module, _loss(experiment, dataset, loss), snapshot)
+    chosen_loss = _loss(experiment, dataset, loss)
+    mark = fingerprint(spread, model_state(module), chosen_loss)
+    if begun_with not in ("", mark):
+        raise RunError("the run was begun with other data, another model or another loss; use another --out")
+    return _bind(experiment, dataset, spread, module, chosen_loss, snapshot, mark)
 
 
 def _bind(
@@ -74,18 +85,23 @@ def _bind(
     module: nn.Module,
     loss: Loss,
     snapshot: Snapshot | None,
+    mark: str,
 ) -> Prepared:
     device = _device(experiment.engine.device)
     module = module.to(device)
     data, algorithm = TensorData.from_client_data(spread.clients, device), experiment.composed()
     initial = model_state(module)
-    layer = algorithm.select.layer_for(module)
-    execution = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, experiment.engine.execution)
+    some_x, some_y = data.x[:SAMPLE], data.y[:SAMPLE]
+    check_outputs(module, some_x, dataset, loss)
+    execution = choose_execution(module, some_x, some_y, loss, experiment.engine.execution)
+    notices = [execution.notice, check_batches(module, algorithm.local, spread.clients.sizes)]
+    layer = algorithm.select.layer_for(module, some_x)
     examiner = Examiner(module, loss, layer)
     population = Population(sizes=spread.clients.sizes)
+    algorithm.select.start(population)  # what cannot be selected is said now, before anything is written
     message_bytes = experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values()))
     profile_bytes = examiner.profile_bytes(data.x[:1]) if layer is not None else 0
-    metric = metric_name(experiment.metric, dataset.classes)
+    metric = metric_name(experiment.metric, dataset.classes, pooled=bool(experiment.reference_clients))
     plan = Plan(
         algorithm=algorithm,
         rounds=experiment.rounds,
@@ -115,10 +131,24 @@ def _bind(
         parameters=sum(p.numel() for p in module.parameters()),
         message_bytes=message_bytes,
         execution=execution.name,
-        notice=execution.notice,
+        notice="; ".join(filter(None, notices)),
         layer=layer,
     )
-    return Prepared(training=training, federation=federation, module=module, conditions=spread.conditions, facts=facts)
+    engine = experiment.engine.model_copy(update={"execution": execution.name, "device": device.type})
+    return Prepared(
+        experiment=experiment.model_copy(update={"engine": engine}),
+        training=training,
+        federation=federation,
+        module=module,
+        conditions=spread.conditions,
+        facts=facts,
+        fingerprint=mark,
+    )
+
+
+def _held_out(experiment: Experiment) -> DataSettings:
+    """Where clients hold the reference set, no rows are set aside for one."""
+    return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
 
 
 def _build(experiment: Experiment, dataset: DataSet) -> nn.Module:
@@ -162,8 +192,3 @@ def _device(asked: str) -> torch.device:
     if asked == "cuda" and not present:
         raise ConfigError("engine.device: torch sees no CUDA device here; write 'cpu' or 'auto'")
     return torch.device("cuda" if present and asked != "cpu" else "cpu")
-
-
-def _use_threads(threads: int) -> None:
-    """Sums depend on how work is split, so the number of threads is a setting, never the machine's choice."""
-    torch.set_num_threads(threads)

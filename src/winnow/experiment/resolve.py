@@ -146,7 +146,7 @@ def _section(schema: type[Settings], key: str) -> type[Settings] | None:
 
 
 def _recipe(name: Any, source: str) -> Recipe:
-    if name not in Recipe.known:
+    if not isinstance(name, str) or name not in Recipe.known:
         raise ConfigError(f"{source}: algorithm = {name!r} is unknown; {suggest(str(name), Recipe.known)}")
     return Recipe.known[name]
 

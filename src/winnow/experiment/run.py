@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
@@ -88,14 +89,15 @@ def execute(
     on_event: OnEvent = lambda event: None,
 ) -> Result:
     """Run an experiment; `on_start` and `on_event` watch it."""
-    if out is None:
-        return _in_memory(experiment, inputs, on_start, on_event)
-    if resume:
-        return _resumed(experiment, inputs, out, on_start, on_event)
-    prepared = _prepare(experiment, inputs)
-    label = label_of(experiment, prepared.facts)
-    with RunFolder.create(out, to_toml(experiment), condition_record(prepared.conditions), label) as folder:
-        return _in_folder(experiment, prepared, folder, on_start, on_event)
+    threads = torch.get_num_threads()
+    try:
+        if out is None:
+            return _in_memory(experiment, inputs, on_start, on_event)
+        if resume:
+            return _resumed(experiment, inputs, out, on_start, on_event)
+        return _begun(experiment, inputs, out, on_start, on_event)
+    finally:
+        torch.set_num_threads(threads)  # a notebook keeps its own
 
 
 def stored_experiment(path: Path) -> Experiment:
@@ -104,13 +106,15 @@ def stored_experiment(path: Path) -> Experiment:
     return check(view.config, str(path / "config.toml"))
 
 
-def label_of(experiment: Experiment, facts: Facts) -> RunLabel:
+def _label(prepared: Prepared) -> RunLabel:
+    experiment = prepared.experiment
     return RunLabel(
         name=experiment.name,
         algorithm=experiment.algorithm,
         seed=experiment.seed,
-        metric=facts.metric,
+        metric=prepared.facts.metric,
         target=experiment.target,
+        inputs=prepared.fingerprint,
     )
 
 
@@ -118,7 +122,9 @@ def condition_record(conditions: Conditions) -> dict[str, Any]:
     return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist()}
 
 
-def _prepare(experiment: Experiment, inputs: Inputs, snapshot: Snapshot | None = None) -> Prepared:
+def _prepare(
+    experiment: Experiment, inputs: Inputs, snapshot: Snapshot | None = None, begun_with: str = ""
+) -> Prepared:
     return prepare(
         experiment,
         data_directory=inputs.data_directory,
@@ -126,7 +132,15 @@ def _prepare(experiment: Experiment, inputs: Inputs, snapshot: Snapshot | None =
         module=inputs.module,
         loss=inputs.loss,
         snapshot=snapshot,
+        begun_with=begun_with,
     )
+
+
+def _begun(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStart, on_event: OnEvent) -> Result:
+    prepared = _prepare(experiment, inputs)
+    config, conditions = to_toml(prepared.experiment), condition_record(prepared.conditions)
+    with RunFolder.create(out, config, conditions, _label(prepared)) as folder:
+        return _in_folder(prepared, folder, on_start, on_event)
 
 
 def _in_memory(experiment: Experiment, inputs: Inputs, on_start: OnStart, on_event: OnEvent) -> Result:
@@ -137,28 +151,32 @@ def _in_memory(experiment: Experiment, inputs: Inputs, on_start: OnStart, on_eve
         events.append(event)
         on_event(event)
     view = RunView(
-        label=label_of(experiment, prepared.facts),
+        label=_label(prepared),
         log=events,
-        config_text=to_toml(experiment),
+        config_text=to_toml(prepared.experiment),
         conditions=condition_record(prepared.conditions),
     )
-    return _result(experiment, prepared, view)
+    return _result(prepared, view)
 
 
 def _resumed(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStart, on_event: OnEvent) -> Result:
     stored = stored_experiment(out)
     refuse_other(experiment, stored, out)
+    begun_with = RunFolder.open(out).label.inputs
     folder, snapshot = RunFolder.resume(out)
     with folder:
-        if experiment.rounds > stored.rounds:
-            folder.extend(to_toml(experiment))
-        prepared = _prepare(experiment, inputs, snapshot)
-        return _in_folder(experiment, prepared, folder, on_start, on_event)
+        longer = stored.model_copy(update={"rounds": experiment.rounds})
+        prepared = _prepare(longer, inputs, snapshot, begun_with)
+        if longer.rounds > stored.rounds:
+            folder.extend(to_toml(longer))
+        return _in_folder(prepared, folder, on_start, on_event)
 
 
 def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
     """A run can only be resumed as what it is; more rounds may be asked for."""
     old, new = stored.model_dump(), asked.model_dump()
+    chosen = {key: value for key, value in new["engine"].items() if value != "auto"}
+    new["engine"] = old["engine"] | chosen
     differing = [key for key in new if key != "rounds" and new[key] != old[key]]
     if differing:
         raise RunError(
@@ -168,9 +186,7 @@ def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
         raise RunError(f"{out} holds a run of {stored.rounds} rounds; ask for no fewer, or use another --out")
 
 
-def _in_folder(
-    experiment: Experiment, prepared: Prepared, folder: RunFolder, on_start: OnStart, on_event: OnEvent
-) -> Result:
+def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_event: OnEvent) -> Result:
     on_start(prepared)
     saved = time.monotonic()
     for event in prepared.training.run(prepared.federation):
@@ -181,7 +197,7 @@ def _in_folder(
         on_event(event)
     _save(prepared, folder)
     view = folder.view()
-    result = _result(experiment, prepared, view)
+    result = _result(prepared, view)
     write_report(folder.path / "report.html", [view])
     folder.finish(
         result_record(
@@ -200,10 +216,10 @@ def _save(prepared: Prepared, folder: RunFolder) -> None:
     folder.checkpoint(training.snapshot(), {"best": training.best, "last": training.model})
 
 
-def _result(experiment: Experiment, prepared: Prepared, view: RunView) -> Result:
+def _result(prepared: Prepared, view: RunView) -> Result:
     prepared.module.cpu().load_state_dict(prepared.training.best)
     return Result(
-        experiment=experiment,
+        experiment=prepared.experiment,
         facts=prepared.facts,
         summary=view.summary(),
         view=view,

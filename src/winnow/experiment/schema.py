@@ -23,7 +23,7 @@ class EngineSettings(Settings):
 
     execution: Literal["auto", "stacked", "vmap", "loop"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=1024)
 
 
 class GivenModel(ModelSettings):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import Literal
 
 import numpy as np
@@ -29,10 +31,13 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """The aggregated model, the replies that were folded, those that were refused, and all whose cost counts."""
+    """The aggregated model, the replies that were folded, those whose reports (loss, profile) can be trusted though
+    their update may not, those that were refused, and all whose cost counts.
+    """
 
     model: ModelState
     folded: list[Reply]
+    reported: list[Reply]
     refused: list[Refusal]
     answered: list[Reply]
 
@@ -72,15 +77,18 @@ class Plain(Collect):
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
         sound, refused = sift(outcomes, expected)
-        model = _fold(sound, counts, begin)
+        folded, model = sound, _fold(sound, counts, begin)
         if not _finite(model):
             # One value that is not finite spoils the sum, so looking at the sum is enough until it is spoilt.
-            infinite = [reply for reply in sound if not _finite(reply.payload["model"])]
-            refused += [Refusal(client=reply.task.client, reason="the update is not finite") for reply in infinite]
-            sound = [reply for reply in sound if reply not in infinite]
-            model = _fold(sound, counts, begin)
+            finite = [_finite(reply.payload["model"]) for reply in sound]
+            refused += [
+                Refusal(client=reply.task.client, reason="the update is not finite")
+                for reply in compress(sound, map(not_, finite))
+            ]
+            folded = list(compress(sound, finite))
+            model = _fold(folded, counts, begin)
         answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        return Gathered(model=model, folded=sound, refused=refused, answered=answered)
+        return Gathered(model=model, folded=folded, reported=sound, refused=refused, answered=answered)
 
 
 def _fold(replies: Sequence[Reply], counts: Mapping[int, int], begin: Callable[[], Fold]) -> ModelState:

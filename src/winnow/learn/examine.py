@@ -53,9 +53,9 @@ class Examiner:
         """Score and profile one data set."""
         self._module.load_state_dict(state)
         moments, size = Moments(1), batch_size(x)
-        total, loss = x.new_zeros(()), x.new_zeros(())
+        total, loss = torch.zeros((), device=x.device), torch.zeros((), device=x.device)
         for batch_x, batch_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            with _Watch(self._layer) as watch:
+            with _Watch(self._layer, samples=len(batch_x)) as watch:
                 outputs = self._module(batch_x)
             total += score(outputs, batch_y).sum()
             loss += self._loss(outputs, batch_y).sum()
@@ -73,21 +73,21 @@ class Examiner:
         self._module.load_state_dict(state)
         moments, size = Moments(owners), batch_size(x)
         for batch, group in zip(torch.split(rows, size), torch.split(owner, size), strict=True):
-            with _Watch(self._layer, and_stop=True) as watch:
+            with _Watch(self._layer, samples=len(batch), and_stop=True) as watch:
                 self._module(x[batch.to(x.device)])
             moments.add(watch.seen(), group)
         return moments.profiles()
 
 
-class _ReachedError(Exception):
+class _Reached(BaseException):  # no error; and no `except Exception` of a user's may catch it
     """The profiled layer has been run; nothing after it matters."""
 
 
 class _Watch:
     """Catches the fused outputs of a layer as they pass, the first time it is used in a pass."""
 
-    def __init__(self, layer: nn.Module | None, *, and_stop: bool = False) -> None:
-        self._layer, self._and_stop = layer, and_stop
+    def __init__(self, layer: nn.Module | None, *, samples: int, and_stop: bool = False) -> None:
+        self._layer, self._samples, self._and_stop = layer, samples, and_stop
         self._output: Tensor | None = None
 
     def __enter__(self) -> Self:
@@ -97,13 +97,20 @@ class _Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if self._hook is not None:
             self._hook.remove()
-        return isinstance(error, _ReachedError)
+        return isinstance(error, _Reached)
 
     def _catch(self, layer: nn.Module, inputs: object, output: object) -> None:
         if self._output is None:
-            self._output = fuse(output, layer)
+            fused = fuse(output, layer)
+            if len(fused) != self._samples:
+                raise ModelError(
+                    f"select.layer: the layer gives {len(fused)} rows for {self._samples} samples; "
+                    "name one that gives a row a sample"
+                )
+            # What follows may overwrite the output: an activation in place would turn it into another quantity.
+            self._output = fused if self._and_stop else fused.clone()
         if self._and_stop:
-            raise _ReachedError
+            raise _Reached
 
     def seen(self) -> Tensor:
         if self._output is None:

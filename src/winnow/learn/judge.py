@@ -73,7 +73,7 @@ class AtClients:
     def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
         seeded = version == 0
         work = Work(
-            profiling_passes=1,
+            profiling_passes=1 if self._profile_bytes else 0,
             download_bytes=SEED_BYTES if seeded else self._message_bytes,
             profile_bytes=self._profile_bytes,
         )

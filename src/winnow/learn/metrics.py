@@ -1,4 +1,4 @@
-"""Scores of a model: higher is better, and each is a mean over samples, so that holders' scores can be pooled."""
+"""Scores of a model: higher is better, and each is a mean over samples."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,15 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of samples whose largest output is their class."""
-    return (outputs.argmax(dim=1) == targets).float()
+    """The share of samples whose largest output is their class; a single output says yes if it is above 0."""
+    single = outputs.dim() == 1 or outputs.shape[1] == 1
+    chosen = (outputs.flatten() > 0).long() if single else outputs.argmax(dim=1)
+    return (chosen == targets).float()
 
 
 def relative_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 − |y − ŷ| / max(y, ŷ), clamped to [0, 1] and averaged over the targets; for targets that are not negative."""
+    outputs = outputs.reshape(targets.shape)
     largest = torch.maximum(outputs, targets).clamp_min(1e-8)
     return (1 - (targets - outputs).abs() / largest).clamp(0, 1).flatten(1).mean(dim=1)
 
@@ -27,7 +30,7 @@ def r2_against(targets: Tensor) -> Score:
     variance = targets.double().var(dim=0, unbiased=False).clamp_min(1e-12).float()
 
     def r2(outputs: Tensor, targets: Tensor) -> Tensor:
-        return (1 - (targets - outputs).square() / variance).flatten(1).mean(dim=1)
+        return (1 - (targets - outputs.reshape(targets.shape)).square() / variance).flatten(1).mean(dim=1)
 
     return r2
 
@@ -41,10 +44,15 @@ FITTING = {True: ("accuracy",), False: ("r2", "relative-accuracy")}
 """The scores that fit a classification and a regression, the default first."""
 
 
-def metric_name(asked: str | None, classes: int | None) -> str:
-    """The score to use: the one asked for, if it fits the task, or the task's default."""
-    fitting = FITTING[classes is not None]
+POOLED = ("accuracy", "relative-accuracy")
+"""The scores that several holders of data can measure apart; R² needs the variance over all of them."""
+
+
+def metric_name(asked: str | None, classes: int | None, *, pooled: bool) -> str:
+    """The score to use: the one asked for, if it fits, or the task's default."""
+    fitting = [name for name in FITTING[classes is not None] if name in POOLED or not pooled]
     if asked is not None and asked not in fitting:
         kind = "a regression" if classes is None else "a classification"
+        kind += " judged by clients (reference_clients)" if pooled else ""
         raise ConfigError(f"metric: {asked!r} does not fit {kind}; choose {' or '.join(fitting)}")
     return asked or fitting[0]

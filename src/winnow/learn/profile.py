@@ -10,6 +10,7 @@ zero; equation 10 then uses a floor (see `divergence`).
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +45,8 @@ class Profile:
 class Moments:
     """Streaming mean and variance of q elements for K groups of samples, exact for any batch size.
 
-    Sums of a batch are taken around its first sample, so that a common offset cancels before anything is squared.
+    Sums are taken around each group's first sample in the batch, so that an offset cancels before anything is squared,
+    and no group's numbers depend on another's.
     Batches are merged by Chan's rule: with counts n, m and a mean difference d, M2 grows by M2' + d²·n·m/(n+m).
     """
 
@@ -81,14 +83,19 @@ def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor
     """Mean and M2 of each group in a batch, [groups, q]. What is no number is only looked for when a sum shows it."""
     if values.is_cuda:  # to look at a sum would wait for the device, which has arithmetic to spare
         return _tame_moments(values, index, count)
-    pivot = values[0].double()
-    deviation = values.double().sub_(pivot)
+    pivots = values[_firsts(count)]
+    deviation = values.double().sub_(pivots if len(pivots) == 1 else pivots[index])
     zeros = values.new_zeros(len(count), values.shape[1], dtype=torch.float64)
     first = zeros.index_add(0, index, deviation)
     second = zeros.index_add_(0, index, deviation.square_())
-    if not bool((second <= LIMIT**2).all()):
+    if not bool((second <= LIMIT**2).all() and (pivots.abs() <= LIMIT).all()):
         return _tame_moments(values, index, count)
-    return pivot + first / count, (second - first.square() / count).clamp_min_(0)
+    return pivots + first / count, (second - first.square() / count).clamp_min_(0)
+
+
+def _firsts(count: Tensor) -> Tensor:
+    """The row of each group's first sample."""
+    return (count.cumsum(0) - count).squeeze(1).long()
 
 
 def _tame_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,7 +119,7 @@ def divergence(profiles: Sequence[Profile], reference: Profile) -> NDArray[np.fl
     """div(RP_k, RP_V) for each profile: the mean over elements of KL(N_k || N_V), equations 9 and 10.
 
     Variances below a floor count as the floor: 1e-6 of the reference's mean variance, and at least 1e-12. The result is
-    finite for any finite profiles, and zero only for equal ones.
+    finite for any finite profiles, and zero only where means are equal and variances are equal or below the floor.
     """
     mean = np.stack([p.mean for p in profiles]).astype(np.float64)
     variance = np.stack([p.variance for p in profiles]).astype(np.float64)
@@ -126,6 +133,7 @@ def divergence(profiles: Sequence[Profile], reference: Profile) -> NDArray[np.fl
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+PROFILED = (nn.Linear, *CONVOLUTIONS, *RECURRENT)
 FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding)
 
 
@@ -155,18 +163,32 @@ def _final_hidden(output: object, directions: int) -> Tensor:
     return state[-directions:]  # type: ignore[no-any-return]  # a tensor [levels · directions, n, d]
 
 
-def default_layer(module: nn.Module) -> str:
-    """The layer to profile unless told otherwise: the first hidden dense layer, else the first convolution or
-    recurrent layer, else the first dense layer (which is then the output).
+def default_layer(module: nn.Module, x: Tensor) -> str:
+    """The layer to profile unless told otherwise, among those that a pass over x runs: the first hidden dense layer,
+    else the first convolution or recurrent layer, else the first dense layer (which is then the output).
     """
-    kinds: list[tuple[str, nn.Module]] = list(module.named_modules())
-    dense = [name for name, layer in kinds if isinstance(layer, nn.Linear)]
+    ran = [name for name in _layers_run(module, x) if isinstance(module.get_submodule(name), PROFILED)]
+    dense = [name for name in ran if isinstance(module.get_submodule(name), nn.Linear)]
     if len(dense) > 1:
         return dense[0]
-    others = [name for name, layer in kinds if isinstance(layer, (*CONVOLUTIONS, *RECURRENT))]
-    if others or dense:
-        return (others or dense)[0]
-    raise ModelError("no dense, convolutional or recurrent layer to profile: name one with select.layer")
+    others = [name for name in ran if name not in dense]
+    if not ran:
+        raise ModelError("no dense, convolutional or recurrent layer to profile: name one with select.layer")
+    return (others or dense)[0]
+
+
+@torch.no_grad()
+def _layers_run(module: nn.Module, x: Tensor) -> list[str]:
+    """The names of all layers in the order in which a pass runs them."""
+    ran: list[str] = []
+    probe = deepcopy(module).eval()
+    for name, layer in probe.named_modules():
+        layer.register_forward_hook(lambda *_, name=name: ran.append(name))
+    try:
+        probe(x)
+    except Exception:  # whether the model takes these samples is checked, and said, when it is about to be trained
+        return [name for name, _ in module.named_modules()]
+    return list(dict.fromkeys(ran))
 
 
 def check_layer(module: nn.Module, layer: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from winnow.core import EVERYONE, Choice, ConfigError, Outcome, Population, Reply, Task, Until
 from winnow.learn.profile import Profile
@@ -69,8 +69,8 @@ class Selector(Choice):
             raise ValueError("give either fraction or count")
         return self
 
-    def layer_for(self, module: nn.Module) -> str | None:
-        """The layer whose profile each reply must carry; None where no profile is needed."""
+    def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
+        """The layer whose profile each reply must carry, for samples like x; None where no profile is needed."""
         return None
 
     def start(self, population: Population) -> Selection:

@@ -79,7 +79,7 @@ class Training:
             invitation = selection.propose(turn)
             yield from self._announce(invitation, federation)
             gathered = self._gather(invitation, federation)
-            selection.observe(turn, gathered.folded)
+            selection.observe(turn, gathered.reported)
             self._selected = selection.state()
             self._assess(federation)
             yield from self._refused(federation)
@@ -182,7 +182,7 @@ class Training:
             version=self._round,
             metrics=self._verdict_now.metrics,
             folded=np.array([reply.task.client for reply in gathered.folded], np.int64),
-            loss=float(np.mean(losses)) if losses else float("nan"),
+            loss=float(np.nanmean(losses)) if np.isfinite(losses).any() else float("nan"),
             joules=spent.joules,
             cost=spent,
         )

@@ -19,6 +19,7 @@ class RunLabel:
     seed: int
     metric: str
     target: float | None = None
+    inputs: str = ""
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"

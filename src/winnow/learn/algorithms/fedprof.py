@@ -3,17 +3,21 @@ reference. Works in both aggregation modes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from pydantic import Field
+from torch import Tensor, nn
 
 from winnow.core import ConfigError, ModelError, Outcome, Population, Reply, Task, Work
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings, profile_of
 from winnow.learn.profile import Profile, check_layer, default_layer, divergence
 from winnow.learn.select import Invitation, Selection, Selector, Turn, draw
+
+
+NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 class ByProfile(Selector):
@@ -24,12 +28,12 @@ class ByProfile(Selector):
     """
 
     name: Literal["profile"] = "profile"
-    alpha: float | tuple[float, ...] = 10.0
+    alpha: NotNegative | tuple[NotNegative, ...] = 10.0
     divergence: Literal["raw", "normalised"] = "raw"
     layer: str | None = None
 
-    def layer_for(self, module: nn.Module) -> str:
-        return default_layer(module) if self.layer is None else check_layer(module, self.layer)
+    def layer_for(self, module: nn.Module, x: Tensor) -> str:
+        return default_layer(module, x) if self.layer is None else check_layer(module, self.layer)
 
     def start(self, population: Population) -> Selection:
         return _ProfileSelection(self, len(population))

@@ -1,0 +1,51 @@
+"""What is wrong with a combination of data, model and settings, said before a run begins and leaves anything behind."""
+
+import hashlib
+from copy import deepcopy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from winnow.core import ConfigError, ModelError
+from winnow.data import DataSet, Federated
+from winnow.learn.local import LocalUpdate
+from winnow.learn.stack import Loss, ModelState
+from winnow.learn.stack.execution import smallest_batch
+
+
+@torch.no_grad()
+def check_outputs(module: nn.Module, x: Tensor, dataset: DataSet, loss: Loss) -> None:
+    """One output a class: a label beyond the last output would only be met in the middle of a run."""
+    if dataset.classes is None or loss.name not in {"cross-entropy", "nll"}:
+        return
+    try:
+        outputs = deepcopy(module).eval()(x)
+        width = outputs.shape[1] if outputs.dim() > 1 else 1
+    except Exception:  # a model that does not take the samples at all is explained where it is tried out
+        return
+    if width < dataset.classes:
+        raise ModelError(f"the model gives {width} outputs for {dataset.classes} classes; give it {dataset.classes}")
+
+
+def check_batches(module: nn.Module, local: LocalUpdate, sizes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
+    """Batch normalisation learns nothing from a single sample: refuse it for all clients, and say so for some."""
+    if smallest_batch(module) == 1:
+        return ""
+    if local.batch_size == 1:
+        raise ConfigError("local.batch_size: batch normalisation cannot learn from batches of 1; write 2 or more")
+    single = int((sizes == 1).sum())
+    if single == len(sizes):
+        raise ConfigError("every client has one sample, from which batch normalisation cannot learn; use another model")
+    return f"{single} clients with a single sample cannot train: the model normalises batches" if single else ""
+
+
+def fingerprint(spread: Federated, initial: ModelState, loss: Loss) -> str:
+    """Tells apart data, models and losses that a configuration cannot tell apart, so that a run resumes as itself."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (spread.clients.x, spread.clients.y, spread.clients.offsets, spread.reference.x, spread.test.x):
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]
+    digest.update(f"{layout}{loss.name}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,112 @@
+"""Combinations that cannot work are refused in one line, before a run leaves anything behind."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import winnow
+from winnow.core import ConfigError, ModelError, RunError, WinnowError
+from winnow.experiment.resolve import resolve
+from winnow.experiment.run import execute
+from world import BASE, blobs, experiment, prepared
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "local.learning_rate=inf",
+        "select.alpha=nan",
+        "select.alpha=-5",
+        "target=nan",
+        "fleet.snr_db=inf",
+        'rounds="1"',
+        "data.clients=true",
+        'local.batch_size="4"',
+        "local.name=['adam']",
+        "algorithm=['fedprof']",
+        "engine.threads=100000",
+    ],
+)
+def test_wrong_types_and_impossible_numbers(change: str) -> None:
+    with pytest.raises(ConfigError, match=change.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1]):
+        resolve(BASE, sets=[change])
+
+
+def test_numbers_of_numpy_and_lists_are_welcome() -> None:
+    table = {**BASE, "rounds": np.int64(3), "target": np.float32(0.5), "reference_clients": [1, 2]}
+    checked = resolve(table)
+    assert (checked.rounds, checked.reference_clients) == (3, (1, 2))
+
+
+def test_a_class_without_an_output_is_found_at_once() -> None:
+    data = blobs(classes=3)
+    with pytest.raises(ModelError, match="the model gives 2 outputs for 3 classes; give it 3"):
+        winnow.run(model=nn.Linear(5, 2), data=data, rounds=1)
+
+
+def test_batch_normalisation_cannot_learn_from_single_samples() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    with pytest.raises(ConfigError, match=r"local\.batch_size: batch normalisation"):
+        winnow.run(model=model, data=blobs(), rounds=1, local={"name": "sgd", "batch_size": 1})
+    with pytest.raises(ConfigError, match="every client has one sample"):
+        winnow.run(model=model, data=blobs(60), rounds=1, clients=40, reference=10, test=10)
+
+
+@pytest.mark.parametrize("change", ["select.alpha=[1, 2, 3]", "select.count=100"])
+def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, change: str) -> None:
+    with pytest.raises(WinnowError):
+        execute(resolve({**BASE, "data": {**BASE["data"], "name": "digits"}}, sets=[change]), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_resumed_with_what_it_began_with(tmp_path: Path) -> None:
+    out, options = tmp_path / "run", {"rounds": 2, "clients": 5}
+    winnow.run(data=blobs(), out=out, **options)
+    more = {**options, "rounds": 3, "out": out, "resume": True}
+    for other in (
+        {"data": blobs(seed=1)},
+        {"data": blobs(), "loss": lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") * 2},
+        {"data": blobs(), "model": nn.Linear(5, 3)},
+    ):
+        with pytest.raises(RunError):
+            winnow.run(**{**more, **other})
+    assert winnow.run(data=blobs(), **more).summary.rounds == 3
+
+
+def test_the_configuration_says_what_was_chosen(tmp_path: Path) -> None:
+    execute(resolve({**BASE, "rounds": 1, "data": {**BASE["data"], "name": "digits"}}), out=tmp_path / "run")
+    written = resolve(tmp_path / "run" / "config.toml")
+    assert written.engine.execution != "auto"
+    assert written.engine.device == "cpu"
+
+
+def test_a_notebook_keeps_its_threads() -> None:
+    before = torch.get_num_threads()
+    winnow.run(data=blobs(), rounds=1, engine={"threads": before + 1})
+    assert torch.get_num_threads() == before
+
+
+def test_with_the_reference_at_clients_no_rows_are_set_aside() -> None:
+    usual, held = prepared(), prepared("reference_clients=[1]")
+    assert held.federation.population.sizes.sum() == usual.federation.population.sizes.sum() + 60
+
+
+def test_assessment_by_clients_is_no_profiling_where_no_profiles_are_made() -> None:
+    ready = prepared("reference_clients=[1]", "rounds=2", algorithm="fedavg")
+    costs = [event.cost for event in ready.training.run(ready.federation) if event.kind == "round"]
+    assert all(cost.profiling_joules == 0 for cost in costs)
+
+
+def test_r2_cannot_be_pooled() -> None:
+    rng = np.random.default_rng(0)
+    data = (rng.normal(size=(200, 3)).astype(np.float32), rng.random((200, 1)).astype(np.float32))
+    with pytest.raises(ConfigError, match="reference_clients"):
+        winnow.run(data=data, rounds=1, metric="r2", reference_clients=[0])
+
+
+def test_experiments_are_values() -> None:
+    assert experiment() == experiment()
+    assert experiment() != experiment(seed=1)
