@@ -28,10 +28,10 @@ def with_handlers(ready: Prepared, **replaced) -> Prepared:
     """The same run with some of the site's handlers exchanged."""
     federation = ready.federation
     changed = InProcess(
-        site=federation._site,
+        site=federation.site,
         handlers=HANDLERS | replaced,
         population=federation.population,
-        fleet=federation._fleet,
+        fleet=federation.fleet,
     )
     return Prepared(**{**vars(ready), "federation": changed})
 
@@ -51,7 +51,7 @@ def plainly_trained(module: nn.Module, x, y, client: int, number: int, seed: int
 def test_a_round_of_fedavg_rp_equals_a_plain_calculation() -> None:
     ready = prepared("rounds=1", "engine.execution=stacked", algorithm="fedavg-rp")
     start = {name: tensor.clone() for name, tensor in ready.training.model.items()}
-    data = ready.federation._site.data
+    data = ready.federation.site.data
     (invited,) = [event for event in events_of(ready) if isinstance(event, Invited)]
     total, weight = {}, 0
     for client in invited.clients.tolist():
@@ -69,7 +69,7 @@ def test_a_round_of_fedavg_rp_equals_a_plain_calculation() -> None:
 def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
     """Scores of round 2 recomputed from data and models: invited clients against version 0's reference (round 1)."""
     ready = prepared("rounds=2", "select.alpha=5", algorithm="fedprof")
-    site, judge = ready.federation._site, ready.training._judge
+    site, judge = ready.federation.site, ready.training.judge
     start = dict(ready.training.model)
     scored = []
     for event in ready.training.run(ready.federation):
@@ -189,7 +189,7 @@ def test_the_reference_may_sit_with_clients() -> None:
     finished = [event for event in events if isinstance(event, RoundFinished)]
     assert all("accuracy" in event.metrics["reference"] for event in finished)
     assert all("accuracy" in event.metrics["test"] for event in finished)
-    site, last = ready.federation._site, ready.training.model
+    site, last = ready.federation.site, ready.training.model
     hits = []
     for client in (2, 5):
         rows = site.data.rows[site.data.offsets[client] : site.data.offsets[client + 1]]

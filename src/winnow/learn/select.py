@@ -86,23 +86,34 @@ class Selector(Choice):
         return max(1, round(self.fraction * clients))
 
 
+TINY = np.finfo(np.float32).tiny
+SCORED_UP_TO = 2_000
+"""Populations up to this size have their scores shown; for more, nobody could look at them."""
+
+
 def draw(log_weights: NDArray[np.float64], count: int, rng: np.random.Generator, *, replacement: bool) -> Invitation:
     """Clients drawn with probability proportional to exp(log_weights), and those probabilities.
 
     Without replacement: the `count` largest of log-weight plus Gumbel noise, which has the law of drawing one after the
     other from those that are left. Nothing is exponentiated that could under- or overflow.
     """
-    peak = log_weights.max()
     if replacement:
-        cumulative = np.exp(log_weights - peak).cumsum()
+        cumulative = np.exp(log_weights - log_weights.max()).cumsum()
         drawn = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], side="right")
         clients, counts = np.unique(drawn, return_counts=True)
     else:
-        keys = log_weights + rng.gumbel(size=len(log_weights))
-        clients = np.sort(np.argpartition(-keys, count - 1)[:count])
+        waits = np.maximum(rng.standard_exponential(len(log_weights), dtype=np.float32), TINY)
+        keys = log_weights - np.log(waits)  # minus the logarithm of an exponential variable is a Gumbel variable
+        clients = np.sort(np.argpartition(keys, len(keys) - count)[-count:])
         counts = np.ones(count, np.int64)
-    weights = np.exp(log_weights - peak)
-    return Invitation(clients=clients, counts=counts, scores=weights / weights.sum())
+    scores = _shares(log_weights) if len(log_weights) <= SCORED_UP_TO else None
+    return Invitation(clients=clients, counts=counts, scores=scores)
+
+
+def _shares(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(log_weights - log_weights.max())
+    result: NDArray[np.float64] = weights / weights.sum()
+    return result
 
 
 class Uniform(Selector):

@@ -55,7 +55,7 @@ class Training:
     """
 
     def __init__(self, plan: Plan, initial: ModelState, judge: Judge) -> None:
-        self._plan, self._judge = plan, judge
+        self._plan, self.judge = plan, judge
         self._round = 0
         self._now = 0.0
         self.model = initial
@@ -151,7 +151,7 @@ class Training:
 
     def _assess(self, federation: Federation) -> None:
         """Judge the present model; keep it if it is the best so far."""
-        self._verdict = self._judge.assess(
+        self._verdict = self.judge.assess(
             self.model, self._round, self._round, lambda tasks: self._ask(federation, tasks)
         )
         score = self._verdict.metrics["reference"][self._plan.metric]

@@ -57,10 +57,10 @@ class InProcess(Generic[Site]):
         clock: VirtualClock | None = None,
         filters: Sequence[Filter[Site]] = (),
     ) -> None:
-        self._site, self._fleet = site, fleet
+        self.site, self.fleet = site, fleet
         self._population = population
         self._clock = clock or VirtualClock()
-        self._handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
+        self.handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
 
     @property
     def population(self) -> Population:
@@ -82,7 +82,7 @@ class InProcess(Generic[Site]):
             groups.setdefault(task.work, []).append(i)
         for work, members in groups.items():
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
-            costs = self._fleet.costs(clients, self._population.sizes[clients], work)
+            costs = self.fleet.costs(clients, self._population.sizes[clients], work)
             finish = (self._clock.now + costs.seconds).tolist()
             for i, at, cost in zip(members, finish, costs.rows(), strict=True):
                 yield _Arrival(at, first + i, tasks[i], cost)
@@ -90,9 +90,9 @@ class InProcess(Generic[Site]):
     def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """The outcomes of tasks that make up one cohort."""
         name = tasks[0].name
-        if name not in self._handlers:
-            raise SiteError("simulation", name, f"it can only {', '.join(self._handlers)}")
-        return self._handlers[name](tasks, self._site)
+        if name not in self.handlers:
+            raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
+        return self.handlers[name](tasks, self.site)
 
 
 class InProcessExchange(Generic[Site]):

@@ -16,7 +16,6 @@ from winnow.learn.handlers import SEED_BYTES, ProfileSettings, profile_of
 from winnow.learn.profile import Profile, check_layer, default_layer, divergence
 from winnow.learn.select import Invitation, Selection, Selector, Turn, draw
 
-
 NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 
@@ -86,11 +85,11 @@ class _ProfileSelection(Selection):
 
     def _log_scores(self) -> NDArray[np.float64]:
         """log λ_k. A client that never sent a profile counts as the farthest of those that did."""
-        known = self._divergence[np.isfinite(self._divergence)]
-        worst = known.max(initial=0.0)
-        values = np.where(np.isfinite(self._divergence), self._divergence, worst)
-        if self._settings.divergence == "normalised" and worst > 0:
-            values = values / worst
+        values = self._divergence
+        if np.isnan(values).any():
+            values = np.nan_to_num(values, nan=np.nanmax(values, initial=0.0))
+        if self._settings.divergence == "normalised":
+            values = values / max(values.max(), np.finfo(np.float64).tiny)
         result: NDArray[np.float64] = -self._alpha * values
         return result
 
