@@ -6,10 +6,10 @@ python -m bench rounds      one of them
 
 import sys
 
-from bench import profiling, rounds, selection
+from bench import cohort, profiling, rounds, selection
 from bench.table import machine, show
 
-BENCHES = {"rounds": rounds, "profiling": profiling, "selection": selection}
+BENCHES = {"rounds": rounds, "cohort": cohort, "profiling": profiling, "selection": selection}
 
 
 def main() -> None:

@@ -72,6 +72,76 @@ def test_all_forms_of_the_same_data_give_the_same_run(tmp_path: Path):
         np.testing.assert_equal(history, histories[0])
 
 
+def test_task_and_scale_apply_to_every_form_of_data():
+    x, y = blobs()
+    line = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    for form in ((x, y), dataset):
+        result = winnow.run(model=line, data=form, task="regression", **SMALL)
+        assert result.facts.metric == "r2"
+    narrow = (x - x.min(axis=0)) / np.ptp(x, axis=0)
+    by_hand = winnow.run(model=network(), data=(narrow, y), **SMALL).history
+    for form in ((x, y), dataset, from_arrays(x, y)):
+        scaled = winnow.run(model=network(), data=form, scale="minmax", **SMALL).history
+        assert scaled[-1]["reference.loss"] == pytest.approx(by_hand[-1]["reference.loss"], rel=1e-4)
+
+
+def test_the_resolved_settings_name_the_data(tmp_path: Path):
+    x, y = blobs()
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    assert winnow.run(model=network(), data=tmp_path / "mine.npz", **SMALL).experiment.data.name == "mine"
+    assert winnow.run("demo", model=network(), data=tmp_path / "mine.npz", **SMALL).experiment.data.name == "mine"
+    assert winnow.run(model=network(), data=(x, y), **SMALL).experiment.data.name == "arrays"
+
+
+def test_data_that_are_passed_take_the_place_of_a_file(tmp_path: Path):
+    x, y = blobs()
+    np.savez(tmp_path / "mine.npz", x=x + 9, y=y)
+    config = {"data": {"path": str(tmp_path / "mine.npz"), "clients": 6}, "model": {"name": "linear"}}
+    config |= {"select": {"fraction": 0.5}, "local": {"name": "sgd"}, "rounds": 1}
+    assert winnow.run(config, progress=False).experiment.data.name == "mine"
+    for data, name in (((x, y), "arrays"), ("digits", "digits")):
+        settings = winnow.run(config, data=data, progress=False).experiment.data
+        assert (settings.name, settings.path) == (name, None)
+
+
+def sentences(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Ten tokens of twenty; the class is whether the tokens below ten are in the majority."""
+    tokens = np.random.default_rng(2).integers(0, 20, (rows, 10))
+    return tokens, (np.median(tokens, axis=1) < 9.5).astype(int)
+
+
+def bag_of_words() -> nn.Module:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embedding(x).mean(dim=1))
+
+    with torch.random.fork_rng([]):
+        torch.manual_seed(3)
+        return Words()
+
+
+LSTM = {"name": "lstm", "vocabulary": 20, "hidden": 16}
+
+
+@pytest.mark.parametrize("model", [LSTM, bag_of_words()], ids=["lstm", "own"])
+@pytest.mark.parametrize("form", ["arrays", "file"])
+def test_models_of_tokens_learn(model, form, tmp_path: Path):
+    x, y = sentences()
+    np.savez(tmp_path / "text.npz", x=x, y=y)
+    data = (x, y) if form == "arrays" else tmp_path / "text.npz"
+    flipped = [{"name": "flipped-labels", "fraction": 0.2}]
+    settings = {"tokens": True, "corruptions": flipped, "clients": 5, "reference": 80, "test": 0}
+    parts = {"select": {"count": 4}, "local": {"name": "adam", "learning_rate": 0.02, "epochs": 4}}
+    result = winnow.run(model=model, data=data, rounds=8, progress=False, **settings, **parts)
+    assert result.best is not None
+    assert result.best > 0.8
+
+
 def test_the_seed_alone_decides():
     first, again, other = (winnow.run(model=network(), data=blobs(), seed=s, **SMALL) for s in (4, 4, 5))
     np.testing.assert_equal(first.history, again.history)
@@ -125,6 +195,17 @@ def test_a_run_in_a_folder_can_be_continued(tmp_path: Path):
     assert continued.report(tmp_path / "own.html").is_file()
 
 
+def test_a_finished_run_is_only_read(tmp_path: Path):
+    first = winnow.run(model=network(), data=blobs(), out=tmp_path / "a", **SMALL)
+    written = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in (tmp_path / "a").iterdir()}
+    again = winnow.run(model=network(), data=blobs(), out=tmp_path / "a", resume=True, **SMALL)
+    assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in (tmp_path / "a").iterdir()} == written
+    np.testing.assert_equal(again.history, first.history)
+    assert (again.best, again.facts, again.summary) == (first.best, first.facts, first.summary)
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value)
+
+
 SCRIPT = """
 import torch, winnow
 
@@ -151,12 +232,41 @@ def test_a_comparison_starts_every_run_from_the_same_weights(tmp_path: Path):
     assert (tmp_path / "fedavg-rp-seed2" / "result.json").is_file()
 
 
+NOISE = {"name": "noise", "fraction": 0.5}
+
+
+@pytest.mark.parametrize("algorithms", ["fedavg", "fedavg, fedavg-rp"])
+def test_algorithms_may_be_one_text(algorithms):
+    compared = winnow.compare(model=network(), data=blobs(), algorithms=algorithms, seeds=1, **SMALL)
+    assert [each.algorithm for each in compared.records] == algorithms.split(", ")
+
+
+def test_a_composed_algorithm_can_be_compared():
+    own = winnow.Algorithm(select=Uniform(count=2), local=Sgd(learning_rate=0.1), aggregate=Partial())
+    compared = winnow.compare(model=network(), data=blobs(), algorithms=["fedavg", own], seeds=1, **SMALL)
+    alone = winnow.run(model=network(), data=blobs(), algorithm=own, **SMALL)
+    assert [each.algorithm for each in compared.records] == ["fedavg", "custom"]
+    assert compared.records[1].best == alone.best
+
+
 MISTAKES = {
     "keyword": ({"lokal": {}}, "unknown setting 'lokal'; did you mean 'local'?"),
     "key of a section": ({"local": {"epoch": 2}}, "unknown key local.epoch; did you mean 'epochs'?"),
     "data": ({"data": [1, 2]}, "data: list is not understood"),
     "known set": ({"data": "digts"}, "did you mean 'digits'?"),
-    "file": ({"data": "none.csv", "targets": ["y"]}, "there is no file none.csv"),
+    "file": ({"data": "none.csv", "targets": ["y"]}, "there is no file"),
+    "file of no known kind": ({"data": "none.xlsx"}, "there is no data set 'none.xlsx'; valid: "),
+    "columns of arrays": ({"data": blobs(), "targets": ["y"]}, "data.targets means nothing for data that are no table"),
+    "task of a DataSet": ({"data": from_arrays(*blobs()), "task": "regression"}, "nothing for a DataSet"),
+    "prices": ({"data": (blobs()[0], np.arange(300))}, 'data.task = "classification" or "regression"'),
+    "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
+    "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: input should be greater than or equal"),
+    "class": ({"model": nn.Flatten}, "model: Flatten is a class; pass an instance: Flatten()"),
+    "no model": ({"model": network}, "model: function is not understood; pass an nn.Module or a model by name"),
+    "noise on tokens": (
+        {"data": (np.ones((99, 3), int), np.arange(99) % 2), "tokens": True, "corruptions": [NOISE]},
+        "corruption noise needs numbers, but features are tokens",
+    ),
     "preset": ({"config": "dmo"}, "no preset 'dmo'"),
     "resume": ({"resume": True}, "say which folder to continue with out="),
     "model": (

@@ -1,12 +1,16 @@
 """winnow compare: real worker processes, against the same runs made one after another in this process."""
 
 import json
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 import winnow
 from command_line import call, write_tiny
+from winnow.cli.board import Board
 from winnow.experiment.compare import folder_of, grid
 from winnow.experiment.workers import Advanced, Failed, Finished, Job, run_all
 
@@ -76,6 +80,39 @@ def test_a_failed_run_is_one_line_and_exit_code_1(capsys, tmp_path):
     assert done.err.count("\n") == 1
     assert done.err.startswith("winnow: error: fedavg-rp, seed 0: ")
     assert "5000 clients" in done.err
+
+
+def test_a_mistake_is_said_once_and_leaves_nothing_behind(capsys, tmp_path):
+    refused = call(capsys, "compare", write_tiny(tmp_path), "--set", "data.name=digts")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert not Path("runs").exists()
+
+
+def test_ctrl_c_says_where_to_continue(capsys, tmp_path, monkeypatch):
+    tiny = write_tiny(tmp_path)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("winnow.experiment.workers.run_all", interrupted)
+        stopped = call(capsys, "compare", tiny, "--out", "two words")
+    assert stopped.code == 130
+    assert stopped.err == "winnow: stopped; continue with the same command and --out './two words' --resume\n"
+
+
+def test_a_pipe_is_told_how_long_it_will_take(monkeypatch):
+    hands = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("winnow.cli.board.time.monotonic", lambda: hands.now)
+    text = StringIO()
+    experiments = [SimpleNamespace(name="a", algorithm="b", seed=seed, rounds=10) for seed in (0, 1, 2)]
+    with Board(experiments, Console(file=text, width=80)) as board:
+        for index, _ in enumerate(experiments):
+            hands.now += 15.0
+            board.seen(index, Finished())
+    assert [line.partition(": ")[2] for line in text.getvalue().splitlines()] == [
+        "done (1 of 3 runs, 30 s left)", "done (2 of 3 runs, 15 s left)", "done (3 of 3 runs)"
+    ]  # fmt: skip
 
 
 def test_a_folder_with_something_in_it_is_refused(capsys, tmp_path):

@@ -1,6 +1,7 @@
 """winnow run, show and report: through the command line, against what lies in the folder."""
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def test_ctrl_c_says_how_to_resume_and_the_resumed_run_is_the_uninterrupted_one(
         patched.setattr("winnow.experiment.run.CHECKPOINT_SECONDS", 0.0)
         stopped = call(capsys, "run", tiny, "--rounds", 4, "--out", "cut")
     assert stopped.code == 130
-    assert "continue with: winnow run cut --resume" in stopped.err
+    assert "continue with: winnow run ./cut --resume" in stopped.err
     assert "Traceback" not in stopped.err
     assert "not finished" in call(capsys, "show", "cut").out
     assert call(capsys, "run", "cut", "--resume").code == 0
@@ -123,7 +124,33 @@ def test_a_bug_keeps_its_traceback_and_says_that_the_run_can_be_resumed(capsys, 
 
     with pytest.raises(ZeroDivisionError) as bug:
         main(["run", tiny, "--out", "here"])
-    assert "winnow run here --resume" in bug.value.__notes__[0]
+    assert "winnow run ./here --resume" in bug.value.__notes__[0]
+
+
+@pytest.mark.parametrize("out", ["demo", "two words", "runs/deep/down", "mine.toml", "../beside"])
+def test_the_command_that_continues_a_run_can_be_pasted(capsys, tiny, monkeypatch, tmp_path, out):
+    (tmp_path / "the data").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "seen", _interrupt_in_round(1))
+        stopped = call(capsys, "run", tiny, "--out", out, "--data", tmp_path / "the data")
+    command = shlex.split(stopped.err.strip().partition("continue with: ")[2])
+    assert command[0] == "winnow"
+    assert Path(command[-1]) == tmp_path / "the data"
+    assert call(capsys, *command[1:]).code == 0
+    assert record(out)["rounds"] == 2
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_ctrl_c_before_the_run_began_says_so(capsys, tiny, monkeypatch, command):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("winnow.experiment.resolve.check", interrupted)
+    stopped = call(capsys, command, tiny)
+    assert (stopped.code, stopped.out, stopped.err) == (130, "", "winnow: stopped before the run began\n")
+    assert not Path("runs").exists()
 
 
 MISTAKES = {
@@ -133,7 +160,14 @@ MISTAKES = {
     "key": (("run", "demo", "--set", "local.epoch=2"), "unknown key local.epoch; did you mean 'epochs'?"),
     "type": (("run", "demo", "--set", "rounds=many"), "rounds = 'many': input should be a valid integer"),
     "impossible": (("run", "demo", "--set", "select.fraction=2"), "select.fraction = 2: input should be less than"),
-    "member": (("run", "demo", "--set", "model.name=mpl"), "model.name = 'mpl' is unknown; did you mean 'mlp'?"),
+    "member": (
+        ("run", "demo", "--set", "model.name=mpl"),
+        "model.name = 'mpl' is unknown; did you mean 'mlp'? valid: cnn, lenet5, linear, lstm, mlp, python, resnet18,",
+    ),
+    "width": (("run", "demo", "--set", "model.hidden=[-5]"), "model.hidden[0] = -5: input should be greater than"),
+    "setting without effect": (("run", "demo", "--set", "data.task=regression"), "data.task means nothing for"),
+    "data set of a comparison": (("compare", "demo", "--set", "data.name=digts"), "no data set 'digts'; did you mean"),
+    "file of a comparison": (("compare", "demo", "--set", "data.path=no.csv"), "there is no file"),
     "data set": (("run", "demo", "--set", "data.name=digit"), "no data set 'digit'; did you mean 'digits'?"),
     "no equals sign": (("run", "demo", "--set", "rounds"), "--set rounds: write it as key.path=value"),
     "nothing to resume": (("run", "runs/none", "--resume"), "runs/none holds no run"),
@@ -183,6 +217,45 @@ def test_a_damaged_configuration_is_one_line(capsys, tiny):
         refused = call(capsys, "run", "here", "--resume")
         assert (refused.code, refused.err.count("\n")) == (2, 1)
         assert "config.toml is damaged" in refused.err
+
+
+DAMAGES = {
+    "conditions without labels": ("conditions.json", '{"a": 1}'),
+    "conditions of no label": ("conditions.json", '{"labels": ["clean"], "of_client": [0, 0, 0, 0, 0, 7]}'),
+    "conditions of too few": ("conditions.json", '{"labels": ["clean"], "of_client": [0]}'),
+    "no conditions": ("conditions.json", None),
+    "no object": ("conditions.json", "[]"),
+    "label of another type": ("run.json", '{"schema": 1, "name": 7, "algorithm": "a", "seed": 0, "metric": "r2"}'),
+    "target of another type": (
+        "run.json",
+        '{"schema": 1, "name": "x", "algorithm": "a", "seed": 0, "metric": "r2", "target": "high"}',
+    ),
+    "result of another type": ("result.json", '{"rounds": "two"}'),
+    "no events": ("events.jsonl", None),
+    "empty events": ("events.jsonl", ""),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_folder_is_one_line(capsys, tiny, name, content):
+    call(capsys, "run", tiny, "--out", "here")
+    Path("here", name).unlink()
+    if content is not None:
+        Path("here", name).write_text(content)
+    for command in (("show", "here"), ("report", "here")):
+        refused = call(capsys, *command)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), command
+        assert "here" in refused.err
+
+
+def test_a_finished_run_that_lost_events_is_refused_wherever_it_is_read(capsys, tiny):
+    call(capsys, "run", tiny, "--out", "here")
+    events = Path("here/events.jsonl").read_bytes().splitlines(keepends=True)
+    Path("here/events.jsonl").write_bytes(b"".join(events[:-1]))
+    for command in (("show", "here"), ("report", "here"), ("run", "here", "--resume", "--quiet")):
+        refused = call(capsys, *command)
+        assert (refused.code, refused.out) == (2, "")
+        assert "events.jsonl holds 1 of the run's 2 rounds; the run is damaged" in refused.err
 
 
 def test_a_folder_in_use_is_refused(capsys, tiny):

@@ -202,3 +202,16 @@ def test_flipped_targets_are_mirrored_within_their_range():
 def test_fractions_above_one_together_are_refused():
     with pytest.raises(ValidationError, match=r"sum to 1\.1"):
         DataSettings(corruptions=(Noise(fraction=0.6), Pollution(fraction=0.5)))
+
+
+@pytest.mark.parametrize("corruption", EVERY, ids=lambda each: each.name)
+def test_tokens_admit_only_what_leaves_features_alone(corruption):
+    tokens = from_arrays(RNG.integers(0, 30, (400, 6)), RNG.integers(0, 4, 400), tokens=True, name="tokens")
+    if corruption.name == "flipped-labels":
+        before, after = fully(tokens, corruption)
+        assert after.x.dtype == np.int64
+        assert np.array_equal(before.x, after.x)
+        assert (before.y != after.y).all()
+        return
+    with pytest.raises(DataError, match=f"corruption {corruption.name} needs numbers, but features are tokens"):
+        spoil(tokens, corruption)

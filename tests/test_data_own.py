@@ -1,11 +1,13 @@
 """The user's own data: what is read, how it is understood, and what a mistake says."""
 
 import builtins
+import gzip
 import time
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.utils.data import TensorDataset
 
 from winnow.core import DataError
@@ -87,6 +89,27 @@ def test_quotes_spaces_blank_lines_and_byte_order_marks_are_understood(tmp_path)
     assert data.classes == 2
 
 
+def test_quotes_may_span_lines_and_empty_lines_may_hold_spaces(tmp_path):
+    content = 'a,b,y\n1,2,"left\nor, right"\n  \n3,4,right\n'
+    data = load(DataSettings(path=write(tmp_path, "t.csv", content), targets=("y",), scale="none"))
+    assert data.x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_gzipped_csv_is_a_csv(tmp_path):
+    path = write(tmp_path, "people.csv.gz", gzip.compress((HEADER + ROWS).encode()))
+    data = load(DataSettings(path=path, targets=("label",), owner="city", scale="none"))
+    assert (data.name, data.x.tolist(), data.y.tolist()) == ("people", [[31, 1.5], [47, 1.75], [52, 2.0]], [1, 0, 1])
+
+
+def test_data_are_called_after_their_file_unless_named(tmp_path):
+    path = tmp_path / "Patients 2024.csv.gz"
+    assert DataSettings(path=path).name == "Patients 2024"
+    assert DataSettings.model_validate({"path": str(path), "name": "mine"}).name == "mine"
+    assert DataSettings().name == "digits"
+    again = DataSettings.model_validate(DataSettings(path=path).model_dump(exclude_none=True))
+    assert again == DataSettings(path=path)
+
+
 def test_a_large_csv_is_read_in_well_under_a_second(tmp_path):
     table = np.random.default_rng(0).random((36_000, 11))
     path = tmp_path / "large.csv"
@@ -102,7 +125,7 @@ def test_a_large_csv_is_read_in_well_under_a_second(tmp_path):
     [
         ("", ("y",), "is empty"),
         ("a,y\n", ("y",), "a header but no rows"),
-        (HEADER + ROWS, ("lable",), "no column 'lable' (asked for as a target), did you mean 'label'; columns: age,"),
+        (HEADER + ROWS, ("lable",), "no column 'lable' (asked for as a target); did you mean 'label'? valid: age,"),
         (HEADER + ROWS, ("label",), "column 'city', data row 1 holds 'Bonn', not a number"),
         (HEADER + ROWS, (), "data.targets"),
         (HEADER + ROWS, ("age", "label"), "column 'label', data row 1 holds 'yes'"),
@@ -110,6 +133,9 @@ def test_a_large_csv_is_read_in_well_under_a_second(tmp_path):
         ("a,y\n1,2\nnan,4\n", ("y",), "column 'a', data row 2 is nan"),
         ("a,y\n1,2\n2,\n", ("y",), "column 'y', data row 2 is empty"),
         ("a,y\n1,2\n3\n", ("y",), "data row 2 has 1 cells but the header has 2"),
+        ("a,b,y\n1,2,u\n9,0.1,0.2,u\n", ("y",), "data row 2 has 4 cells but the header has 3"),
+        ('a,b,y\n1,2,"u, v"\n9,0.1,0.2,"u"\n', ("y",), "data row 2 has 4 cells but the header has 3"),
+        ('a,b,y\n1,2,"u, v"\n9,"u"\n', ("y",), "data row 2 has 2 cells but the header has 3"),
         ("a,a,y\n1,2,3\n", ("y",), "more than one column 'a'"),
         ("y\n1\n", ("y",), "no columns are left for features"),
         (b"a,y\n\xff\xfe,1\n", ("y",), "not UTF-8"),
@@ -183,12 +209,18 @@ def test_mistakes_in_an_npz_are_named(tmp_path, arrays, expected):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("gone.csv", "there is no file"), ("data.xlsx", "use .npz, .csv or .parquet"), ("own.npz", "not a readable .npz")],
+    [
+        ("gone.csv", "there is no file"),
+        ("data.xlsx", "use .npz, .csv, .csv.gz or .parquet"),
+        ("own.npz", "not a readable .npz"),
+        ("own.csv.gz", "cannot be read"),
+    ],
 )
 def test_files_that_cannot_be_read_are_refused(tmp_path, name, expected):
     write(tmp_path, "data.xlsx", b"PK")
     write(tmp_path, "own.npz", b"not a zip")
-    assert expected in refusal(path=tmp_path / name, targets=("y",))
+    write(tmp_path, "own.csv.gz", gzip.compress((HEADER + ROWS).encode())[:-4])
+    assert expected in refusal(path=tmp_path / name, targets=() if name == "own.npz" else ("y",))
 
 
 def test_arrays_keep_labels_that_are_already_numbers_of_classes():
@@ -229,3 +261,97 @@ def test_own_data_can_be_federated(tmp_path):
     federated = federate(load(settings), settings, 0)
     assert (len(federated.clients), len(federated.reference), len(federated.test)) == (4, 20, 20)
     assert federated.clients.sizes.sum() == 160
+
+
+def prices(rows, distinct):
+    return np.arange(rows)[:, None] + 0.5, 1000 * (np.arange(rows) % distinct)
+
+
+@pytest.mark.parametrize(("rows", "distinct"), [(5000, 101), (300, 31), (20, 11)])
+def test_many_whole_numbers_are_not_taken_for_classes_without_a_word(tmp_path, rows, distinct):
+    x, y = prices(rows, distinct)
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    message = refusal(path=tmp_path / "own.npz")
+    assert f"{distinct} different values in {rows} rows" in message
+    assert 'data.task = "classification" or "regression"' in message
+    assert load(DataSettings(path=tmp_path / "own.npz", task="classification")).classes == distinct
+    regression = load(DataSettings(path=tmp_path / "own.npz", task="regression", scale="none"))
+    assert (regression.classes, regression.y[:, 0].tolist()) == (None, y.tolist())
+
+
+@pytest.mark.parametrize(("rows", "distinct"), [(1000, 100), (310, 31), (10, 10), (3, 2)])
+def test_few_whole_numbers_are_classes(rows, distinct):
+    assert from_arrays(*prices(rows, distinct)).classes == distinct
+
+
+def test_text_is_always_classes():
+    x, y = prices(400, 200)
+    assert from_arrays(x, y.astype(str)).classes == 200
+
+
+def test_arrays_follow_task_and_scale():
+    x, y = np.array([[0.0, 5.0], [10.0, 5.0], [5.0, 5.0]]), np.array([3, 7, 5])
+    plain = from_arrays(x, y)
+    assert (plain.x.tolist(), plain.y.tolist(), plain.classes) == (x.tolist(), [0, 2, 1], 3)
+    scaled = from_arrays(x, y, task="regression", scale="minmax")
+    assert scaled.x.tolist() == [[0, 0], [1, 0], [0.5, 0]]
+    assert (scaled.y.tolist(), scaled.classes) == ([[0], [1], [0.5]], None)
+    labels = from_arrays(x, np.array([10.0, 2.0, 10.0]), task="classification")
+    assert (labels.y.tolist(), labels.classes) == ([1, 0, 1], 2)
+    dataset = TensorDataset(torch.tensor(x), torch.tensor(y))
+    assert from_torch(dataset, task="regression", scale="minmax").y.tolist() == scaled.y.tolist()
+
+
+TOKENS = np.array([[1, 19], [0, 2**40], [7, 7]])
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "arrays"])
+def test_tokens_stay_whole_numbers(tmp_path, kind):
+    y = ["a", "b", "a"]
+    if kind == "npz":
+        np.savez(tmp_path / "own.npz", x=TOKENS, y=y)
+        data = load(DataSettings(path=tmp_path / "own.npz", tokens=True))
+    elif kind == "arrays":
+        data = from_arrays(TOKENS, y, tokens=True)
+    else:
+        rows = "".join(f"{a},{b},{label}\n" for (a, b), label in zip(TOKENS, y, strict=True))
+        csv = write(tmp_path, "own.csv", "first,second,y\n" + rows)
+        path = csv if kind == "csv" else parquet(tmp_path, first=TOKENS[:, 0], second=TOKENS[:, 1], y=y)
+        data = load(DataSettings(path=path, targets=("y",), tokens=True))
+    assert data.x.dtype == np.int64
+    assert np.array_equal(data.x, TOKENS)
+
+
+@pytest.mark.parametrize("x", [[[0.5, 1]], [[-1, 1]]])
+def test_tokens_that_are_no_identifiers_are_refused(x):
+    with pytest.raises(DataError, match="tokens are whole numbers from 0 on"):
+        from_arrays(x, [0], tokens=True)
+
+
+def test_tokens_cannot_be_scaled():
+    with pytest.raises(DataError, match="cannot be scaled"):
+        from_arrays(TOKENS, [0, 1, 0], tokens=True, scale="standard")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"name": "digits", "task": "regression"}, "data.task means nothing for the known set 'digits'"),
+        ({"name": "digits", "targets": ("y",)}, "data.targets means nothing for the known set 'digits'"),
+        ({"name": "digits", "owner": "writer"}, "data.owner means nothing"),
+        ({"name": "digits", "tokens": True}, "data.tokens means nothing"),
+        ({"path": "own.npz", "features": ("a",)}, "data.features means nothing for an .npz file"),
+    ],
+)
+def test_settings_without_effect_are_refused(tmp_path, monkeypatch, settings, expected):
+    monkeypatch.chdir(tmp_path)
+    np.savez("own.npz", x=np.ones((3, 2)), y=[0, 1, 0])
+    assert expected in refusal(**settings)
+
+
+@pytest.mark.parametrize("amount", [1.0, 0.0, -1, 1.5, True, "all"])
+def test_an_amount_is_rows_or_a_share(amount):
+    with pytest.raises(ValidationError) as refused:
+        DataSettings(reference=amount)
+    assert f"{amount!r} is neither a number of rows such as 500 nor a share between 0 and 1" in str(refused.value)
+    assert refused.value.error_count() == 1

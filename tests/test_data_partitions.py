@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from winnow.core import DataError
 from winnow.data import (
@@ -147,6 +148,24 @@ def test_normal_sizes_shrink_in_proportion_to_what_there_is():
     assert ROWS - 21 <= sizes.sum() <= ROWS - 1
     assert sizes.min() >= 1
     assert sizes.std() / sizes.mean() > 0.1
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(1e19, 0.0), (1e300, 1e300), (1e308, 1e308)])
+def test_normal_sizes_beyond_all_bounds_share_what_there_is(mean, sd):
+    sizes = spread(NormalSizes(mean=mean, sd=sd), 10).clients.sizes
+    assert sizes.min() >= 1
+    assert ROWS - 20 <= sizes.sum() < ROWS
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 1e-9, 1e9, float("inf"), float("nan")])
+def test_a_dirichlet_of_no_use_is_refused(alpha):
+    with pytest.raises(ValidationError, match="alpha"):
+        Dirichlet(alpha=alpha)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e6])
+def test_dirichlet_holds_at_its_bounds(alpha):
+    assert spread(Dirichlet(alpha=alpha), 30).clients.sizes.sum() == ROWS - 1
 
 
 def test_natural_clients_are_the_owners_and_rows_without_an_owner_stay_out():

@@ -135,6 +135,12 @@ def test_sections_choose_by_name() -> None:
         ("model", {"name": "shufflenet-v2", "width": 0.7}, "choose one of 0.5, 1.0"),
         ("model", {"name": "python", "factory": "mine"}, "should match pattern"),
         ("model", {"name": "mlp", "hidden": []}, "at least 1 item"),
+        ("model", {"name": "mlp", "hidden": [8, 0]}, "greater than or equal to 1"),
+        ("model", {"name": "mlp", "hidden": [-5]}, "greater than or equal to 1"),
+        ("model", {"name": "mlp", "hidden": [10**9]}, "less than or equal to 65536"),
+        ("model", {"name": "cnn", "channels": [0, 16]}, "greater than or equal to 1"),
+        ("model", {"name": "cnn", "hidden": 0}, "greater than or equal to 1"),
+        ("model", {"name": "lstm", "hidden": -1}, "greater than or equal to 1"),
     ],
 )
 def test_impossible_settings_are_refused(section: str, settings: dict[str, object], message: str) -> None:

@@ -73,7 +73,8 @@ def test_a_pipe_gets_a_line_now_and_then(clock):
     show(Console(file=text, width=80), clock, rounds=10, seconds=2.0)
     lines = text.getvalue().splitlines()
     assert [line.split(" · acc")[0] for line in lines] == [
-        f"demo · fedprof · seed 0: round {number}/10" for number in (3, 6, 9)
+        f"demo · fedprof · seed 0: round {number}/10 · {left} left"
+        for number, left in ((3, "14 s"), (6, "8 s"), (9, "2 s"))
     ]
 
 
@@ -92,4 +93,4 @@ def test_quiet_is_quiet(capsys, clock):
 
 
 def test_durations_are_short():
-    assert [duration(seconds) for seconds in (4.4, 119.0, 300.0, 9000.0)] == ["4 s", "119 s", "5.0 min", "2.5 h"]
+    assert [duration(seconds) for seconds in (4.4, 119.0, 300.0, 9000.0)] == ["4.4 s", "119 s", "5.0 min", "2.5 h"]

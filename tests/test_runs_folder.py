@@ -282,6 +282,13 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, left: int) -> None:
     fails_in_one_line(lambda: RunFolder.resume(tmp_path / "run"), "checkpoint.safetensors", "damaged")
 
 
+def test_a_checkpoint_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("winnow.runs.checkpoint.SCHEMA", 2)
+        run_toy(tmp_path / "run")
+    fails_in_one_line(lambda: RunFolder.resume(tmp_path / "run"), "checkpoint.safetensors", "has schema 2")
+
+
 def test_a_log_that_lost_its_end_is_refused(tmp_path: Path) -> None:
     run_toy(tmp_path / "run")
     (tmp_path / "run" / "events.jsonl").write_bytes(b"")

@@ -88,7 +88,10 @@ class SinglePrecision(nn.Module):
         (nn.Sequential(nn.Linear(6, 4), nn.Sigmoid(), nn.Linear(4, 3, bias=False)), (6,)),
     ],
 )
-def test_common_models_are_stacked_without_a_notice(model: nn.Module, shape: tuple[int, ...]) -> None:
+def test_common_models_are_stacked_without_a_notice(
+    model: nn.Module, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINNOW_NATIVE", "0")
     execution = choose(model, shape)
     assert (execution.name, execution.notice) == ("stacked", "")
 

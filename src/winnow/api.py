@@ -7,7 +7,7 @@ directly: `clients=20`, `partition={"name": "dirichlet"}`, `targets=["price"]`, 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -16,17 +16,17 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from winnow.core import ConfigError, DataError, RunError
-from winnow.data import DataSet, DataSettings, from_arrays, from_torch
-from winnow.data.own import MapStyle
-from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid
-from winnow.experiment.explain import suggest
-from winnow.experiment.folders import earlier_events, holds_run, with_stored_rounds
+from winnow.core import ConfigError, DataError, RunError, suggest
+from winnow.data import DataSet, DataSettings, as_configured
+from winnow.data.files import own_kind, own_name
+from winnow.data.own import MapStyle, Pair, pair_of
+from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid, with_algorithm
+from winnow.experiment.folders import earlier_events, run_in, with_stored_rounds
 from winnow.experiment.progress import Progress
-from winnow.experiment.resolve import resolve
-from winnow.experiment.run import Inputs, Result, execute
+from winnow.experiment.run import Inputs, Result, execute, reread
 from winnow.experiment.schema import Experiment
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.models import ModelSettings
 
 Config: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
 Loss: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
@@ -41,7 +41,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """The experiment where no configuration is given."""
 
-TABLES = (".csv", ".parquet", ".npz")
 DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fields)
 
 
@@ -74,19 +73,16 @@ def run(
     settings    sections and keys of the configuration, see the head of this module
     """
     given = _given(model, data, loss, data_dir, settings)
-    named, parts = (None, vars(algorithm)) if isinstance(algorithm, Algorithm) else (algorithm, {})
-    options = {**given.sections, **parts, "seed": seed, "rounds": rounds, "target": target}
-    experiment = resolve(_table(config), algorithm=named, **options)
-    if parts:
-        experiment = experiment.model_copy(update={"algorithm": "custom"})
-    place = None if out is None else Path(out)
-    return _execute(experiment, given.inputs, place, resume=resume, rounds=rounds, console=_console(progress))
+    options = {**given.sections, "seed": seed, "rounds": rounds, "target": target}
+    experiment = with_algorithm(_table(config), algorithm, **options)
+    folder, console = None if out is None else Path(out), _console(progress)
+    return _execute(experiment, given, folder, resume=resume, rounds=rounds, console=console)
 
 
 def compare(
     config: Config = None,
     *,
-    algorithms: Iterable[str] = ALGORITHMS,
+    algorithms: str | Iterable[str | Algorithm] = ALGORITHMS,
     seeds: int | Sequence[int] = 3,
     model: nn.Module | str | Mapping[str, Any] | None = None,
     data: Any = None,
@@ -101,23 +97,16 @@ def compare(
 ) -> Comparison:
     """Run several algorithms with several seeds, one run after another; arguments as in `run`.
 
-    All runs start from the same weights if `model` is a module. `seeds=3` stands for the seeds 0, 1 and 2. With `out`
-    each run has a folder below it.
+    `algorithms` are names or an Algorithm composed of parts. All runs start from the same weights if `model` is a
+    module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` each run has a folder below it.
     """
     given = _given(model, data, loss, data_dir, settings)
     options = {**given.sections, "rounds": rounds, "target": target}
     experiments = grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
-    console = _console(progress)
+    folder, console = None if out is None else Path(out), _console(progress)
     results = [
-        _execute(
-            experiment,
-            given.inputs,
-            None if out is None else folder_of(experiment, Path(out)),
-            resume=resume,
-            rounds=rounds,
-            console=console,
-        )
-        for experiment in experiments
+        _execute(each, given, folder and folder_of(each, folder), resume=resume, rounds=rounds, console=console)
+        for each in experiments
     ]
     return Comparison(runs=tuple(result.view for result in results))
 
@@ -127,26 +116,43 @@ class _Given:
     """What was passed as objects, and what belongs into the configuration."""
 
     inputs: Inputs
+    data: Pair | DataSet | None
     sections: dict[str, Any]
+
+    def inputs_of(self, experiment: Experiment) -> Inputs:
+        """What one run gets: data as its settings say, and a module of its own."""
+        dataset = None if self.data is None else as_configured(self.data, experiment.data)
+        return replace(self.inputs, dataset=dataset, module=deepcopy(self.inputs.module))
 
 
 def _given(model: Any, data: Any, loss: Loss, data_dir: str | Path | None, settings: Mapping[str, Any]) -> _Given:
     sections = _sections(settings)
-    module = model if isinstance(model, nn.Module) else None
     if model is not None:
-        sections["model"] = {"name": "given"} if module else {"name": model} if isinstance(model, str) else model
+        sections["model"] = _model_section(model)
     if isinstance(loss, str):
         sections["loss"] = loss
-    dataset, section = _data(data)
+    passed, section = _data(data)
     if section or "data" in sections:
         sections["data"] = {**section, **sections.get("data", {})}
     inputs = Inputs(
-        dataset=dataset,
-        module=module,
+        module=model if isinstance(model, nn.Module) else None,
         loss=None if isinstance(loss, str) else loss,
         data_directory=None if data_dir is None else Path(data_dir),
     )
-    return _Given(inputs=inputs, sections=sections)
+    return _Given(inputs=inputs, data=passed, sections=sections)
+
+
+def _model_section(model: Any) -> Any:
+    """What the configuration says of a model that was passed or named."""
+    if isinstance(model, nn.Module):
+        return {"name": "given"}
+    if isinstance(model, str):
+        return {"name": model}
+    if isinstance(model, Mapping | ModelSettings):
+        return model
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise ConfigError(f"model: {model.__name__} is a class; pass an instance: {model.__name__}()")
+    raise ConfigError(f"model: {type(model).__name__} is not understood; pass an nn.Module or a model by name")
 
 
 def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,24 +166,27 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**sections, "data": of_data} if of_data else sections
 
 
-def _data(data: Any) -> tuple[DataSet | None, dict[str, Any]]:
-    """A data set out of what was passed, and what the configuration says of it."""
+def _data(data: Any) -> tuple[Pair | DataSet | None, dict[str, Any]]:
+    """What was passed, and what the configuration says of it: a file that it named before does not count any more."""
     if data is None:
         return None, {}
     if isinstance(data, Mapping):
         return None, dict(data)
     if isinstance(data, str | Path):
-        is_file = Path(data).suffix.lower() in TABLES
-        return None, {"path": str(data)} if is_file else {"name": str(data)}
+        path = Path(data)
+        return None, {"path": str(data), "name": own_name(path)} if own_kind(path) else {
+            "name": str(data),
+            "path": None,
+        }
+    if isinstance(data, DataSet):
+        return data, {"name": data.name, "path": None}
     if isinstance(data, tuple) and len(data) == 2:
-        data = from_arrays(_array(data[0]), _array(data[1]))
-    elif isinstance(data, Dataset):
-        data = from_torch(cast(MapStyle, data))
-    if not isinstance(data, DataSet):
-        raise DataError(
-            f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"
-        )
-    return data, {"name": data.name}
+        return (_array(data[0]), _array(data[1])), {"name": "arrays", "path": None}
+    if isinstance(data, Dataset):
+        return pair_of(cast(MapStyle, data), "dataset"), {"name": "dataset", "path": None}
+    raise DataError(
+        f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"
+    )
 
 
 def _array(values: Any) -> Any:
@@ -198,21 +207,23 @@ def _console(progress: bool | None) -> Console | None:
 
 def _execute(
     experiment: Experiment,
-    inputs: Inputs,
+    given: _Given,
     out: Path | None,
     *,
     resume: bool,
     rounds: int | None,
     console: Console | None,
 ) -> Result:
-    """One run with a copy of the module of its own."""
-    if resume and out is None:
-        raise RunError("resume: say which folder to continue with out=...")
-    known = out is not None and resume and holds_run(out)
-    if known and out is not None and rounds is None:
+    """One run, in memory or in a folder. One that was finished already is only read."""
+    if out is None:
+        if resume:
+            raise RunError("resume: say which folder to continue with out=...")
+        inputs = given.inputs_of(experiment)
+        with Progress(experiment, console) as progress:
+            return execute(experiment, inputs=inputs, on_start=progress.started, on_event=progress.seen)
+    if resume and rounds is None:
         experiment = with_stored_rounds(experiment, out)
-    inputs = Inputs(**{**vars(inputs), "module": deepcopy(inputs.module)})
-    with Progress(experiment, console, earlier_events(out) if known and out else ()) as progress:
-        return execute(
-            experiment, inputs=inputs, out=out, resume=known, on_start=progress.started, on_event=progress.seen
-        )
+    inputs = given.inputs_of(experiment)
+    with Progress(experiment, console, earlier_events(out) if resume else ()) as progress:
+        made = run_in(out, experiment, resume=resume, inputs=inputs, on_start=progress.started, on_event=progress.seen)
+    return made or reread(out, inputs)

@@ -5,8 +5,9 @@ from winnow.cli.options import AsJson
 
 def algorithms(as_json: AsJson = False) -> None:
     """List the named algorithms."""
-    from winnow.cli.console import answers, table, write_json
+    from winnow.cli.console import answers, write_json
     from winnow.experiment.schema import Experiment as _  # noqa: F401  # makes the named algorithms known
+    from winnow.experiment.terminal import table
     from winnow.learn.algorithm import Recipe
 
     recipes = [recipe for _name, recipe in sorted(Recipe.known.items())]

@@ -48,17 +48,25 @@ class Board:
         self._ended += 1
         if self._console is not None and self._live is None:
             how = "failed" if isinstance(message, Failed) else "done"
-            line = f"{title(self._experiments[index])}: {how} ({self._ended} of {len(self._experiments)} runs)"
+            progress = ", ".join(filter(None, (self._count, self._left)))
+            line = f"{title(self._experiments[index])}: {how} ({progress})"
             self._console.print(line, soft_wrap=True, markup=False)
+
+    @property
+    def _count(self) -> str:
+        return f"{self._ended} of {len(self._experiments)} runs"
+
+    @property
+    def _left(self) -> str:
+        """How long it will take, judged by the rounds made so far."""
+        total, done = sum(each.rounds for each in self._experiments), sum(self._rounds)
+        spent = time.monotonic() - self._began
+        return f"{duration(spent / done * (total - done))} left" if 0 < done < total else ""
 
     def _render(self) -> RenderableType:
         total, done = sum(each.rounds for each in self._experiments), sum(self._rounds)
         lines = Table.grid(padding=(0, 1))
-        spent = time.monotonic() - self._began
-        left = f"{duration(spent / done * (total - done))} left" if done else ""
-        lines.add_row(
-            f"{self._ended} of {len(self._experiments)} runs", ProgressBar(total=total, completed=done, width=20), left
-        )
+        lines.add_row(self._count, ProgressBar(total=total, completed=done, width=20), self._left)
         for index in sorted(self._running):
             experiment = self._experiments[index]
             lines.add_row(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
 from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithms
 
 if TYPE_CHECKING:
     from winnow.experiment.compare import Comparison
+    from winnow.experiment.schema import Experiment
     from winnow.experiment.workers import Job
 
 
@@ -41,23 +43,43 @@ def compare(
 
     With --json it prints one record a run, each on a line of its own.
     """
-    from winnow.cli.console import answers, say, write_json
-    from winnow.experiment.compare import WIDE, folder_of, grid
+    with interruptible(lambda: NOTHING_DONE):
+        experiments = _plan(source, algorithms, seeds, tuple(sets or ()), rounds, data)
+    folder = _folder(experiments[0].name, out, resume=resume)
+    with interruptible(lambda: _how_to_resume(folder)):
+        comparison = _run(_jobs(experiments, folder, resume, data), jobs or _cores(), quiet=quiet)
+    _answer(comparison, folder, as_json=as_json)
+    if comparison.failures:
+        raise typer.Exit(1)
+
+
+def _plan(
+    source: str, algorithms: str, seeds: str, sets: tuple[str, ...], rounds: int | None, data: Path | None
+) -> "list[Experiment]":
+    """All runs, checked, and their data on this machine."""
+    from winnow.cli.downloads import make_present
+    from winnow.experiment.compare import grid
+
+    experiments = grid(source, algorithms=algorithms, seeds=_seeds(seeds), sets=sets, rounds=rounds)
+    make_present(experiments[0].data, data)
+    return experiments
+
+
+def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[Job]":
+    from winnow.experiment.compare import folder_of
     from winnow.experiment.workers import Job
 
-    experiments = grid(
-        source, algorithms=_words(algorithms), seeds=_seeds(seeds), sets=tuple(sets or ()), rounds=rounds
-    )
-    folder = _folder(experiments[0].name, out, resume=resume)
-    work = [Job(experiment=e, out=folder_of(e, folder), resume=resume, data_directory=data) for e in experiments]
-    try:
-        comparison = _run(work, jobs or _cores(), quiet=quiet)
-    except KeyboardInterrupt:
-        say(f"winnow: stopped; continue with the same command and --out {folder} --resume")
-        raise typer.Exit(130) from None
+    return [Job(experiment=e, out=folder_of(e, folder), resume=resume, data_directory=data) for e in experiments]
+
+
+def _answer(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
+    from winnow.cli.console import answers, write_json
+    from winnow.experiment.compare import WIDE
+    from winnow.runs import names
+
     if comparison.runs:
-        comparison.save(folder / "compare.json")
-        report = comparison.report(folder / "report.html")
+        comparison.save(folder / names.COMPARISON)
+        report = comparison.report(folder / names.REPORT)
     if as_json:
         for record in comparison.records:
             write_json(asdict(record))
@@ -65,20 +87,16 @@ def compare(
         console = answers()
         console.print(comparison.rendered(wide=console.width >= WIDE))
         console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
-    if comparison.failures:
-        raise typer.Exit(1)
 
 
 def _run(work: "list[Job]", workers: int, *, quiet: bool) -> "Comparison":
     """Make all runs; what fails is said at once and does not stop the others."""
     from winnow.cli.board import Board
     from winnow.cli.console import messages, say
-    from winnow.cli.downloads import make_present
     from winnow.experiment.compare import Comparison
     from winnow.experiment.workers import Failed, run_all
     from winnow.runs import RunFolder
 
-    make_present(work[0].experiment.data, work[0].data_directory)
     failures: dict[int, str] = {}
     with Board([job.experiment for job in work], None if quiet else messages()) as board:
         for index, message in run_all(work, min(workers, len(work))):
@@ -105,20 +123,21 @@ def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
     return folder
 
 
+def _how_to_resume(folder: Path) -> str:
+    return f"winnow: stopped; continue with the same command and --out {as_argument(folder)} --resume"
+
+
 def _cores() -> int:
     """The cores that this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _seeds(text: str) -> int | list[int]:
     """`5` counts, `3,7,11` (or `7,`) lists."""
     from winnow.core import ConfigError
+    from winnow.experiment.compare import words
 
-    words = _words(text)
-    if not words or not all(word.isdecimal() for word in words):
+    numbers = words(text)
+    if not numbers or not all(number.isdecimal() for number in numbers):
         raise ConfigError(f"--seeds {text}: write a count such as 5, or a list such as 3,7,11")
-    return [int(word) for word in words] if "," in text else int(text)
+    return [int(number) for number in numbers] if "," in text else int(text)

@@ -14,16 +14,16 @@ data = typer.Typer(
     rich_markup_mode="rich",
 )
 
-MEGABYTE = 10**6
-
 
 @data.command("list")
 def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
     """List the known data sets, and where they are on this machine."""
     from dataclasses import asdict
 
-    from winnow.cli.console import answers, table, write_json
+    from winnow.cli.console import answers, write_json
     from winnow.data import SetInfo, catalogue
+    from winnow.data.known import MEGABYTE
+    from winnow.experiment.terminal import table
 
     def place(info: SetInfo) -> str:
         if info.bundled:

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from winnow.cli.console import messages
-from winnow.data import DataSettings, catalogue, fetch
+from winnow.data import DataSettings, catalogue, check_source, fetch
 
 
 def fetch_with_bar(name: str, directory: Path | None) -> Path:
@@ -17,7 +17,8 @@ def fetch_with_bar(name: str, directory: Path | None) -> Path:
 
 
 def make_present(settings: DataSettings, directory: Path | None) -> None:
-    """Fetch a known set that is not here yet, before anything else starts."""
+    """Refuse data that cannot be had, and fetch a known set that is not here yet, before anything else starts."""
+    check_source(settings)
     if settings.path is not None:
         return
     missing = [each.name for each in catalogue(directory) if each.name == settings.name and not each.present]

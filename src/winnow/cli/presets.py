@@ -17,8 +17,9 @@ presets = typer.Typer(
 def list_presets(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand is not None:
         return
-    from winnow.cli.console import answers, table, write_json
+    from winnow.cli.console import answers, write_json
     from winnow.experiment.resolve import presets as known
+    from winnow.experiment.terminal import table
 
     records = [
         {

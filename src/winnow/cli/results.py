@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from winnow.cli.console import table
 from winnow.experiment.progress import duration, number
+from winnow.experiment.terminal import table
 from winnow.report.tables import COST_HEADER, PARTICIPATION_HEADER, cost_table, participation_table
 from winnow.report.traces import trace
 from winnow.runs import Reading, RunView, Summary, names, result_record

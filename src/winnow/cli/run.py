@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
 from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithm, preset_names
 
 if TYPE_CHECKING:
     from winnow.experiment.schema import Experiment
-    from winnow.runs import RunView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Request:
         path = Path(self.source)
         if self.source in preset_names():
             return False
-        return path.suffix != ".toml" and (path.is_dir() or (self.resume and os.sep in self.source))
+        return path.is_dir() or (self.resume and path.suffix != ".toml" and os.sep in self.source)
 
 
 def run(
@@ -64,29 +64,18 @@ def run(
 
     With --resume a run folder may stand in the place of the preset or file.
     """
-    from winnow.cli.console import answers, say, write_json
-    from winnow.cli.results import run_lines, run_record
-    from winnow.experiment.folders import is_finished
-
     request = Request(
         source=source, sets=tuple(sets or ()), algorithm=algorithm, seed=seed, rounds=rounds, out=out, resume=resume
     )
-    experiment, folder = _plan(request)
-    nothing_to_do = resume and is_finished(folder, experiment.rounds)
-    try:
-        view = _watched(experiment, folder, resume=resume, data=data, quiet=quiet)
-    except KeyboardInterrupt:
-        say(_how_to_resume(folder))
-        raise typer.Exit(130) from None
-    except Exception as error:
-        error.add_note(_how_to_resume(folder))
-        raise
-    if nothing_to_do:
-        say(f"{folder} was finished already; ask for more with --rounds")
-    if as_json:
-        write_json(run_record(view))
-    else:
-        answers().print(run_lines(view))
+    with interruptible(lambda: NOTHING_DONE):
+        experiment, folder = _plan(request)
+    with interruptible(lambda: _how_to_resume(folder, data)):
+        try:
+            _run(experiment, folder, resume=resume, data=data, quiet=quiet)
+        except Exception as error:
+            error.add_note(_how_to_resume(folder, data))
+            raise
+    _answer(folder, as_json=as_json)
 
 
 def _plan(request: Request) -> "tuple[Experiment, Path]":
@@ -129,8 +118,8 @@ def _stored(request: Request) -> "tuple[Experiment, Path]":
     return stored.model_copy(update={"rounds": request.rounds or stored.rounds}), folder
 
 
-def _watched(experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool) -> "RunView":
-    from winnow.cli.console import messages
+def _run(experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool) -> None:
+    from winnow.cli.console import messages, say
     from winnow.cli.downloads import make_present
     from winnow.experiment.folders import earlier_events, run_in
     from winnow.experiment.progress import Progress
@@ -139,7 +128,7 @@ def _watched(experiment: "Experiment", folder: Path, *, resume: bool, data: Path
     make_present(experiment.data, data)
     earlier = earlier_events(folder) if resume else ()
     with Progress(experiment, None if quiet else messages(), earlier) as progress:
-        return run_in(
+        made = run_in(
             folder,
             experiment,
             resume=resume,
@@ -147,11 +136,26 @@ def _watched(experiment: "Experiment", folder: Path, *, resume: bool, data: Path
             on_start=progress.started,
             on_event=progress.seen,
         )
+    if made is None:
+        say(f"{folder} was finished already; ask for more with --rounds")
 
 
-def _how_to_resume(folder: Path) -> str:
+def _answer(folder: Path, *, as_json: bool) -> None:
+    from winnow.cli.console import answers, write_json
+    from winnow.cli.results import run_lines, run_record
+    from winnow.runs import RunFolder
+
+    view = RunFolder.open(folder)
+    if as_json:
+        write_json(run_record(view))
+    else:
+        answers().print(run_lines(view))
+
+
+def _how_to_resume(folder: Path, data: Path | None) -> str:
     from winnow.experiment.folders import holds_run
 
-    if holds_run(folder):
-        return f"winnow: stopped; continue with: winnow run {folder} --resume"
-    return "winnow: stopped before the run began"
+    if not holds_run(folder):
+        return NOTHING_DONE
+    where = "" if data is None else f" --data {as_argument(data)}"
+    return f"winnow: stopped; continue with: winnow run {as_argument(folder)} --resume{where}"

@@ -7,6 +7,7 @@ from winnow.core.federation import EVERYONE, Exchange, Federation, Population, U
 from winnow.core.handler import Filter, Handler, wrap
 from winnow.core.random import derive, stream
 from winnow.core.settings import Choice, Settings
+from winnow.core.suggest import suggest
 from winnow.core.task import (
     FREE,
     NO_WORK,
@@ -61,5 +62,6 @@ __all__ = [
     "Workflow",
     "derive",
     "stream",
+    "suggest",
     "wrap",
 ]

@@ -13,8 +13,8 @@ from winnow.data.corruptions import (
 from winnow.data.dominant import DominantClass
 from winnow.data.federate import federate
 from winnow.data.folders import SetInfo, catalogue, data_directories, fetch
-from winnow.data.load import load
-from winnow.data.own import from_arrays, from_torch
+from winnow.data.load import check_source, load
+from winnow.data.own import as_configured, from_arrays, from_torch
 from winnow.data.partitions import Classes, Dirichlet, Iid, Natural, NormalSizes, Partition
 from winnow.data.settings import DataSettings
 
@@ -40,7 +40,9 @@ __all__ = [
     "Pollution",
     "SaltAndPepper",
     "SetInfo",
+    "as_configured",
     "catalogue",
+    "check_source",
     "data_directories",
     "federate",
     "fetch",

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from winnow.core import DataError
 
-Features: TypeAlias = NDArray[np.float32]
 Indices: TypeAlias = NDArray[np.int64]
-Targets: TypeAlias = NDArray[np.int64] | NDArray[np.float32]
+Reals: TypeAlias = NDArray[np.float32]
+Features: TypeAlias = Reals | Indices
+"""Numbers, or the identifiers of tokens."""
+Targets: TypeAlias = Indices | Reals
 """Class labels [n], or the values [n, t] of a regression."""
 
 CLEAN = "clean"
@@ -29,6 +31,7 @@ class Raw:
     classes: int | None
     owners: Indices | None = None
     test_rows: Indices | None = None
+    tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +58,11 @@ class DataSet:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the features are identifiers, with which one cannot calculate."""
+        return self.x.dtype.kind == "i"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

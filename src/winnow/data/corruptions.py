@@ -6,14 +6,14 @@ features as the model sees them, that is, after scaling.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Choice, DataError
-from winnow.data.arrays import IMAGE_NDIM, DataSet, Examples, Features
+from winnow.data.arrays import IMAGE_NDIM, DataSet, Examples, Features, Reals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +42,9 @@ class Ranges:
 
 class Corruption(Choice):
     """A way to spoil the samples of `fraction` of the clients."""
+
+    calculates: ClassVar[bool] = True
+    """Whether the features must be numbers. Labels can be spoiled whatever the features are."""
 
     name: str
     fraction: float = Field(ge=0, le=1)
@@ -114,11 +117,11 @@ class Pollution(Corruption):
         polluted = rng.random(clean.x.shape, dtype=np.float32) < self.share
         return Examples(x=np.where(polluted, self._invalid(clean.x.shape, ranges, rng), clean.x), y=clean.y)
 
-    def _invalid(self, shape: tuple[int, ...], ranges: Ranges, rng: np.random.Generator) -> Features:
+    def _invalid(self, shape: tuple[int, ...], ranges: Ranges, rng: np.random.Generator) -> Reals:
         above = rng.random(shape, dtype=np.float32) < 0.5
         width = np.where(ranges.high > ranges.low, ranges.high - ranges.low, np.float32(1))
         distance = width * rng.uniform(1, self.reach, shape).astype(np.float32)
-        finite: Features = np.where(above, ranges.high + distance, ranges.low - distance)
+        finite: Reals = np.where(above, ranges.high + distance, ranges.low - distance)
         nan = np.full(shape, np.nan, dtype=np.float32)
         infinite = np.where(above, np.float32(np.inf), np.float32(-np.inf))
         match self.kind:
@@ -130,13 +133,14 @@ class Pollution(Corruption):
                 return infinite
             case "mixed":
                 draw = rng.random(shape, dtype=np.float32)
-                mixed: Features = np.where(draw < 1 / 3, finite, np.where(draw < 2 / 3, nan, infinite))
+                mixed: Reals = np.where(draw < 1 / 3, finite, np.where(draw < 2 / 3, nan, infinite))
                 return mixed
 
 
 class FlippedLabels(Corruption):
     """A share of the labels is wrong: another class at random, or a target mirrored within the range of its column."""
 
+    calculates = False
     name: Literal["flipped-labels"] = "flipped-labels"
     share: float = Field(default=1.0, ge=0, le=1)
 
@@ -151,16 +155,16 @@ class FlippedLabels(Corruption):
         return Examples(x=clean.x, y=np.where(flipped, (clean.y + shift) % ranges.classes, clean.y).astype(np.int64))
 
 
-def _blurred(images: Features, *, sigma: float, edges: Literal["wrap", "nearest"]) -> Features:
+def _blurred(images: Features, *, sigma: float, edges: Literal["wrap", "nearest"]) -> Reals:
     from scipy.ndimage import gaussian_filter  # noqa: PLC0415 - takes longer to import than all the rest of this package
 
-    blurred: Features = gaussian_filter(images, sigma=(0, 0, sigma, sigma), mode=edges)
+    blurred: Reals = gaussian_filter(images, sigma=(0, 0, sigma, sigma), mode=edges)
     return blurred
 
 
-def _stretched(images: Features) -> Features:
+def _stretched(images: Reals) -> Reals:
     """Each channel of each image from its own lowest and highest value to 0 and 1."""
     low = images.min(axis=(2, 3), keepdims=True)
     width = images.max(axis=(2, 3), keepdims=True) - low
-    stretched: Features = (images - low) / np.where(width > 0, width, np.float32(1))
+    stretched: Reals = (images - low) / np.where(width > 0, width, np.float32(1))
     return stretched

@@ -19,6 +19,7 @@ CHUNK_BYTES = 1 << 25
 
 def federate(dataset: DataSet, settings: DataSettings, seed: int) -> Federated:
     """Spread a data set over clients as the settings say; the same seed gives the same bits."""
+    _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
     clients = _spread(dataset, pool, settings, seed)
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
@@ -29,6 +30,12 @@ def federate(dataset: DataSet, settings: DataSettings, seed: int) -> Federated:
         test=Examples(x=dataset.x[test], y=dataset.y[test]),
         conditions=_conditions(corruption_of, settings.corruptions),
     )
+
+
+def _check_corruptions(dataset: DataSet, corruptions: Sequence[Corruption]) -> None:
+    for corruption in corruptions:
+        if dataset.tokens and corruption.calculates:
+            raise DataError(f"corruption {corruption.name} needs numbers, but features are tokens; use flipped-labels")
 
 
 def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices, Indices]:

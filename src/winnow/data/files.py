@@ -1,10 +1,24 @@
-"""Files that may be stored plain or gzipped."""
+"""Files of the user's own, told apart by how their names end, and files that may be stored plain or gzipped."""
 
 import gzip
 import zlib
 from pathlib import Path
 
 from winnow.core import DataError
+
+OWN = (".npz", ".csv", ".csv.gz", ".parquet")
+"""The kinds of files that a user's own data may be in."""
+
+
+def own_kind(path: Path) -> str | None:
+    """Which of these kinds the file is of, if any."""
+    return next((kind for kind in OWN if path.name.lower().endswith(kind)), None)
+
+
+def own_name(path: Path) -> str:
+    """What data in this file are called: its name without the kind."""
+    kind = own_kind(path)
+    return path.name[: -len(kind)] if kind else path.stem
 
 
 def stored(folder: Path, name: str) -> Path:

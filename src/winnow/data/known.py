@@ -1,11 +1,10 @@
 """The known sets: what they are, where their files come from, and how they are read and scaled."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.core import DataError
+from winnow.core import DataError, suggest
 from winnow.data import cifar, readers
 from winnow.data.arrays import Raw
 from winnow.data.download import Download, File
@@ -40,9 +39,7 @@ def known(name: str) -> KnownSet:
     """The set of that name."""
     if name in KNOWN:
         return KNOWN[name]
-    near = difflib.get_close_matches(name, KNOWN, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    raise DataError(f"there is no data set '{name}'; {hint}known are {', '.join(KNOWN)}, or give data.path")
+    raise DataError(f"there is no data set '{name}'; {suggest(name, KNOWN)}; or give data.path")
 
 
 def _mnist_file(name: str, md5: str) -> Download:

@@ -3,17 +3,20 @@
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
-from winnow.data.arrays import DataSet, Indices, Raw
-from winnow.data.settings import DataSettings, Task
+from winnow.data.arrays import DataSet, Raw
+from winnow.data.files import OWN, own_kind
+from winnow.data.scaling import finish, unscaled
+from winnow.data.settings import COLUMNS, DataSettings, Kind, Scale
 from winnow.data.tables import Table, check_columns, open_table
+from winnow.data.values import from_values
 
-TABLES = (".csv", ".parquet")
+Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
 class MapStyle(Protocol):
@@ -25,65 +28,84 @@ class MapStyle(Protocol):
 
 
 def from_arrays(
-    x: ArrayLike, y: ArrayLike, *, classes: int | None = None, owners: ArrayLike | None = None, name: str = "arrays"
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    classes: int | None = None,
+    owners: ArrayLike | None = None,
+    name: str = "arrays",
+    task: Kind = "auto",
+    scale: Scale = "default",
+    tokens: bool = False,
 ) -> DataSet:
-    """A data set of arrays as they are: x is not scaled.
+    """A data set of arrays, which are not scaled unless it is asked for.
 
     Integers and text in y are class labels, numbered 0, 1, … in sorted order; with `classes` they are already such
-    numbers. Floating-point y is a regression.
+    numbers. Floating-point y is a regression. `task` overrides that.
     """
-    raw = from_values(np.asarray(x), np.asarray(y), classes=classes, owners=owners, where=name)
-    features = raw.x.astype(np.float32, copy=False)
-    targets = raw.y.astype(np.float32, copy=False) if raw.classes is None else raw.y.astype(np.int64, copy=False)
-    return DataSet(name=name, x=features, y=targets, classes=raw.classes, owners=raw.owners)
+    raw = from_values(
+        np.asarray(x), np.asarray(y), where=name, classes=classes, owners=owners, task=task, tokens=tokens
+    )
+    return finish(raw, name, scale, default=unscaled)
 
 
-def from_torch(dataset: MapStyle, *, classes: int | None = None, name: str = "dataset") -> DataSet:
+def from_torch(
+    dataset: MapStyle,
+    *,
+    classes: int | None = None,
+    name: str = "dataset",
+    task: Kind = "auto",
+    scale: Scale = "default",
+    tokens: bool = False,
+) -> DataSet:
     """A data set out of any map-style torch `Dataset` that gives a pair (features, target) for each index."""
+    x, y = pair_of(dataset, name)
+    return from_arrays(x, y, classes=classes, name=name, task=task, scale=scale, tokens=tokens)
+
+
+def pair_of(dataset: MapStyle, name: str) -> Pair:
+    """All features and all targets of a map-style torch `Dataset`."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(f"{name} has no length or no indices; pass a map-style torch Dataset")
     if len(dataset) == 0:
         raise DataError(f"{name}: there are no rows")
     try:
         pairs = [dataset[index] for index in range(len(dataset))]
-        x = np.stack([np.asarray(pair[0]) for pair in pairs])
-        y = np.stack([np.asarray(pair[1]) for pair in pairs])
+        return np.stack([np.asarray(pair[0]) for pair in pairs]), np.stack([np.asarray(pair[1]) for pair in pairs])
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise DataError(f"{name}: samples must be pairs (features, target), all of one shape: {error}") from error
-    return from_arrays(x, y, classes=classes, name=name)
+
+
+def as_configured(given: Pair | DataSet, settings: DataSettings) -> DataSet:
+    """Data that were passed in Python, understood and scaled as the settings say."""
+    settings.refuse(COLUMNS, "data that are no table")
+    if isinstance(given, tuple):
+        x, y = given
+        return from_arrays(x, y, name=settings.name, task=settings.task, scale=settings.scale, tokens=settings.tokens)
+    settings.refuse(("task", "tokens"), "a DataSet, which has its own")
+    fields = {name: value for name, value in vars(given).items() if name != "name"}
+    return finish(Raw(**fields, tokens=given.tokens), given.name, settings.scale, default=unscaled)
+
+
+def check_file(path: Path, settings: DataSettings) -> None:
+    """Refuse a file that is not there or of no known kind, and settings that it has no use for."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}; check data.path")
+    kind = own_kind(path)
+    if kind is None:
+        raise DataError(f"{path}: files of this kind are not read; use {', '.join(OWN[:-1])} or {OWN[-1]}")
+    if kind == ".npz":
+        settings.refuse(COLUMNS, "an .npz file, which has no columns")
+    elif not settings.targets:
+        raise DataError(f'{path}: say which columns to predict: data.targets = ["…"]')
 
 
 def read_own(path: Path, settings: DataSettings) -> Raw:
     """The user's file, before scaling."""
-    if not path.is_file():
-        raise DataError(f"there is no file {path}; check data.path")
-    if path.suffix.lower() == ".npz":
-        return _read_npz(path, settings.task)
-    if path.suffix.lower() in TABLES:
-        return _read_table(open_table(path), settings)
-    raise DataError(f"{path}: files of kind '{path.suffix}' are not read; use .npz, .csv or .parquet")
+    return _read_npz(path, settings) if own_kind(path) == ".npz" else _read_table(open_table(path), settings)
 
 
-def from_values(x: NDArray[Any], y: NDArray[Any], *, classes: int | None, owners: ArrayLike | None, where: str) -> Raw:
-    """Numbers checked, labels and owners numbered from zero."""
-    _check_finite(x, "x", where)
-    if x.ndim < 2:
-        raise DataError(f"{where}: x must be [rows, …] with at least two dimensions, not {x.shape}")
-    if len(x) == 0:
-        raise DataError(f"{where}: there are no rows")
-    numbered = None if owners is None else _numbered_owners(np.asarray(owners))
-    if classes is None and y.dtype.kind == "f":
-        _check_finite(y, "y", where)
-        return Raw(x=x, y=y.reshape(len(y), -1), classes=None, owners=numbered)
-    if y.ndim != 1:
-        raise DataError(f"{where}: class labels must be one a row, but y is {y.shape}; use floats for a regression")
-    if classes is None:
-        labels = _numbered(y)
-        return Raw(x=x, y=labels, classes=int(labels.max(initial=-1)) + 1, owners=numbered)
-    return Raw(x=x, y=_checked_labels(y, classes, where), classes=classes, owners=numbered)
-
-
-def _read_npz(path: Path, task: Task) -> Raw:
+def _read_npz(path: Path, settings: DataSettings) -> Raw:
     try:
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
             held = {key: arrays[key] for key in ("x", "y", "owners") if key in arrays}
@@ -93,13 +115,10 @@ def _read_npz(path: Path, task: Task) -> Raw:
     for key in ("x", "y"):
         if key not in held:
             raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
-    y = _as_task(held["y"], task, path)
-    return from_values(held["x"], y, classes=None, owners=held.get("owners"), where=str(path))
+    return from_values(**held, where=str(path), task=settings.task, tokens=settings.tokens)
 
 
 def _read_table(table: Table, settings: DataSettings) -> Raw:
-    if not settings.targets:
-        raise DataError(f'{table.path}: say which columns to predict: data.targets = ["…"]')
     check_columns(table, settings.targets, "a target")
     check_columns(table, settings.features or (), "a feature")
     check_columns(table, [settings.owner] if settings.owner else (), "the owner")
@@ -108,59 +127,20 @@ def _read_table(table: Table, settings: DataSettings) -> Raw:
     if not features:
         raise DataError(f"{table.path}: no columns are left for features")
     y = _table_targets(table, settings.targets, settings.task)
-    owners = table.values(settings.owner) if settings.owner else None
-    return from_values(table.numbers(features), y, classes=None, owners=owners, where=str(table.path))
+    return from_values(
+        table.numbers(features),
+        y,
+        owners=table.values(settings.owner) if settings.owner else None,
+        where=str(table.path),
+        task=settings.task,
+        tokens=settings.tokens,
+    )
 
 
-def _table_targets(table: Table, targets: Sequence[str], task: Task) -> NDArray[Any]:
+def _table_targets(table: Table, targets: Sequence[str], task: Kind) -> NDArray[Any]:
     if len(targets) > 1 and task == "classification":
         raise DataError(f"{table.path}: a classification has one target column, not {len(targets)}")
     if len(targets) > 1 or task == "regression":
         return table.numbers(targets)
     values = table.values(targets[0])
-    return table.numbers(targets) if values.dtype.kind == "f" and task == "auto" else _as_task(values, task, table.path)
-
-
-def _as_task(y: NDArray[Any], task: Task, path: Path) -> NDArray[Any]:
-    """Targets in a type that says what they are: floats for a regression, anything else for classes."""
-    if task == "regression":
-        if y.dtype.kind not in "iufb":
-            raise DataError(f"{path}: a regression needs numbers as targets, not {y.dtype}")
-        return y.astype(np.float64)
-    if task == "classification" and y.dtype.kind == "f":
-        _check_finite(y, "y", str(path))
-        return y.astype(np.str_)
-    return y
-
-
-def _numbered_owners(owners: NDArray[Any]) -> Indices:
-    """Owners numbered from zero; negative numbers stay -1, nobody."""
-    if owners.dtype.kind not in "if":
-        return _numbered(owners)
-    numbered = np.full(len(owners), -1, dtype=np.int64)
-    numbered[owners >= 0] = _numbered(owners[owners >= 0])
-    return numbered
-
-
-def _numbered(names: NDArray[Any]) -> Indices:
-    """0, 1, … for the distinct values in sorted order."""
-    return np.unique(names, return_inverse=True)[1].astype(np.int64).reshape(-1)
-
-
-def _checked_labels(y: NDArray[Any], classes: int, where: str) -> Indices:
-    try:
-        labels = y.astype(np.int64)
-        whole = bool((labels == y).all())
-    except (TypeError, ValueError):
-        whole = False
-    if not whole or labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
-        raise DataError(f"{where}: with classes = {classes}, y must hold whole numbers from 0 to {classes - 1}")
-    return labels
-
-
-def _check_finite(values: NDArray[Any], what: str, where: str) -> None:
-    if values.dtype.kind not in "iufb":
-        raise DataError(f"{where}: {what} must hold numbers, not {values.dtype}")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        place = ", ".join(map(str, np.argwhere(~np.isfinite(values))[0]))
-        raise DataError(f"{where}: {what}[{place}] is not a finite number; fill in or remove such rows first")
+    return table.numbers(targets) if values.dtype.kind == "f" and task == "auto" else values

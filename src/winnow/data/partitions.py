@@ -58,7 +58,8 @@ class NormalSizes(Partition):
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
         _check_enough(pool, clients)
-        sizes = np.maximum(np.rint(rng.normal(self.mean, self.sd, clients)).astype(np.int64), 1)
+        draws = rng.normal(self.mean, self.sd, clients)
+        sizes = np.clip(np.rint(draws), 1, pool.size).astype(np.int64)
         excess = sizes.sum() - pool.size
         if excess > 0:
             beyond_first = sizes - 1
@@ -70,7 +71,7 @@ class Dirichlet(Partition):
     """Each class is split over the clients by proportions from a symmetric Dirichlet: a small alpha is far from IID."""
 
     name: Literal["dirichlet"] = "dirichlet"
-    alpha: float = Field(default=0.5, gt=0)
+    alpha: float = Field(default=0.5, ge=1e-6, le=1e6)
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
         _check_enough(pool, clients)

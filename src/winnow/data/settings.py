@@ -1,26 +1,41 @@
 """The [data] section of a configuration."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from winnow.core import Settings
+from winnow.core import DataError, Settings
 from winnow.data.corruptions import Corruption
+from winnow.data.files import own_name
 from winnow.data.partitions import Iid, Natural, Partition
 
-Amount: TypeAlias = Annotated[int, Field(ge=0, strict=True)] | Annotated[float, Field(gt=0, lt=1)]
+
+def _rows_or_share(amount: Any) -> Any:
+    rows = isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0
+    share = isinstance(amount, float) and 0 < amount < 1
+    if not (rows or share):
+        raise ValueError(f"{amount!r} is neither a number of rows such as 500 nor a share between 0 and 1 such as 0.1")
+    return amount
+
+
+Amount: TypeAlias = Annotated[int | float, BeforeValidator(_rows_or_share)]
 """So many rows (an integer), or a share of all rows (a fraction below one)."""
 
 Scale: TypeAlias = Literal["default", "standard", "minmax", "none"]
-Task: TypeAlias = Literal["auto", "classification", "regression"]
+Kind: TypeAlias = Literal["auto", "classification", "regression"]
+
+COLUMNS = ("targets", "features", "owner")
+"""Settings that name columns of a table."""
 
 
 class DataSettings(Settings):
     """Which data, spread how over how many clients, spoiled how.
 
-    `name` is a known set. With `path` the data are the user's own: an .npz with arrays x and y (and owners), or a .csv
-    or .parquet file whose `targets` name the target columns.
+    `name` is a known set. With `path` the data are the user's own, and called after their file: an .npz with arrays x
+    and y (and owners), or a .csv or .parquet file whose `targets` name the target columns. With `tokens` the features
+    are identifiers of words or the like, and stay whole numbers.
     """
 
     name: str = "digits"
@@ -28,13 +43,21 @@ class DataSettings(Settings):
     targets: tuple[str, ...] = ()
     features: tuple[str, ...] | None = None
     owner: str | None = None
-    task: Task = "auto"
+    task: Kind = "auto"
+    tokens: bool = False
     scale: Scale = "default"
     clients: int = Field(default=50, ge=0)
     partition: Partition = Iid()
     reference: Amount = 0.1
     test: Amount = 0.1
     corruptions: tuple[Corruption, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _called_after_its_file(cls, table: Any) -> Any:
+        if not isinstance(table, Mapping) or "name" in table or not isinstance(table.get("path"), str | Path):
+            return table
+        return {**table, "name": own_name(Path(table["path"]))}
 
     @field_validator("path")
     @classmethod
@@ -52,3 +75,9 @@ class DataSettings(Settings):
         if self.reference == 0:
             raise ValueError("reference = 0 leaves nothing to evaluate on; give a number of rows or a share")
         return self
+
+    def refuse(self, keys: Iterable[str], what: str) -> None:
+        """A setting that would have no effect is a mistake."""
+        for key in keys:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise DataError(f"data.{key} means nothing for {what}; leave it out")

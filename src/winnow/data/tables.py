@@ -1,19 +1,22 @@
 """Tables with named columns, from CSV or Parquet: numbers for features, anything for labels and owners."""
 
 import csv
-import difflib
 import gzip
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import DataError
+from winnow.core import DataError, suggest
+from winnow.data.files import own_kind
 
 Numbers = NDArray[np.float64]
+COLUMNS_SHOWN = 12
 
 
 class Table(Protocol):
@@ -33,7 +36,7 @@ class Table(Protocol):
 
 
 def open_table(path: Path) -> Table:
-    if path.suffix.lower() == ".csv":
+    if own_kind(path) != ".parquet":
         return CsvTable(path)
     from winnow.data.parquet import ParquetTable  # noqa: PLC0415 - pyarrow is an extra
 
@@ -44,11 +47,8 @@ def check_columns(table: Table, names: Sequence[str], purpose: str) -> None:
     """Refuse a name that is not a column, and say which ones there are."""
     for name in names:
         if name not in table.columns:
-            near = difflib.get_close_matches(name, table.columns, n=1)
-            hint = f", did you mean '{near[0]}'" if near else ""
-            raise DataError(
-                f"{table.path} has no column '{name}' (asked for as {purpose}){hint}; columns: {_listed(table.columns)}"
-            )
+            instead = suggest(name, table.columns, at_most=COLUMNS_SHOWN)
+            raise DataError(f"{table.path} has no column '{name}' (asked for as {purpose}); {instead}")
 
 
 def check_finite(numbers: Numbers, columns: Sequence[str], path: Path) -> Numbers:
@@ -67,61 +67,80 @@ class CsvTable:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.columns = next(self._lines(), [])
+        self.columns = next(self._rows(), [])
         if not self.columns:
             raise DataError(f"{path} is empty; a header line and rows are needed")
         if repeated := [name for name, times in Counter(self.columns).items() if times > 1]:
             raise DataError(f"{path} has more than one column '{repeated[0]}'; give each a name of its own")
         if next(self._cells(), None) is None:
             raise DataError(f"{path} has a header but no rows")
+        self._check_widths()
 
     def numbers(self, columns: Sequence[str]) -> Numbers:
         try:
             numbers = self._read(columns, np.float64)
         except ValueError as error:
-            raise self._first_fault(columns) or DataError(f"{self.path} cannot be read: {error}") from error
+            raise self._first_fault(columns) or self._unreadable(error) from error
         return check_finite(numbers, columns, self.path)
 
     def values(self, column: str) -> NDArray[Any]:
         try:
             text = np.char.strip(self._read([column], np.str_)[:, 0])
         except ValueError as error:
-            raise self._first_fault([]) or DataError(f"{self.path} cannot be read: {error}") from error
+            raise self._unreadable(error) from error
         if (text == "").any():
             row = int(np.flatnonzero(text == "")[0]) + 1
             raise DataError(f"{self.path}: column '{column}', data row {row} is empty; remove such rows first")
         return _as_numbers(text)
 
     def _read(self, columns: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
-        with self._opened() as file:
-            next(file)
-            return np.loadtxt(
-                (line for line in file if not line.isspace()),
-                dtype=kind,
-                delimiter=",",
-                quotechar='"',
-                comments=None,
-                usecols=[self.columns.index(name) for name in columns],
-                ndmin=2,
-            )
+        return np.loadtxt(
+            (line for line in islice(self._lines(), 1, None) if not line.isspace()),
+            dtype=kind,
+            delimiter=",",
+            quotechar='"',
+            comments=None,
+            usecols=[self.columns.index(name) for name in columns],
+            ndmin=2,
+        )
 
     def _opened(self) -> TextIO:
-        if self.path.suffix == ".gz":
+        if self.path.suffix.lower() == ".gz":
             return gzip.open(self.path, "rt", newline="", encoding="utf-8-sig")
         return self.path.open(newline="", encoding="utf-8-sig")
 
-    def _lines(self) -> Iterator[list[str]]:
+    def _lines(self) -> Iterator[str]:
         try:
             with self._opened() as file:
-                for line in csv.reader(file):
-                    yield [cell.strip() for cell in line]
+                yield from file
         except UnicodeDecodeError as error:
             raise DataError(f"{self.path} is not UTF-8 text; save it as UTF-8 CSV") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._unreadable(error) from error
+
+    def _rows(self) -> Iterator[list[str]]:
+        """Cell by cell, quotes understood: slow, and right."""
+        try:
+            for row in csv.reader(self._lines()):
+                yield [cell.strip() for cell in row]
+        except csv.Error as error:
+            raise self._unreadable(error) from error
 
     def _cells(self) -> Iterator[list[str]]:
-        lines = self._lines()
-        next(lines, None)
-        return (line for line in lines if line)
+        rows = self._rows()
+        next(rows, None)
+        return (row for row in rows if row not in ([], [""]))
+
+    def _check_widths(self) -> None:
+        """Every row has as many cells as the header. Counting commas settles it, unless something is quoted."""
+        commas = len(self.columns) - 1
+        plain = all(line.count(",") == commas and '"' not in line for line in self._lines() if not line.isspace())
+        fault = None if plain else self._first_fault([])
+        if fault is not None:
+            raise fault
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(f"{self.path} cannot be read: {error}")
 
     def _first_fault(self, columns: Sequence[str]) -> DataError | None:
         """The first row of the wrong length, or the first of these cells that is not a number."""
@@ -156,7 +175,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _listed(names: Sequence[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

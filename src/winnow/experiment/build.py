@@ -1,25 +1,30 @@
 """From an experiment's settings to the objects that run it."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, Population, RunError, Snapshot, VirtualClock
 from winnow.data import Conditions, DataSet, DataSettings, Examples, Federated, federate, load
+from winnow.experiment.answering import handlers_here, open_pool
 from winnow.experiment.checks import check_batches, check_outputs, fingerprint
 from winnow.experiment.schema import Experiment
 from winnow.fleet import Fleet
 from winnow.learn.examine import Examiner
-from winnow.learn.handlers import HANDLERS, LearningSite
+from winnow.learn.handlers import LearningSite
 from winnow.learn.judge import AtClients, AtServer, Judge
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
-from winnow.learn.stack import Loss, TensorData, as_loss, as_tensor, choose_execution, model_state
+from winnow.learn.stack import Force, Loss, Pace, TensorData, as_loss, as_tensor, choose_execution, model_state
 from winnow.learn.training import Plan, Training
-from winnow.simulate import InProcess
+from winnow.simulate import InProcess, WorkerPool
 
 SAMPLE = 4
 """Samples with which a model's execution is tried out."""
@@ -50,6 +55,17 @@ class Prepared:
     facts: Facts
     fingerprint: str
     """Tells whether a run that is resumed has the data, the model and the loss it began with."""
+    pool: WorkerPool | None
+    """The workers, if this process has any; they are dismissed on leaving the context."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.pool is not None:
+            self.pool.close()
 
 
 def prepare(
@@ -67,7 +83,7 @@ def prepare(
     `dataset`, `module` and `loss` replace what the settings name; a snapshot continues an earlier run, which must have
     `begun_with` the same inputs.
     """
-    torch.set_num_threads(experiment.engine.threads)  # sums depend on how work is split: never the machine's choice
+    torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
     dataset = dataset or load(experiment.data, data_directory)
     spread = federate(dataset, _held_out(experiment), experiment.seed)
     module = module or _build(experiment, dataset)
@@ -93,10 +109,12 @@ def _bind(
     initial = model_state(module)
     some_x, some_y = data.x[:SAMPLE], data.y[:SAMPLE]
     check_outputs(module, some_x, dataset, loss)
-    execution = choose_execution(module, some_x, some_y, loss, experiment.engine.execution)
+    pace = Pace(clock=time.perf_counter, batch_size=algorithm.local.batch_size)
+    asked = experiment.engine
+    execution = choose_execution(module, some_x, some_y, loss, asked.execution, asked.threads, pace)
     notices = [execution.notice, check_batches(module, algorithm.local, spread.clients.sizes)]
     layer = algorithm.select.layer_for(module, some_x)
-    examiner = Examiner(module, loss, layer)
+    examiner = Examiner(module, loss, layer, execution)
     population = Population(sizes=spread.clients.sizes)
     algorithm.select.start(population)  # what cannot be selected is said now, before anything is written
     message_bytes = experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values()))
@@ -119,11 +137,15 @@ def _bind(
     training = Training(plan, initial, judge)
     if snapshot is not None:
         training.restore(_on(device, snapshot))
+    fleet = Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=8 * data.x[0].nbytes)
+    engine = experiment.engine.model_copy(update={"execution": execution.name, "device": device.type})
+    site = LearningSite(data=data, execution=execution, examiner=examiner, initial=initial)
+    pool = open_pool(engine, site, partial(_site, data, module, loss, layer, engine.execution), population.sizes)
     federation = InProcess(
-        site=LearningSite(data=data, execution=execution, examiner=examiner, initial=initial),
-        handlers=HANDLERS,
+        site=site,
+        handlers=handlers_here(engine, population.sizes) if pool is None else pool.handlers(),
         population=population,
-        fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=8 * data.x[0].nbytes),
+        fleet=fleet,
         clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
     )
     facts = Facts(
@@ -134,7 +156,6 @@ def _bind(
         notice="; ".join(filter(None, notices)),
         layer=layer,
     )
-    engine = experiment.engine.model_copy(update={"execution": execution.name, "device": device.type})
     return Prepared(
         experiment=experiment.model_copy(update={"engine": engine}),
         training=training,
@@ -143,7 +164,15 @@ def _bind(
         conditions=spread.conditions,
         facts=facts,
         fingerprint=mark,
+        pool=pool,
     )
+
+
+def _site(data: TensorData, module: nn.Module, loss: Loss, layer: str | None, execution: Force) -> LearningSite:
+    """The site made anew, for a worker that cannot share this process's."""
+    chosen = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, execution)
+    examiner = Examiner(module, loss, layer, chosen)
+    return LearningSite(data=data, execution=chosen, examiner=examiner, initial=model_state(module))
 
 
 def _held_out(experiment: Experiment) -> DataSettings:

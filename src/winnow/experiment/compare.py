@@ -9,18 +9,20 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from winnow.core import ConfigError
 from winnow.experiment.resolve import resolve
 from winnow.experiment.schema import Experiment
+from winnow.experiment.terminal import table
+from winnow.learn.algorithm import Algorithm
 from winnow.report import ComparisonRow, comparison_header, comparison_table, write_report
 from winnow.runs import Reading, RunView, Summary
 from winnow.runs.files import one_line_errors, write_text_atomically
 
 ALGORITHMS = ("fedprof", "fedavg-rp")
+CUSTOM = "custom"
 SCHEMA = 1
 WIDE = 105
 """Terminals from this width on show the test set's column too."""
@@ -30,24 +32,42 @@ TEST_COLUMN = 2
 def grid(
     config: str | Path | Mapping[str, Any],
     *,
-    algorithms: Iterable[str] = ALGORITHMS,
+    algorithms: str | Iterable[str | Algorithm] = ALGORITHMS,
     seeds: int | Sequence[int] = 3,
     sets: Iterable[str] = (),
     **options: Any,
 ) -> list[Experiment]:
-    """Each algorithm with each seed, all checked before the first one runs; `seeds = 3` stands for 0, 1 and 2."""
+    """Each algorithm with each seed, all checked before the first one runs; `seeds = 3` stands for 0, 1 and 2.
+
+    Algorithms are names, also as one text with commas between them, or composed of parts.
+    """
     wanted = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    names, overrides = list(algorithms), tuple(sets)
+    rivals, overrides = words(algorithms) if isinstance(algorithms, str) else list(algorithms), tuple(sets)
+    names = [CUSTOM if isinstance(each, Algorithm) else each for each in rivals]
     for what, values in (("algorithms", names), ("seeds", wanted)):
         if not values:
             raise ConfigError(f"{what}: name at least one")
         if len(set(values)) < len(values):
             raise ConfigError(f"{what}: {', '.join(map(str, values))} names one twice")
     return [
-        resolve(config, sets=overrides, **{**options, "algorithm": name, "seed": seed})
-        for name in names
+        with_algorithm(config, algorithm, sets=overrides, **{**options, "seed": seed})
+        for algorithm in rivals
         for seed in wanted
     ]
+
+
+def with_algorithm(
+    config: str | Path | Mapping[str, Any], algorithm: str | Algorithm | None, **options: Any
+) -> Experiment:
+    """The experiment with an algorithm by name or composed of parts."""
+    if not isinstance(algorithm, Algorithm):
+        return resolve(config, algorithm=algorithm, **options)
+    return resolve(config, **{**options, **vars(algorithm)}).model_copy(update={"algorithm": CUSTOM})
+
+
+def words(text: str) -> list[str]:
+    """The words of a list with commas between them."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def folder_of(experiment: Experiment, out: Path) -> Path:
@@ -110,14 +130,9 @@ class Comparison:
         label = self.runs[0].label
         header = comparison_header(label.metric, label.target)
         shown = [index for index, _ in enumerate(header) if wide or index != TEST_COLUMN]
-        result = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, header_style="bold")
-        for index in shown:
-            title = header[index] if wide else header[index].replace(" ", "\n", 1)
-            result.add_column(title, justify="right" if index else "left")
-        for row in self.table():
-            cells = row.cells()
-            result.add_row(*(cells[index] for index in shown))
-        return result
+        titles = [header[index] if wide else header[index].replace(" ", "\n", 1) for index in shown]
+        lines = (row.cells() for row in self.table())
+        return table(titles, ([cells[index] for index in shown] for cells in lines))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -1,12 +1,14 @@
 """A validation error as one line: the file, the key, what is wrong, and the nearest valid choice."""
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from winnow.core import Choice, ConfigError, Settings
+from winnow.core import Choice, ConfigError, Settings, suggest
+
+ONLY_WINNOW_WRITES = {"given"}
+"""Names that no user can choose: a module passed in Python."""
 
 
 def explain(error: ValidationError, source: str, schema: type[Settings], table: Mapping[str, Any]) -> ConfigError:
@@ -18,23 +20,15 @@ def explain(error: ValidationError, source: str, schema: type[Settings], table: 
     return ConfigError(line)
 
 
-def suggest(word: str, choices: Iterable[str]) -> str:
-    """What to write instead: the nearest choice first, then all of them."""
-    valid = sorted(choices)
-    near = get_close_matches(word, valid, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}valid: {', '.join(valid)}"
-
-
 def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> str:
     settings, path = _walk(schema, table, problem["loc"])
     key, kind, context, given = ".".join(path), problem["type"], problem.get("ctx", {}), problem["input"]
     if kind == "extra_forbidden":
         return f"unknown key {key}; {suggest(path[-1], settings.model_fields if settings else ())}"
     if kind == "unknown_choice":
-        return f"{key}.name = {given['name']!r} is unknown; {suggest(str(given['name']), context['valid'])}"
+        return f"{key}.name = {given['name']!r} is unknown; {suggest(str(given['name']), _choosable(context))}"
     if kind == "unnamed_choice":
-        return f"{key}.name is missing; valid: {', '.join(context['valid'])}"
+        return f"{key}.name is missing; valid: {', '.join(_choosable(context))}"
     if kind == "missing":
         return f"{key} is missing"
     if kind == "literal_error":
@@ -42,6 +36,10 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
     if kind == "value_error":
         return f"{key + ': ' if key else ''}{context['error']}"
     return f"{key} = {given!r}: {_lower(problem['msg'])}"
+
+
+def _choosable(context: Mapping[str, Any]) -> list[str]:
+    return [name for name in context["valid"] if name not in ONLY_WINNOW_WRITES]
 
 
 def _walk(

@@ -6,9 +6,18 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from winnow.core import AnyEvent
-from winnow.experiment.run import AS_CONFIGURED, Inputs, OnEvent, OnStart, execute, refuse_other, stored_experiment
+from winnow.experiment.run import (
+    AS_CONFIGURED,
+    Inputs,
+    OnEvent,
+    OnStart,
+    Result,
+    execute,
+    refuse_other,
+    stored_experiment,
+)
 from winnow.experiment.schema import Experiment
-from winnow.runs import RunFolder, RunView, names
+from winnow.runs import RunFolder, names
 
 RUNS = Path("runs")
 
@@ -55,14 +64,16 @@ def run_in(
     inputs: Inputs = AS_CONFIGURED,
     on_start: OnStart = lambda prepared: None,
     on_event: OnEvent = lambda event: None,
-) -> RunView:
-    """Run in a folder. With `resume` a finished run is only read, an unfinished one continued, a missing one begun."""
+) -> Result | None:
+    """Run in a folder. With `resume` an unfinished run is continued and a missing one begun.
+
+    None says that the run was finished already: there is nothing to do but to read the folder.
+    """
     known = resume and holds_run(out)
     if known and is_finished(out, experiment.rounds):
         refuse_other(experiment, stored_experiment(out), out)
-    else:
-        execute(experiment, inputs=inputs, out=out, resume=known, on_start=on_start, on_event=on_event)
-    return RunFolder.open(out)
+        return None
+    return execute(experiment, inputs=inputs, out=out, resume=known, on_start=on_start, on_event=on_event)
 
 
 def earlier_events(out: Path) -> Iterator[AnyEvent]:

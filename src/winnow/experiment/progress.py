@@ -17,11 +17,11 @@ from winnow.core import AnyEvent, Assessed, Invited, RoundFinished
 from winnow.experiment.build import Prepared
 from winnow.experiment.schema import Experiment
 from winnow.runs import Point
+from winnow.runs.summary import JOULES_PER_WH
 from winnow.runs.track import Track
 
 REFRESH_PER_SECOND = 8
 SECONDS_BETWEEN_LINES = 5.0
-JOULES_PER_WH = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,10 @@ class Course:
             return None
         spent, done = time.monotonic() - self._began[0], self.round - self._began[1]
         return spent / done * (self.headline.rounds - self.round)
+
+    @property
+    def left(self) -> str:
+        return "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
 
     def figures(self) -> str:
         """Metric, best, device time, energy and how many were invited."""
@@ -132,12 +136,11 @@ class OnTerminal:
     def _render(self) -> RenderableType:
         course, rounds = self._course, self._course.headline.rounds
         line = Table.grid(padding=(0, 1))
-        left = course.seconds_left
         line.add_row(
             Text(course.headline.title, style="bold"),
             ProgressBar(total=rounds, completed=course.round, width=20),
             f"round {course.round}/{rounds}",
-            "" if left is None else f"{duration(left)} left",
+            course.left,
         )
         return Group(line, Text(course.figures(), style="cyan", no_wrap=True, overflow="ellipsis"))
 
@@ -161,7 +164,8 @@ class InLines:
         if isinstance(event, RoundFinished | Assessed) and time.monotonic() - self._last > SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             headline = self._course.headline
-            self._say(f"{headline.title}: round {event.round}/{headline.rounds} · {self._course.figures()}")
+            parts = f"round {event.round}/{headline.rounds}", self._course.left, self._course.figures()
+            self._say(f"{headline.title}: {' · '.join(filter(None, parts))}")
 
 
 class Progress:

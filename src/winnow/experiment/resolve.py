@@ -14,8 +14,8 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from winnow.core import Choice, ConfigError, Settings
-from winnow.experiment.explain import explain, suggest
+from winnow.core import Choice, ConfigError, Settings, suggest
+from winnow.experiment.explain import explain
 from winnow.experiment.schema import Experiment
 from winnow.learn.algorithm import Recipe
 

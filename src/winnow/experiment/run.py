@@ -16,7 +16,8 @@ from winnow.experiment.build import Facts, Prepared, prepare
 from winnow.experiment.resolve import check, to_toml
 from winnow.experiment.schema import Experiment
 from winnow.report import write_report
-from winnow.runs import RunFolder, RunLabel, RunView, Summary, points, result_record
+from winnow.runs import RunFolder, RunLabel, RunView, Summary, names, points, result_record
+from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.metrics import row_of
 
 CHECKPOINT_SECONDS = 2.0
@@ -100,10 +101,21 @@ def execute(
         torch.set_num_threads(threads)  # a notebook keeps its own
 
 
+def reread(out: Path, inputs: Inputs = AS_CONFIGURED) -> Result:
+    """The result of a finished run, with its best model; nothing is written."""
+    threads, view = torch.get_num_threads(), RunFolder.open(out)
+    snapshot = load_checkpoint(out / names.CHECKPOINT).snapshot
+    try:
+        with _prepare(stored_experiment(out), inputs, snapshot, view.label.inputs) as prepared:
+            return _result(prepared, view)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def stored_experiment(path: Path) -> Experiment:
     """The experiment that a run folder holds."""
     view = RunFolder.open(path)
-    return check(view.config, str(path / "config.toml"))
+    return check(view.config, str(path / names.CONFIG))
 
 
 def _label(prepared: Prepared) -> RunLabel:
@@ -137,19 +149,19 @@ def _prepare(
 
 
 def _begun(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStart, on_event: OnEvent) -> Result:
-    prepared = _prepare(experiment, inputs)
-    config, conditions = to_toml(prepared.experiment), condition_record(prepared.conditions)
-    with RunFolder.create(out, config, conditions, _label(prepared)) as folder:
-        return _in_folder(prepared, folder, on_start, on_event)
+    with _prepare(experiment, inputs) as prepared:
+        config, conditions = to_toml(prepared.experiment), condition_record(prepared.conditions)
+        with RunFolder.create(out, config, conditions, _label(prepared)) as folder:
+            return _in_folder(prepared, folder, on_start, on_event)
 
 
 def _in_memory(experiment: Experiment, inputs: Inputs, on_start: OnStart, on_event: OnEvent) -> Result:
-    prepared = _prepare(experiment, inputs)
-    on_start(prepared)
     events: list[AnyEvent] = []
-    for event in prepared.training.run(prepared.federation):
-        events.append(event)
-        on_event(event)
+    with _prepare(experiment, inputs) as prepared:
+        on_start(prepared)
+        for event in prepared.training.run(prepared.federation):
+            events.append(event)
+            on_event(event)
     view = RunView(
         label=_label(prepared),
         log=events,
@@ -166,10 +178,10 @@ def _resumed(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStar
     folder, snapshot = RunFolder.resume(out)
     with folder:
         longer = stored.model_copy(update={"rounds": experiment.rounds})
-        prepared = _prepare(longer, inputs, snapshot, begun_with)
-        if longer.rounds > stored.rounds:
-            folder.extend(to_toml(longer))
-        return _in_folder(prepared, folder, on_start, on_event)
+        with _prepare(longer, inputs, snapshot, begun_with) as prepared:
+            if longer.rounds > stored.rounds:
+                folder.extend(to_toml(longer))
+            return _in_folder(prepared, folder, on_start, on_event)
 
 
 def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
@@ -198,7 +210,7 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
     _save(prepared, folder)
     view = folder.view()
     result = _result(prepared, view)
-    write_report(folder.path / "report.html", [view])
+    write_report(folder.path / names.REPORT, [view])
     folder.finish(
         result_record(
             result.summary,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import nn
 
 from winnow.core import ModelError, Settings
@@ -21,9 +21,19 @@ from winnow.learn.server import Replace, ServerStep
 class EngineSettings(Settings):
     """How the simulation computes; results do not depend on it beyond the last bits."""
 
-    execution: Literal["auto", "stacked", "vmap", "loop"] = "auto"
+    execution: Literal["auto", "native", "stacked", "vmap", "loop"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(default=1, ge=1, le=1024)
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    workers: Annotated[int, Field(ge=0, le=1024)] | Literal["ray"] = 0
+    chunk: int | None = Field(default=None, ge=1)
+    ray_address: str | None = None
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _processes_or_ray(cls, workers: object) -> object:
+        if isinstance(workers, str) and workers != "ray":
+            raise ValueError(f"{workers!r} is unknown; write a number of processes (0: none besides this) or 'ray'")
+        return workers
 
 
 class GivenModel(ModelSettings):

@@ -3,6 +3,7 @@
 Evaluation and profiling share the pass: the reference profile of a version costs nothing beyond its evaluation.
 """
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Self
@@ -13,10 +14,13 @@ from torch import Tensor, nn
 from winnow.core import ModelError
 from winnow.learn.metrics import Score
 from winnow.learn.profile import Moments, Profile, fuse
-from winnow.learn.stack import Loss, ModelState, model_state
+from winnow.learn.stack import Execution, Loss, ModelState, model_state
 
 BATCH_VALUES = 200_000
 """Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
+
+COMPILED_ROWS = 8192
+"""Samples that compiled code is given at a time: enough for all cores, and their outputs take little memory."""
 
 
 def batch_size(x: Tensor) -> int:
@@ -36,9 +40,10 @@ class Examined:
 class Examiner:
     """A model in evaluation mode, ready to look at data through any of its versions."""
 
-    def __init__(self, module: nn.Module, loss: Loss, layer: str | None) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, layer: str | None, execution: Execution | None = None) -> None:
         self._module = deepcopy(module).eval()
         self._loss = loss
+        self._look = execution.look(layer) if execution is not None else None
         self._layer = self._module.get_submodule(layer) if layer is not None else None
 
     def profile_bytes(self, x: Tensor) -> int:
@@ -51,16 +56,13 @@ class Examiner:
     @torch.no_grad()
     def examine(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> Examined:
         """Score and profile one data set."""
-        self._module.load_state_dict(state)
-        moments, size = Moments(1), batch_size(x)
+        moments = Moments(1)
         total, loss = torch.zeros((), device=x.device), torch.zeros((), device=x.device)
-        for batch_x, batch_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            with _Watch(self._layer, samples=len(batch_x)) as watch:
-                outputs = self._module(batch_x)
-            total += score(outputs, batch_y).sum()
-            loss += self._loss(outputs, batch_y).sum()
+        for place, outputs, seen in self._passes(state, x, None, to_end=True):
+            total += score(outputs, y[place]).sum()
+            loss += self._loss(outputs, y[place]).sum()
             if self._layer is not None:
-                moments.add(watch.seen(), torch.zeros(len(batch_x), dtype=torch.int64))
+                moments.add(seen, torch.zeros(len(seen), dtype=torch.int64))
         profile = moments.profiles()[0] if self._layer is not None else None
         return Examined(score=float(total) / len(y), loss=float(loss) / len(y), profile=profile)
 
@@ -70,13 +72,31 @@ class Examiner:
 
         A pass ends at the profiled layer: what comes after it is not needed.
         """
-        self._module.load_state_dict(state)
-        moments, size = Moments(owners), batch_size(x)
-        for batch, group in zip(torch.split(rows, size), torch.split(owner, size), strict=True):
-            with _Watch(self._layer, samples=len(batch), and_stop=True) as watch:
-                self._module(x[batch.to(x.device)])
-            moments.add(watch.seen(), group)
+        moments = Moments(owners)
+        for place, _, seen in self._passes(state, x, rows, to_end=False):
+            moments.add(seen, owner[place])
         return moments.profiles()
+
+    def _passes(
+        self, state: ModelState, x: Tensor, rows: Tensor | None, *, to_end: bool
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """For one batch of rows after another (all of x if none are given): which, outputs, and the layer's outputs."""
+        size = batch_size(x) if self._look is None else COMPILED_ROWS
+        places = [slice(first, first + size) for first in range(0, len(x) if rows is None else len(rows), size)]
+        if self._look is not None:
+            chosen = torch.arange(len(x)) if rows is None else rows
+            yield from ((place, *self._look(state, x, chosen[place], to_end)) for place in places)
+            return
+        self._module.load_state_dict(state)
+        for place in places:
+            batch = x[place] if rows is None else x[rows[place].to(x.device)]
+            yield place, *self._plain_pass(batch, to_end=to_end)
+
+    def _plain_pass(self, x: Tensor, *, to_end: bool) -> tuple[Tensor, Tensor]:
+        outputs = x.new_empty(0)
+        with _Watch(self._layer, samples=len(x), and_stop=not to_end) as watch:
+            outputs = self._module(x)
+        return outputs, x.new_empty(0) if self._layer is None else watch.seen()
 
 
 class _Reached(BaseException):  # no error; and no `except Exception` of a user's may catch it

@@ -7,7 +7,7 @@ import importlib.util
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -17,6 +17,8 @@ from winnow.core import Choice, ModelError, derive
 from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, TinyConvolutional
 
 Shape = tuple[int, ...]
+Width = Annotated[int, Field(ge=1, le=65_536)]
+"""Units or channels of a layer."""
 
 
 class ModelSettings(Choice):
@@ -40,7 +42,7 @@ class Mlp(ModelSettings):
     """Dense layers with an activation between them."""
 
     name: Literal["mlp"] = "mlp"
-    hidden: tuple[int, ...] = Field((64, 32), min_length=1)
+    hidden: tuple[Width, ...] = Field((64, 32), min_length=1)
     activation: Literal["relu", "tanh"] = "relu"
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
@@ -57,8 +59,8 @@ class Cnn(ModelSettings):
     """Two small convolutions and a dense layer, for images as small as 8 × 8."""
 
     name: Literal["cnn"] = "cnn"
-    channels: tuple[int, int] = (8, 16)
-    hidden: int = Field(32, ge=1)
+    channels: tuple[Width, Width] = (8, 16)
+    hidden: Width = 32
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
         return TinyConvolutional(_image(self.name, sample_shape, smallest=4), self.channels, self.hidden, outputs)
@@ -103,8 +105,8 @@ class Lstm(ModelSettings):
     """An LSTM whose last hidden state is read out; over features [t, f], or token identifiers [t] of a vocabulary."""
 
     name: Literal["lstm"] = "lstm"
-    hidden: int = Field(64, ge=1)
-    layers: int = Field(1, ge=1)
+    hidden: Width = 64
+    layers: int = Field(1, ge=1, le=64)
     vocabulary: int | None = Field(None, ge=1)
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Invited, Refused, Scored
+from winnow.core import Invited, Refused, RunError, Scored
 from winnow.runs import Point, RunLabel, RunView, Summary, points, summarise
 
 EVERYONE = "all clients"
@@ -59,20 +58,22 @@ def trace(view: RunView) -> Trace:
         label=view.label,
         summary=summarise(events, metric=view.label.metric, target=view.label.target),
         points=tuple(points(events)),
-        participation=_participation(view.conditions, invited, clients=scores.values.shape[1] if scores else 0),
+        participation=_participation(view, invited, clients=scores.values.shape[1] if scores else 0),
         scores=scores,
         refusals=dict(refusals.most_common()),
         config_text=view.config_text,
     )
 
 
-def _participation(conditions: Mapping[str, Any], invited: list[Invited], clients: int) -> Participation:
+def _participation(view: RunView, invited: list[Invited], clients: int) -> Participation:
     """Count invitations. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
-    if conditions:
-        labels, of_client = tuple(conditions["labels"]), np.asarray(conditions["of_client"], np.int64)
+    heard_of = max([clients, *(int(event.clients.max()) + 1 for event in invited if len(event.clients))])
+    if view.conditions:
+        labels, of_client = tuple(view.conditions["labels"]), np.asarray(view.conditions["of_client"], np.int64)
     else:
-        heard_of = [int(event.clients.max()) + 1 for event in invited if len(event.clients)]
-        labels, of_client = (EVERYONE,), np.zeros(max([clients, *heard_of]), np.int64)
+        labels, of_client = (EVERYONE,), np.zeros(heard_of, np.int64)
+    if heard_of > len(of_client):
+        raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
     invitations = np.zeros(len(of_client), np.int64)
     for event in invited:
         np.add.at(invitations, event.clients, event.counts)

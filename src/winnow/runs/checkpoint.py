@@ -16,6 +16,8 @@ from winnow.core import Arrays, RunError, Snapshot
 from winnow.runs.codec import plain
 from winnow.runs.files import write_atomically
 
+SCHEMA = 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -35,7 +37,7 @@ def save_arrays(path: Path, arrays: Arrays, header: Mapping[str, str]) -> None:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     snapshot = checkpoint.snapshot
     state = {
-        "schema": 1,
+        "schema": SCHEMA,
         "round": checkpoint.round,
         "events_bytes": checkpoint.events_bytes,
         "wall_seconds": checkpoint.wall_seconds,
@@ -50,6 +52,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in this file, or a RunError if a single bit of it is not as written."""
     state, tensors = _load(path)
+    if state.get("schema") != SCHEMA:
+        raise RunError(f"{path} has schema {state.get('schema')}, this version of Winnow reads {SCHEMA}")
     as_numpy = set(state["numpy"])
     arrays = {name: tensor.numpy() if name in as_numpy else tensor for name, tensor in tensors.items()}
     return Checkpoint(

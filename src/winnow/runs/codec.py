@@ -67,12 +67,25 @@ _REVIVE: dict[str, Callable[[Any], Any]] = {
 
 
 class EventLog:
-    """The events of a file, as often as wanted. A last line that is still being written is left for next time."""
+    """The events of a file, as often as wanted. A last line that is still being written is left for next time.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    The log of a finished run has at least the `rounds` of its result, or something has been taken from it.
+    """
+
+    def __init__(self, path: Path, rounds: int = 0) -> None:
+        self._path, self._rounds = path, rounds
 
     def __iter__(self) -> Iterator[AnyEvent]:
+        finished = 0
+        for event in self._written():
+            finished += isinstance(event, RoundFinished)
+            yield event
+        if finished < self._rounds:
+            raise RunError(
+                f"{self._path} holds {finished} of the run's {self._rounds} rounds; the run is damaged, make it again"
+            )
+
+    def _written(self) -> Iterator[AnyEvent]:
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 from winnow.core import RunError
 
 SCHEMA = 1
@@ -31,6 +33,6 @@ class RunLabel:
             schema = record.pop("schema")
             if schema != SCHEMA:
                 raise RunError(f"{path} has schema {schema}, this version of Winnow reads {SCHEMA}")
-            return cls(**record)
-        except (AttributeError, KeyError, TypeError, ValueError):
+            return msgspec.convert(record, cls)
+        except (AttributeError, KeyError, ValueError):
             raise RunError(f"{path} is damaged; choose another --out") from None

@@ -1,4 +1,4 @@
-"""The files of a run folder; docs/run-folder.md describes them."""
+"""The files of a run folder, which docs/run-folder.md describes, and of a comparison."""
 
 LABEL = "run.json"
 CONFIG = "config.toml"
@@ -9,6 +9,7 @@ CHECKPOINT = "checkpoint.safetensors"
 RESULT = "result.json"
 REPORT = "report.html"
 LOCK = "lock"
+COMPARISON = "compare.json"
 
 
 def model_file(name: str) -> str:

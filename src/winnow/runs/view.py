@@ -1,11 +1,12 @@
 """A run as its readers see it: reports, tables and `winnow show`. It may live in a folder or in memory alone."""
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from winnow.core import AnyEvent, RunError
 from winnow.runs import names
@@ -14,6 +15,27 @@ from winnow.runs.codec import EventLog
 from winnow.runs.files import one_line_errors
 from winnow.runs.label import RunLabel
 from winnow.runs.summary import Summary, summarise
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Conditions:
+    """What conditions.json must hold."""
+
+    labels: list[str]
+    of_client: list[int]
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= condition < len(self.labels) for condition in self.of_client):
+            raise ValueError("a client's condition has no label")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rounds:
+    """What result.json must hold for the log to be checked against it."""
+
+    rounds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +55,13 @@ class RunView:
         if not (path / names.LABEL).is_file():
             raise RunError(f"{path} holds no run: there is no {names.LABEL} in it")
         with one_line_errors(path):
+            finished = (path / names.RESULT).exists()
             return cls(
                 label=RunLabel.read(path / names.LABEL),
-                log=EventLog(path / names.EVENTS),
+                log=EventLog(path / names.EVENTS, _json(path / names.RESULT, _Rounds).rounds if finished else 0),
                 config_text=(path / names.CONFIG).read_text(encoding="utf-8", errors="replace"),
-                conditions=_json(path / names.CONDITIONS),
-                result=_json(path / names.RESULT) if (path / names.RESULT).exists() else None,
+                conditions=vars(_json(path / names.CONDITIONS, _Conditions)),
+                result=_json(path / names.RESULT, dict[str, Any]) if finished else None,
                 path=path,
             )
 
@@ -63,11 +86,8 @@ class RunView:
         return load_checkpoint(self.path / names.CHECKPOINT).round
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, content: type[Content]) -> Content:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise RunError(f"{path} is damaged: it holds no JSON object")
-    return record
+        return msgspec.json.decode(path.read_bytes(), type=content)
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from None

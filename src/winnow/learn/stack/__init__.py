@@ -4,6 +4,7 @@ from winnow.learn.stack.choose import Force, choose_execution
 from winnow.learn.stack.data import TensorData, as_tensor
 from winnow.learn.stack.execution import Execution
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
+from winnow.learn.stack.pace import Pace
 from winnow.learn.stack.state import ModelState, model_state, repeat_state
 from winnow.learn.stack.train import Trained, train
 
@@ -13,6 +14,7 @@ __all__ = [
     "Force",
     "Loss",
     "ModelState",
+    "Pace",
     "TensorData",
     "Trained",
     "as_loss",

@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn import functional
+from torch import Tensor, nn
 
 from winnow.learn.stack.execution import Batch
+from winnow.learn.stack.line import Piece
 from winnow.learn.stack.losses import Loss
 
 
@@ -80,10 +80,10 @@ def _sigmoid() -> _Activation:
     return _Activation(torch.sigmoid_, torch.ops.aten.sigmoid_backward.default)
 
 
-_ACTIVATIONS: dict[object, Callable[[], _Activation]] = {
-    **dict.fromkeys((nn.ReLU, torch.relu, functional.relu, "relu"), _relu),
-    **dict.fromkeys((nn.Tanh, torch.tanh, functional.tanh, "tanh"), _tanh),
-    **dict.fromkeys((nn.Sigmoid, torch.sigmoid, functional.sigmoid, "sigmoid"), _sigmoid),
+_ACTIVATIONS: dict[type[nn.Module], Callable[[], _Activation]] = {
+    nn.ReLU: _relu,
+    nn.Tanh: _tanh,
+    nn.Sigmoid: _sigmoid,
 }
 
 
@@ -113,34 +113,24 @@ class Chain:
         return [gradients[name] for name in self.order], losses.view(weight.shape)
 
 
-def find_chain(module: nn.Module, order: tuple[str, ...], loss: Loss) -> Chain | None:
-    """The chain that a model is, or None: dense layers, each used once, with activations between them."""
-    if any(type(part) is not nn.Linear for part in module.modules() if list(part.parameters(recurse=False))):
-        return None
-    try:
-        nodes = list(fx.symbolic_trace(module).graph.nodes)
-    except Exception:  # a model that cannot be traced may fail in any way, and is not a chain
-        return None
-    in_line = all(after.all_input_nodes == [before] for before, after in pairwise(nodes))
-    steps = [_links(module, node) for node in nodes[1:-1]]
-    if not in_line or None in steps:
-        return None
-    links = [link for step in steps for link in step or ()]
-    dense = [link for link in links if isinstance(link, _Dense)]
-    used = sorted(name for link in dense for name in link.names if name)
-    overwritten = all(isinstance(before, _Dense) for before, after in pairwise(links) if isinstance(after, _Activation))
-    fits = overwritten and isinstance(next(iter(links), None), _Dense) and used == sorted(order)
-    return Chain(links, order, loss) if fits else None
+def find_chain(line: list[Piece] | None, order: tuple[str, ...], loss: Loss) -> Chain | None:
+    """The chain that a line of layers is, or None: dense layers, each used once, with activations between them."""
+    links = [_link(piece) for piece in line or () if not _flattens(piece.layer)]
+    known = [link for link in links if link is not None]
+    used = sorted(name for link in known if isinstance(link, _Dense) for name in link.names if name)
+    overwritten = all(isinstance(before, _Dense) for before, after in pairwise(known) if isinstance(after, _Activation))
+    fits = len(known) == len(links) and overwritten and used == sorted(order)
+    return Chain(known, order, loss) if fits and isinstance(next(iter(known), None), _Dense) else None
 
 
-def _links(module: nn.Module, node: fx.Node) -> tuple[Link, ...] | None:
-    """What a node does, as no link (nothing to do) or one; None if it is not known here."""
-    layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-    kind = node.target if layer is None else type(layer)
+def _link(piece: Piece) -> Link | None:
+    """What a layer does; None if it is not known here."""
+    layer, kind = piece.layer, type(piece.layer)
     if isinstance(layer, nn.Linear) and kind is nn.Linear:
-        return (_Dense(f"{node.target}.weight", None if layer.bias is None else f"{node.target}.bias"),)
-    if kind in _ACTIVATIONS:
-        return (_ACTIVATIONS[kind](),)
-    flattens = isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)
-    flattens = flattens or (kind in (torch.flatten, "flatten") and node.args[1:] == (1,) and not node.kwargs)
-    return () if flattens or isinstance(layer, nn.Identity) else None
+        prefix = f"{piece.path}." if piece.path else ""
+        return _Dense(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias")
+    return _ACTIVATIONS[kind]() if kind in _ACTIVATIONS else None
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)

@@ -4,7 +4,9 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from winnow.learn.stack.data import Indices
+from winnow.learn.local import LocalUpdate
+from winnow.learn.stack.data import Indices, TensorData
+from winnow.learn.stack.plan import Plan
 from winnow.learn.stack.state import Layout, ModelState
 
 
@@ -29,12 +31,23 @@ class Cohort(Protocol):
         ...
 
 
+class Look(Protocol):
+    """Forward passes through one model, in evaluation mode."""
+
+    def __call__(self, state: ModelState, x: Tensor, rows: Tensor, to_end: bool) -> tuple[Tensor, Tensor]:
+        """Outputs for rows of x and, on the way, the watched layer's fused outputs [n, q].
+
+        What is not asked for is empty: outputs of a pass that need not go on to the end, or nothing watched.
+        """
+        ...
+
+
 class Execution(Protocol):
     """A model and a loss, with one way of computing K clients' steps."""
 
     @property
     def name(self) -> str:
-        """stacked, vmap or loop."""
+        """native, stacked, vmap or loop."""
         ...
 
     @property
@@ -50,11 +63,24 @@ class Execution(Protocol):
     @property
     def layout(self) -> Layout: ...
 
+    def run_plan(
+        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+    ) -> tuple[ModelState, Tensor] | None:
+        """A whole round in one go: the plan's clients' states and the losses [S, K, B]; a state has no second names.
+
+        None where it has to be taken step by step, through `cohort`.
+        """
+        ...
+
     def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
         """Bind stacked tensors, in the layout's order, until the execution is used for something else.
 
         Changes made to them in place are seen by the next step.
         """
+        ...
+
+    def look(self, layer: str | None) -> Look | None:
+        """Forward passes that are faster than the plain model's, if there are any; they may watch a layer."""
         ...
 
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:

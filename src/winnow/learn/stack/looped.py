@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from winnow.learn.stack.execution import Batch, Cohort
+from winnow.learn.local import LocalUpdate
+from winnow.learn.stack.data import TensorData
+from winnow.learn.stack.execution import Batch, Cohort, Look
 from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.plan import Plan
 from winnow.learn.stack.state import Layout, ModelState
 
 
@@ -22,6 +25,11 @@ class LoopedExecution:
         self.notice = notice
         self.layout = Layout.of(self.module)
         self.places = {name: _Place.of(self.module, name) for name in self.layout.names}
+
+    def run_plan(
+        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+    ) -> tuple[ModelState, Tensor] | None:
+        return None
 
     def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
         self.module.train()
@@ -38,6 +46,9 @@ class LoopedExecution:
             current = self.places[name].tensor
             if current.data_ptr() != tensor.data_ptr():
                 tensor.copy_(current)
+
+    def look(self, layer: str | None) -> Look | None:
+        return None
 
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:

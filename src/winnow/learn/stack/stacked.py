@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor, nn
 
+from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.chain import Chain
-from winnow.learn.stack.execution import Batch, Cohort
+from winnow.learn.stack.data import TensorData
+from winnow.learn.stack.execution import Batch, Cohort, Look
 from winnow.learn.stack.graphed import GraphedRounds
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.plan import Plan
 from winnow.learn.stack.state import Layout, ModelState, apart
 from winnow.learn.stack.twins import Fold, Twin, stacked_twin
 
@@ -27,7 +30,18 @@ class StackedExecution:
         self._plain = LoopedExecution(module, loss)
         self.module = self._plain.module
         self._places = _places(self.twin, self.layout.names)
-        self.graphs: GraphedRounds | None = None
+        self._graphs: GraphedRounds | None = None
+
+    @torch.no_grad()
+    def run_plan(
+        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+    ) -> tuple[ModelState, Tensor] | None:
+        """On a CUDA device, by graphs that are kept for the rounds to come."""
+        if not data.x.is_cuda:
+            return None
+        if self._graphs is None or not self._graphs.fits(local, plan):
+            self._graphs = GraphedRounds(self, data, local, start, plan)
+        return self._graphs.states, self._graphs.run(start, plan, rate)
 
     def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
         if self.chain is not None:
@@ -37,6 +51,9 @@ class StackedExecution:
         leaves = [tensor.detach().requires_grad_() for tensor in trained]
         self._bind(self.layout.join(leaves, carried))
         return _StackedCohort(self, leaves)
+
+    def look(self, layer: str | None) -> Look | None:
+        return None
 
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:

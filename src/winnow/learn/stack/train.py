@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from winnow.core import derive
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
 from winnow.learn.stack.execution import Batch, Execution, smallest_batch
-from winnow.learn.stack.graphed import GraphedRounds
 from winnow.learn.stack.plan import Plan, plan_batches
-from winnow.learn.stack.stacked import StackedExecution
 from winnow.learn.stack.state import ModelState, repeat_state, take_clients
 
 
@@ -47,11 +46,8 @@ def train(
     smallest = smallest_batch(execution.module)
     plan = plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest)
     with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist()), data.x.device):
-        if data.x.is_cuda and isinstance(execution, StackedExecution):
-            states, losses = _replayed(execution, start, local, data, plan, rate=local.rate(round))
-        else:
-            states = repeat_state(start, len(clients))
-            losses = _run(execution, states, local, data, plan, rate=local.rate(round))
+        done = execution.run_plan(start, local, data, plan, rate=local.rate(round))
+        states, losses = done or _step_by_step(execution, start, local, data, plan, rate=local.rate(round))
     back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
     layout = execution.layout
     trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
@@ -59,10 +55,11 @@ def train(
 
 
 @torch.no_grad()
-def _run(
-    execution: Execution, states: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
-) -> Tensor:
-    """Bring the states up to date in place; the losses of all samples [S, K, B] are returned."""
+def _step_by_step(
+    execution: Execution, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+) -> tuple[ModelState, Tensor]:
+    """The clients' states after all steps, and the losses of all samples [S, K, B]."""
+    states = repeat_state(start, len(plan.order))
     trained = [states[name] for name in execution.layout.trained]
     carried = [states[name] for name in execution.layout.carried]
     groups = [trained, carried, *local.slots(trained)]
@@ -83,24 +80,16 @@ def _run(
             gradients, found = cohort.gradients(Batch(x, y, weight, plan.sizes[step, :active], bool(is_full)))
             kept.copy_(found)
             local.step(parameters, gradients, slots, number=step + 1, rate=rate)
-    return losses
-
-
-@torch.no_grad()
-def _replayed(
-    execution: StackedExecution, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
-) -> tuple[ModelState, Tensor]:
-    """The same on a CUDA device, by graphs that are kept for the rounds to come."""
-    graphs = execution.graphs
-    if graphs is None or not graphs.fits(local, plan):
-        graphs = execution.graphs = GraphedRounds(execution, data, local, start, plan)
-    return graphs.states, graphs.run(start, plan, rate)
+    return states, losses
 
 
 def _mean_loss(losses: Tensor, plan: Plan) -> Tensor:
+    """Added up one after another, so that the padding which others in the cohort bring changes nothing."""
     inside = np.arange(plan.rows.shape[2]) < plan.sizes[:, :, None]
     counted = torch.from_numpy(inside & plan.reported[:, :, None]).to(losses.device)
-    return torch.where(counted, losses, 0).sum((0, 2)) / counted.sum((0, 2))
+    own = torch.where(counted, losses, 0).transpose(0, 1).flatten(1).double()
+    total = functional.pad(own, (1, 0)).cumsum(1)[:, -1]
+    return (total / counted.sum((0, 2))).to(losses.dtype)
 
 
 @contextmanager

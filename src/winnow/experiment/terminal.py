@@ -1,0 +1,16 @@
+"""Tables as a terminal shows them."""
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> Table:
+    """A plain table; all columns but the first are numbers, unless told otherwise."""
+    result = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, header_style="bold")
+    for index, title in enumerate(header):
+        result.add_column(title, justify="right" if numbers and index else "left")
+    for row in rows:
+        result.add_row(*row)
+    return result

@@ -1,0 +1,103 @@
+"""Compiling the kernels for this machine, once; the result is kept in the user's cache folder.
+
+What is loaded runs with the user's rights, so it must be the user's own: a folder or file that somebody else owns or
+can write to is not used.
+"""
+
+import ctypes
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from winnow.learn.stack.cache import cache_folder, digest, processor
+
+SOURCE = Path(__file__).parent / "source"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread")
+SWITCH = "WINNOW_NATIVE"
+
+
+class UnavailableError(Exception):
+    """Why there is no compiled code here, in one line."""
+
+
+def switched_off() -> bool:
+    return os.environ.get(SWITCH) == "0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    functions: ctypes.CDLL
+    just_now: bool
+
+
+@cache
+def load() -> Compiled:
+    """The compiled kernels, built first if this machine has not built them yet."""
+    if switched_off():
+        raise UnavailableError(f"switched off by {SWITCH}=0")
+    folder = _own_folder()
+    library = folder / f"{_fingerprint()}.so"
+    known = library.exists()
+    if not known:
+        _compile(library)
+    _refuse_foreign(library)
+    try:
+        return Compiled(functions=ctypes.CDLL(str(library)), just_now=not known)
+    except OSError as error:
+        raise UnavailableError(f"{library} cannot be loaded ({error})") from error
+
+
+def _fingerprint() -> str:
+    """Of everything that the compiled code depends on."""
+    sources = [part for path in sorted(SOURCE.iterdir()) for part in (path.name, path.read_bytes())]
+    return digest(" ".join((*FLAGS, _target())), processor(), *sources)
+
+
+def _target() -> str:
+    """GCC and Clang name 'this processor' differently from one architecture to another."""
+    return "-march=native" if platform.machine() in ("x86_64", "AMD64", "i686") else "-mcpu=native"
+
+
+def _own_folder() -> Path:
+    if not hasattr(os, "getuid"):
+        raise UnavailableError("it needs Linux or macOS")
+    folder = cache_folder("native")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(f"{folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME") from error
+    _refuse_foreign(folder)
+    return folder
+
+
+def _refuse_foreign(path: Path) -> None:
+    found = path.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
+        raise UnavailableError(f"others can write to {path}; remove it, or set XDG_CACHE_HOME to a folder of your own")
+
+
+def _compile(library: Path) -> None:
+    """Into a file of this process's own, then moved in one go: several processes may start at once."""
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise UnavailableError("there is no C++ compiler; install g++ or clang++")
+    handle, name = tempfile.mkstemp(suffix=".part", dir=library.parent)
+    os.close(handle)
+    command = [compiler, *FLAGS, _target(), str(SOURCE / "native.cpp"), "-o", name]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  # our own source
+        Path(name).chmod(0o700)
+        Path(name).replace(library)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", "") or str(error)
+        errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()[:1]
+        raise UnavailableError(f"{compiler} failed: {errors[0] if errors else 'no reason given'}") from error
+    finally:
+        Path(name).unlink(missing_ok=True)

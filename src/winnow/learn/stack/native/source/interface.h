@@ -1,0 +1,57 @@
+// What crosses the border to Python, where library.py has the same structures.
+#pragma once
+
+#include <cstdint>
+
+namespace winnow {
+
+enum LayerKind : std::int64_t { DENSE, CONVOLUTION, RELU, TANH, SIGMOID, MAX_POOL, MEAN_POOL, FLATTEN };
+enum LossKind : std::int64_t { SQUARED_ERROR, CROSS_ENTROPY };
+enum OptimiserKind : std::int64_t { GRADIENT, SGD, ADAM };
+
+struct LayerSpec {
+    std::int64_t kind;
+    std::int64_t outputs;  // of a dense layer or a convolution
+    std::int64_t rows, cols, row_stride, col_stride, row_padding, col_padding;  // of a window
+    std::int64_t weight, bias;  // where they begin among the parameters; no bias: -1
+};
+
+struct ModelSpec {
+    const LayerSpec* layers;
+    std::int64_t count;
+    std::int64_t channels, rows, cols;  // of a sample
+    std::int64_t parameters;
+    std::int64_t loss;
+};
+
+struct OptimiserSpec {
+    std::int64_t kind;  // GRADIENT leaves the last gradient in the place of the parameters
+    double rate, momentum, nesterov, weight_decay, beta1, beta2, epsilon;
+};
+
+struct RoundSpec {
+    const void* x;  // [N, sample]
+    const void* y;  // [N, outputs], or [N] classes of 64 bits
+    const std::int64_t* batches;  // [S, K, B] rows of x and y
+    const std::int64_t* sizes;  // [S, K] samples in each batch; a client ends at its first 0
+    std::int64_t steps, clients, width;
+    std::int64_t batch_size;  // what was asked for: it decides how sums are split, the cohort must not
+    std::int64_t threads;
+    const void* start;  // [K, P], or [P] for all
+    std::int64_t start_step;  // from one client's start to the next: P or 0
+    void* result;  // [K, P]
+    void* losses;  // [S, K, B]
+};
+
+struct LookSpec {
+    const void* parameters;  // [P]
+    const void* x;  // [N, sample]
+    const std::int64_t* rows;  // [n] of x
+    std::int64_t count;
+    std::int64_t threads;
+    std::int64_t watched;  // a layer whose output is kept, summed over each channel's image; -1: none
+    void* seen;  // [n, channels]
+    void* outputs;  // [n, outputs]; null: not needed
+};
+
+}  // namespace winnow

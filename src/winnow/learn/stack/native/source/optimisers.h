@@ -1,0 +1,62 @@
+// Updates of all parameters of one client, as torch.optim.SGD and torch.optim.Adam make them.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "interface.h"
+
+namespace winnow {
+
+template <class T>
+class Optimiser {
+  public:
+    Optimiser(const OptimiserSpec& spec, std::size_t parameters) : spec_(spec) {
+        if (spec.kind == ADAM || spec.momentum != 0) first_.assign(parameters, T(0));
+        if (spec.kind == ADAM) second_.assign(parameters, T(0));
+    }
+
+    // Steps are numbered from 1.
+    void step(T* parameters, const T* gradients, std::size_t count, std::int64_t number) {
+        if (spec_.kind == GRADIENT) std::copy(gradients, gradients + count, parameters);
+        if (spec_.kind == SGD && first_.empty()) descend(parameters, gradients, count);
+        if (spec_.kind == SGD && !first_.empty()) descend_with_momentum(parameters, gradients, count);
+        if (spec_.kind == ADAM) adam(parameters, gradients, count, number);
+    }
+
+  private:
+    void descend(T* __restrict p, const T* __restrict g, std::size_t count) {
+        const T rate = T(spec_.rate), decay = T(spec_.weight_decay);
+        for (std::size_t i = 0; i < count; i++) p[i] -= rate * (g[i] + decay * p[i]);
+    }
+
+    void descend_with_momentum(T* __restrict p, const T* __restrict g, std::size_t count) {
+        const T rate = T(spec_.rate), decay = T(spec_.weight_decay), momentum = T(spec_.momentum);
+        const T ahead = spec_.nesterov != 0 ? momentum : T(1), now = spec_.nesterov != 0 ? T(1) : T(0);
+        T* __restrict velocity = first_.data();
+        for (std::size_t i = 0; i < count; i++) {
+            const T gradient = g[i] + decay * p[i];
+            velocity[i] = momentum * velocity[i] + gradient;
+            p[i] -= rate * (now * gradient + ahead * velocity[i]);
+        }
+    }
+
+    void adam(T* __restrict p, const T* __restrict g, std::size_t count, std::int64_t number) {
+        const T beta1 = T(spec_.beta1), beta2 = T(spec_.beta2), decay = T(spec_.weight_decay);
+        const T epsilon = T(spec_.epsilon);
+        const T rate = T(spec_.rate / (1 - std::pow(spec_.beta1, double(number))));
+        const T unbias = T(1 / std::sqrt(1 - std::pow(spec_.beta2, double(number))));
+        T *__restrict mean = first_.data(), *__restrict square = second_.data();
+        for (std::size_t i = 0; i < count; i++) {
+            const T gradient = g[i] + decay * p[i];
+            mean[i] = beta1 * mean[i] + (1 - beta1) * gradient;
+            square[i] = beta2 * square[i] + (1 - beta2) * gradient * gradient;
+            p[i] -= rate * mean[i] / (std::sqrt(square[i]) * unbias + epsilon);
+        }
+    }
+
+    OptimiserSpec spec_;
+    std::vector<T> first_, second_;
+};
+
+}  // namespace winnow

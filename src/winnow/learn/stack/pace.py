@@ -1,0 +1,80 @@
+"""Which of two ways of training is faster on this machine: measured for a few steps, and remembered.
+
+Whether stacking pays depends on the model: grouped convolutions may take longer than one convolution a client. What was
+found is kept in the user's cache folder, so that the next run of the same kind on the same machine takes the same way.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.learn.stack.cache import cache_folder, digest, processor
+from winnow.learn.stack.execution import Batch, Execution
+from winnow.learn.stack.state import model_state, repeat_state
+
+CLIENTS = 4
+"""Enough to show which way is faster, and few enough for a large model. Batches must have their real size."""
+LONG_STEP = 0.5
+"""A step that takes so many seconds is measured once."""
+CLEARLY = 1.1
+"""The second way must be faster by this factor: a close race should have the same winner every time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What to measure: steps of a few clients with batches of this size."""
+
+    clock: Callable[[], float]
+    batch_size: int
+
+    def ratio(self, first: Execution, second: Execution, x: Tensor, y: Tensor) -> float:
+        """How many times as long a step takes by the first way as by the second, now or when it was last measured."""
+        kept = cache_folder("pace") / self._key(first, second, x)
+        with contextlib.suppress(OSError, ValueError):
+            return float(kept.read_text())
+        found = self._seconds(first, x, y) / self._seconds(second, x, y)
+        with contextlib.suppress(OSError):  # a cache that cannot be written to is none
+            _keep(kept, found)
+        return found
+
+    def _key(self, first: Execution, second: Execution, x: Tensor) -> str:
+        machine = f"{processor()} {torch.__version__} {torch.get_num_threads()}"
+        return digest(
+            machine, first.name, second.name, repr(first.module), repr((x[0].shape, x.dtype, self.batch_size))
+        )
+
+    @torch.no_grad()
+    def _seconds(self, execution: Execution, x: Tensor, y: Tensor) -> float:
+        states = repeat_state(model_state(execution.module), CLIENTS)
+        layout = execution.layout
+        batch = self._batch(x, y, states[layout.trained[0]].dtype)
+        cohort = execution.cohort([states[name] for name in layout.trained], [states[name] for name in layout.carried])
+        fastest = float("inf")
+        with torch.random.fork_rng([]):  # dropout's noise is nobody's business here
+            for _ in range(3):
+                begun = self.clock()
+                cohort.gradients(batch)
+                fastest = min(fastest, self.clock() - begun)
+                if fastest > LONG_STEP:
+                    break
+        return fastest
+
+    def _batch(self, x: Tensor, y: Tensor, dtype: torch.dtype) -> Batch:
+        rows = torch.arange(CLIENTS * self.batch_size) % len(x)
+        weight = torch.full((CLIENTS, self.batch_size), 1 / self.batch_size, dtype=dtype)
+        return Batch(x[rows], y[rows], weight, np.full(CLIENTS, self.batch_size), full=True)
+
+
+def _keep(path: Path, ratio: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{ratio:.2f}\n")
+    Path(name).replace(path)

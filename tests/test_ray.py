@@ -1,0 +1,77 @@
+"""Cohorts answered by actors on a Ray cluster: one on this machine, with two cores."""
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from winnow.core import ConfigError, RoundFinished
+from winnow.simulate import RayActors
+from world import prepared
+
+SETS = ("engine.chunk=2", "select.count=7", "rounds=3")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray", reason="needs the extra: pip install 'winnow[ray]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, while it starts
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def trained(*sets: str, kill_after_round: int | None = None) -> tuple[list[str], dict[str, torch.Tensor]]:
+    with prepared(*SETS, *sets) as ready:
+        events = []
+        for event in ready.training.run(ready.federation):
+            events.append(repr(event))
+            if isinstance(event, RoundFinished) and event.round == kill_after_round:
+                assert ready.pool is not None
+                os.kill(ready.pool.processes[0], signal.SIGKILL)
+        return events, dict(ready.training.model)
+
+
+def same(one: tuple[list[str], dict[str, torch.Tensor]], other: tuple[list[str], dict[str, torch.Tensor]]) -> bool:
+    return one[0] == other[0] and all(torch.equal(one[1][name], other[1][name]) for name in one[1])
+
+
+@pytest.mark.usefixtures("cluster")
+class TestOnACluster:
+    def test_actors_give_what_this_process_gives_even_when_one_is_killed(self) -> None:
+        here = trained()
+        assert same(trained('engine.workers="ray"', kill_after_round=1), here)
+
+    def test_a_model_of_a_script_travels_with_its_code(self) -> None:
+        from winnow.experiment.build import prepare
+        from world import blobs, experiment
+
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(5, 3)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.layer(x).tanh()
+
+        def model(*sets: str) -> dict[str, torch.Tensor]:
+            torch.manual_seed(0)
+            asked = experiment(*SETS, *sets, algorithm="fedavg-rp")
+            loss = lambda outputs, targets: (outputs - torch.eye(3)[targets]).square().sum(1)  # noqa: E731
+            with prepare(asked, dataset=blobs(), module=Net(), loss=loss) as ready:
+                list(ready.training.run(ready.federation))
+                return ready.training.model
+
+        here, there = model(), model('engine.workers="ray"')
+        assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r'^engine.workers = "ray" needs an extra: pip install "winnow\[ray\]"$'):
+        RayActors(dict, {})
