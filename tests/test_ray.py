@@ -2,18 +2,21 @@
 
 import os
 import signal
+import socket
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
-from winnow.core import ConfigError, RoundFinished
-from winnow.simulate import RayActors
+from winnow.core import ConfigError, ModelError, RoundFinished, Task
+from winnow.simulate import RayActors, WorkerPool
 from world import prepared
 
-SETS = ("engine.chunk=2", "select.count=7", "rounds=3")
+SETS = ("engine.chunk=2", "select.count=7", "rounds=3", "data.partition.name=dirichlet", "local.batch_size=16")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,15 @@ class TestOnACluster:
         here = trained()
         assert same(trained('engine.workers="ray"', kill_after_round=1), here)
 
+    def test_a_mistake_in_making_the_site_is_raised_as_it_is(self) -> None:
+        def make_site() -> object:
+            raise ModelError("the model has no such layer")
+
+        crew = RayActors(make_site, {"train": print})
+        pool = WorkerPool(crew, names=["train"], sizes=np.ones(1), workers=1, chunk=1, clock=time.monotonic)
+        with pytest.raises(ModelError, match=r"^the model has no such layer$"):
+            pool.answer([Task(name="train", client=0, round=1, version=0)])
+
     def test_a_model_of_a_script_travels_with_its_code(self) -> None:
         from winnow.experiment.build import prepare
         from world import blobs, experiment
@@ -69,6 +81,16 @@ class TestOnACluster:
 
         here, there = model(), model('engine.workers="ray"')
         assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+def test_an_address_where_nobody_is_takes_no_patience() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(
+            ConfigError, match=f"^engine.ray_address: nobody answers at {address} .*; is the cluster up"
+        ):
+            prepared('engine.workers="ray"', f'engine.ray_address="{address}"')
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,10 @@ from winnow.simulate.parcels import Parcel, pack, unpack
 from world import experiment, prepared
 
 PATIENCE = 30.0
+
+RAGGED = ("select.count=7", "data.partition.name=dirichlet", "model.hidden=[37, 11]", "local.batch_size=16")
+"""Clients of many sizes and layers of odd ones: here the last bits do depend on who is trained together."""
+
 SIZES = np.array([40, 10, 30, 20, 50, 5, 60])
 
 
@@ -62,7 +66,7 @@ class TestRuns:
 
     @staticmethod
     def run(*sets: str, algorithm: str = "fedprof", kill_after: Sequence[int] = ()) -> tuple[list[str], dict]:
-        with prepared("select.count=7", *sets, algorithm=algorithm) as ready:
+        with prepared(*RAGGED, *sets, algorithm=algorithm) as ready:
             events: list[AnyEvent] = []
             for event in ready.training.run(ready.federation):
                 events.append(event)
@@ -97,7 +101,7 @@ class TestRuns:
             from world import blobs
 
             torch.manual_seed(0)
-            asked = experiment("select.count=7", *sets, algorithm="fedavg-rp")
+            asked = experiment(*RAGGED, *sets, algorithm="fedavg-rp")
             with prepare(asked, dataset=blobs(), module=Net()) as ready:
                 list(ready.training.run(ready.federation))
                 return ready.training.model

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +19,7 @@ from winnow.experiment.schema import Experiment
 from winnow.fleet import Fleet
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import LearningSite
-from winnow.learn.judge import AtClients, AtServer, Judge
+from winnow.learn.judge import AtClients, AtServer, Judge, Reference
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
 from winnow.learn.stack import Force, Loss, Pace, TensorData, as_loss, as_tensor, choose_execution, model_state
@@ -37,6 +37,7 @@ class Facts:
     metric: str
     parameters: int
     message_bytes: int
+    profile_bytes: int
     execution: str
     notice: str
     layer: str | None
@@ -85,92 +86,121 @@ def prepare(
     """
     torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
     dataset = dataset or load(experiment.data, data_directory)
-    spread = federate(dataset, _held_out(experiment), experiment.seed)
-    module = module or _build(experiment, dataset)
-    chosen_loss = _loss(experiment, dataset, loss)
-    mark = fingerprint(spread, model_state(module), chosen_loss)
-    if begun_with not in ("", mark):
+    world = _World(
+        experiment=experiment,
+        dataset=dataset,
+        spread=federate(dataset, _held_out(experiment), experiment.seed),
+        module=(module or _build(experiment, dataset)).to(_device(experiment.engine.device)),
+        loss=_loss(experiment, dataset, loss),
+    )
+    if begun_with not in ("", world.fingerprint):
         raise RunError("the run was begun with other data, another model or another loss; use another --out")
-    return _bind(experiment, dataset, spread, module, chosen_loss, snapshot, mark)
+    return _bind(world, snapshot)
 
 
-def _bind(
-    experiment: Experiment,
-    dataset: DataSet,
-    spread: Federated,
-    module: nn.Module,
-    loss: Loss,
-    snapshot: Snapshot | None,
-    mark: str,
-) -> Prepared:
-    device = _device(experiment.engine.device)
-    module = module.to(device)
-    data, algorithm = TensorData.from_client_data(spread.clients, device), experiment.composed()
-    initial = model_state(module)
-    some_x, some_y = data.x[:SAMPLE], data.y[:SAMPLE]
-    check_outputs(module, some_x, dataset, loss)
-    pace = Pace(clock=time.perf_counter, batch_size=algorithm.local.batch_size)
-    asked = experiment.engine
-    execution = choose_execution(module, some_x, some_y, loss, asked.execution, asked.threads, pace)
-    notices = [execution.notice, check_batches(module, algorithm.local, spread.clients.sizes)]
-    layer = algorithm.select.layer_for(module, some_x)
-    examiner = Examiner(module, loss, layer, execution)
-    population = Population(sizes=spread.clients.sizes)
-    algorithm.select.start(population)  # what cannot be selected is said now, before anything is written
-    message_bytes = experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values()))
-    profile_bytes = examiner.profile_bytes(data.x[:1]) if layer is not None else 0
-    metric = metric_name(experiment.metric, dataset.classes, pooled=bool(experiment.reference_clients))
-    plan = Plan(
-        algorithm=algorithm,
-        rounds=experiment.rounds,
-        seed=experiment.seed,
-        metric=metric,
-        message_bytes=message_bytes,
-        profile_bytes=profile_bytes,
-    )
-    judge = Judge(
-        _at_clients(experiment.reference_clients, population, plan)
-        if experiment.reference_clients
-        else AtServer("reference", examiner, _tensors(spread.reference, device), metric),
-        AtServer("test", examiner, _tensors(spread.test, device), metric) if len(spread.test) else None,
-    )
-    training = Training(plan, initial, judge)
+@dataclass(frozen=True, kw_only=True)
+class _World:
+    """What a run is about: data spread over clients, a model, a loss."""
+
+    experiment: Experiment
+    dataset: DataSet
+    spread: Federated
+    module: nn.Module
+    loss: Loss
+
+    @cached_property
+    def device(self) -> torch.device:
+        return _device(self.experiment.engine.device)
+
+    @cached_property
+    def data(self) -> TensorData:
+        return TensorData.from_client_data(self.spread.clients, self.device)
+
+    @cached_property
+    def population(self) -> Population:
+        return Population(sizes=self.spread.clients.sizes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.spread, model_state(self.module), self.loss)
+
+
+def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
+    experiment, population = world.experiment, world.population
+    site, facts = _site_and_facts(world)
+    training = _training(world, site.examiner, facts)
     if snapshot is not None:
-        training.restore(_on(device, snapshot))
-    fleet = Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=8 * data.x[0].nbytes)
-    engine = experiment.engine.model_copy(update={"execution": execution.name, "device": device.type})
-    site = LearningSite(data=data, execution=execution, examiner=examiner, initial=initial)
-    pool = open_pool(engine, site, partial(_site, data, module, loss, layer, engine.execution), population.sizes)
+        training.restore(_on(world.device, snapshot))
+    engine = experiment.engine.model_copy(update={"execution": facts.execution, "device": world.device.type})
+    remake = partial(_remade_site, world.data, world.module, world.loss, facts.layer, engine.execution)
+    pool = open_pool(engine, site, remake, population.sizes)
+    bits = 8 * world.data.x[0].nbytes
     federation = InProcess(
         site=site,
         handlers=handlers_here(engine, population.sizes) if pool is None else pool.handlers(),
         population=population,
-        fleet=fleet,
+        fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=bits),
         clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
-    )
-    facts = Facts(
-        metric=metric,
-        parameters=sum(p.numel() for p in module.parameters()),
-        message_bytes=message_bytes,
-        execution=execution.name,
-        notice="; ".join(filter(None, notices)),
-        layer=layer,
     )
     return Prepared(
         experiment=experiment.model_copy(update={"engine": engine}),
         training=training,
         federation=federation,
-        module=module,
-        conditions=spread.conditions,
+        module=world.module,
+        conditions=world.spread.conditions,
         facts=facts,
-        fingerprint=mark,
+        fingerprint=world.fingerprint,
         pool=pool,
     )
 
 
-def _site(data: TensorData, module: nn.Module, loss: Loss, layer: str | None, execution: Force) -> LearningSite:
-    """The site made anew, for a worker that cannot share this process's."""
-    chosen = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, execution)
+def _site_and_facts(world: _World) -> tuple[LearningSite, Facts]:
+    """The site that hosts the clients, and what is known once a way to compute has been chosen."""
+    experiment, module, loss = world.experiment, world.module, world.loss
+    select, local, engine = experiment.select, experiment.local, experiment.engine
+    some_x, some_y = world.data.x[:SAMPLE], world.data.y[:SAMPLE]
+    check_outputs(module, some_x, world.dataset, loss)
+    untrainable = check_batches(module, local, world.spread.clients.sizes)
+    select.start(world.population)  # what cannot be selected is said now, before anything is written
+    pace = Pace(clock=time.perf_counter, batch_size=local.batch_size)
+    execution = choose_execution(module, some_x, some_y, loss, engine.execution, engine.threads, pace)
+    layer, initial = select.layer_for(module, some_x), model_state(module)
+    examiner = Examiner(module, loss, layer, execution)
+    facts = Facts(
+        metric=metric_name(experiment.metric, world.dataset.classes, pooled=bool(experiment.reference_clients)),
+        parameters=sum(p.numel() for p in module.parameters()),
+        message_bytes=experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values())),
+        profile_bytes=examiner.profile_bytes(some_x[:1]) if layer is not None else 0,
+        execution=execution.name,
+        notice="; ".join(filter(None, (execution.notice, untrainable))),
+        layer=layer,
+    )
+    return LearningSite(data=world.data, execution=execution, examiner=examiner, initial=initial), facts
+
+
+def _training(world: _World, examiner: Examiner, facts: Facts) -> Training:
+    """The workflow, and who judges its models."""
+    experiment, spread = world.experiment, world.spread
+    plan = Plan(
+        algorithm=experiment.composed(),
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        metric=facts.metric,
+        message_bytes=facts.message_bytes,
+        profile_bytes=facts.profile_bytes,
+    )
+    reference: Reference = (
+        _at_clients(experiment.reference_clients, world.population, plan)
+        if experiment.reference_clients
+        else AtServer("reference", examiner, _tensors(spread.reference, world.device), facts.metric)
+    )
+    test = AtServer("test", examiner, _tensors(spread.test, world.device), facts.metric) if len(spread.test) else None
+    return Training(plan, model_state(world.module), Judge(reference, test))
+
+
+def _remade_site(data: TensorData, module: nn.Module, loss: Loss, layer: str | None, execution: Force) -> LearningSite:
+    """The site made anew, for a worker that cannot share this process's and has one core."""
+    chosen = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, execution, threads=1)
     examiner = Examiner(module, loss, layer, chosen)
     return LearningSite(data=data, execution=chosen, examiner=examiner, initial=model_state(module))
 

@@ -46,12 +46,12 @@ class RayActors:
 
     @property
     def processes(self) -> dict[int, int]:
-        asked = {worker: actor.process.remote() for worker, actor in self._staff.items()}
+        asked = {worker: actor.begin.remote() for worker, actor in self._staff.items()}
         return {worker: self._ray.get(answer) for worker, answer in asked.items()}
 
     def hire(self, worker: int) -> None:
         self._staff[worker] = self._actor.remote(self._recipe)
-        self._expect(worker, self._staff[worker].process.remote())
+        self._expect(worker, self._staff[worker].begin.remote())
 
     def brief(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
@@ -95,14 +95,20 @@ class _Actor:
     def __init__(self, recipe: Parcel) -> None:
         torch.set_num_threads(1)
         warnings.filterwarnings("ignore", "The given (buffer|NumPy array) is not writable")  # nor is it written
-        make_site, self._handlers = unpack(recipe)
-        self._site = make_site()
-        self._ray = _import_ray()
+        self._ray, self._recipe = _import_ray(), recipe
+        self._site: Any = None
+        self._handlers: Mapping[str, Handler[Any]] = {}
         self._cohort: Any = None
         self._tasks: Sequence[Task] = ()
 
-    def process(self) -> int:
-        """The first call to an actor is answered when it is ready."""
+    def begin(self) -> int | Broken:
+        """Make the site, unless it is made; the number of this process."""
+        try:
+            if not self._handlers:
+                make_site, self._handlers = unpack(self._recipe)
+                self._site = make_site()
+        except Exception as error:
+            return Broken.by(error)
         return os.getpid()
 
     def answer(self, cohort: list[Any], chunk: Indices) -> Parcel | Broken:

@@ -28,7 +28,7 @@ Force = Literal["auto", "native", "stacked", "vmap", "loop"]
 
 NO_NATIVE_FORM = (
     "only lines of dense layers, plain convolutions, pooling and activations with the losses mse or cross-entropy "
-    "can be compiled, and only on a CPU"
+    "can be compiled, only for a CPU, and not with WINNOW_NATIVE=0"
 )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from winnow.learn.stack.cache import cache_folder, digest, processor
-from winnow.learn.stack.execution import Batch, Execution
+from winnow.learn.stack.execution import Batch, Execution, smallest_batch
 from winnow.learn.stack.state import model_state, repeat_state
 
 CLIENTS = 4
@@ -54,7 +54,8 @@ class Pace:
     def _seconds(self, execution: Execution, x: Tensor, y: Tensor) -> float:
         states = repeat_state(model_state(execution.module), CLIENTS)
         layout = execution.layout
-        batch = self._batch(x, y, states[layout.trained[0]].dtype)
+        size = max(self.batch_size, smallest_batch(execution.module))
+        batch = _batch(x, y, size, states[layout.trained[0]].dtype)
         cohort = execution.cohort([states[name] for name in layout.trained], [states[name] for name in layout.carried])
         fastest = float("inf")
         with torch.random.fork_rng([]):  # dropout's noise is nobody's business here
@@ -66,10 +67,11 @@ class Pace:
                     break
         return fastest
 
-    def _batch(self, x: Tensor, y: Tensor, dtype: torch.dtype) -> Batch:
-        rows = torch.arange(CLIENTS * self.batch_size) % len(x)
-        weight = torch.full((CLIENTS, self.batch_size), 1 / self.batch_size, dtype=dtype)
-        return Batch(x[rows], y[rows], weight, np.full(CLIENTS, self.batch_size), full=True)
+
+def _batch(x: Tensor, y: Tensor, size: int, dtype: torch.dtype) -> Batch:
+    rows = torch.arange(CLIENTS * size) % len(x)
+    weight = torch.full((CLIENTS, size), 1 / size, dtype=dtype)
+    return Batch(x[rows], y[rows], weight, np.full(CLIENTS, size), full=True)
 
 
 def _keep(path: Path, ratio: float) -> None:

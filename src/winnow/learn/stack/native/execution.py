@@ -66,7 +66,7 @@ class NativeExecution:
             batch_size=width,
             local=None,
         )
-        return self._apart(gradients), losses[0]
+        return [part.contiguous() for part in self._apart(gradients)], losses[0]
 
     def look(self, layer: str | None) -> Look | None:
         if layer is not None and layer not in self._model.paths:

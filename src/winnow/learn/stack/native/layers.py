@@ -29,6 +29,9 @@ def find_native(module: nn.Module, line: list[Piece] | None, sample: Tensor, los
     layout = Layout.of(module)
     if line is None or loss != LOSSES.get(loss.name) or loss.name not in library.LOSSES:
         return None
+    precisions = {sample.dtype, *(parameter.dtype for parameter in module.parameters())}
+    if len(precisions) > 1 or sample.dtype not in library.PRECISIONS:
+        return None
     used = [name for piece in line for name, _ in piece.named_parameters()]
     if sorted(used) != sorted(layout.trained) or layout.carried or layout.aliases:
         return None

@@ -22,7 +22,7 @@ DENSE, CONVOLUTION, RELU, TANH, SIGMOID, MAX_POOL, MEAN_POOL, FLATTEN = range(8)
 LOSSES = {"mse": 0, "cross-entropy": 1}
 _GRADIENT, _SGD, _ADAM = range(3)
 _BAD_CLASS = 1
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+PRECISIONS = {torch.float32: "f32", torch.float64: "f64"}
 
 
 def _fields(**kinds: type) -> list[tuple[str, type]]:
@@ -237,7 +237,7 @@ def _address(array: NDArray[np.int64]) -> int:
 
 
 def _call(name: str, dtype: torch.dtype, *specs: Any) -> None:
-    code = load().functions[f"winnow_{name}_{_SUFFIX[dtype]}"](*(ctypes.byref(spec) for spec in specs))
+    code = load().functions[f"winnow_{name}_{PRECISIONS[dtype]}"](*(ctypes.byref(spec) for spec in specs))
     if code == _BAD_CLASS:
         raise ModelError("a sample's class is not one of the model's outputs; give the model an output for every class")
     if code:

@@ -3,6 +3,7 @@
 // A client's arithmetic is done by one thread in one order, whoever else is in the cohort and however many threads there
 // are: results do not depend on either, bit for bit.
 #include <atomic>
+#include <system_error>
 #include <thread>
 
 #include "losses.h"
@@ -29,7 +30,11 @@ int on_threads(std::int64_t count, std::int64_t threads, Begin begin) {
         }
     };
     std::vector<std::thread> helpers;
-    for (std::int64_t i = 1; i < std::min(threads, count); i++) helpers.emplace_back(work);
+    try {
+        for (std::int64_t i = 1; i < std::min(threads, count); i++) helpers.emplace_back(work);
+    } catch (const std::system_error&) {
+        // No more threads to be had: those that there are do the work.
+    }
     work();
     for (auto& helper : helpers) helper.join();
     return failure;
