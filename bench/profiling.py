@@ -24,7 +24,7 @@ def _case(name: str, shape: tuple[int, ...], rows: int) -> list[Row]:
     module = build_model(ModelSettings.members[name](), shape, 10, 0).eval()
     x = torch.randn(CLIENTS * rows, *shape)
     owner = torch.repeat_interleave(torch.arange(CLIENTS), rows)
-    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module))
+    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module, x[:1]))
     state, order = model_state(module), torch.arange(len(x))
     plain, profiled = [], []
     for _ in range(REPEAT):

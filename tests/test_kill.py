@@ -33,6 +33,7 @@ def kill_after_a_checkpoint(process: subprocess.Popen[bytes], checkpoint: Path, 
     while not written_again(checkpoint, since):
         assert time.monotonic() < deadline, "no checkpoint was written"
         if process.poll() is not None:
+            finish(process)
             return False
         time.sleep(0.01)
     time.sleep(pause)

@@ -23,6 +23,9 @@ from winnow.core import ModelError
 LIMIT = 1e18
 """Outputs are cut off here: the square still fits into a float32."""
 
+FAR = 1e6
+"""A group whose mean lies a thousand of its standard deviations away is summed around its own mean."""
+
 RELATIVE_FLOOR = 1e-6
 ABSOLUTE_FLOOR = 1e-12
 
@@ -45,8 +48,6 @@ class Profile:
 class Moments:
     """Streaming mean and variance of q elements for K groups of samples, exact for any batch size.
 
-    Sums are taken around each group's first sample in the batch, so that an offset cancels before anything is squared,
-    and no group's numbers depend on another's.
     Batches are merged by Chan's rule: with counts n, m and a mean difference d, M2 grows by M2' + d²·n·m/(n+m).
     """
 
@@ -80,22 +81,23 @@ class Moments:
 
 
 def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and M2 of each group in a batch, [groups, q]. What is no number is only looked for when a sum shows it."""
+    """Mean and M2 of each group in a batch, [groups, q].
+
+    In one pass around the batch's first sample. Where that loses digits, because a group lies far from that sample
+    for its spread or holds what is no number, the sums show it, and two passes are made instead.
+    """
     if values.is_cuda:  # to look at a sum would wait for the device, which has arithmetic to spare
         return _tame_moments(values, index, count)
-    pivots = values[_firsts(count)]
-    deviation = values.double().sub_(pivots if len(pivots) == 1 else pivots[index])
+    pivot = values[0].double()
+    deviation = values.double().sub_(pivot)
     zeros = values.new_zeros(len(count), values.shape[1], dtype=torch.float64)
     first = zeros.index_add(0, index, deviation)
     second = zeros.index_add_(0, index, deviation.square_())
-    if not bool((second <= LIMIT**2).all() and (pivots.abs() <= LIMIT).all()):
+    shift = first.square() / count
+    m2 = second - shift
+    if not bool((second <= LIMIT**2).all() & (shift <= FAR * m2).all() & (pivot.abs() <= LIMIT).all()):
         return _tame_moments(values, index, count)
-    return pivots + first / count, (second - first.square() / count).clamp_min_(0)
-
-
-def _firsts(count: Tensor) -> Tensor:
-    """The row of each group's first sample."""
-    return (count.cumsum(0) - count).squeeze(1).long()
+    return pivot + first / count, m2
 
 
 def _tame_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ different clients go to the handler as one cohort.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush, nsmallest
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -101,24 +100,25 @@ class InProcessExchange(Generic[Site]):
     def __init__(self, federation: InProcess[Site], until: Until) -> None:
         self._federation, self._until = federation, until
         self._deadline = np.inf if until.seconds is None else federation.clock.now + until.seconds
-        self._waiting: list[_Arrival] = []
+        self._waiting: list[_Arrival] = []  # the next to arrive stands last
         self._outcomes: dict[int, Outcome] = {}
         self._sent = self._delivered = 0
 
     def send(self, tasks: Iterable[Task]) -> None:
         batch = list(tasks)
-        for arrival in self._federation.schedule(batch, self._sent):
-            heappush(self._waiting, arrival)
+        self._waiting.extend(self._federation.schedule(batch, self._sent))
+        self._waiting.sort(reverse=True)
         self._sent += len(batch)
 
     def __iter__(self) -> Iterator[Outcome]:
         while self._waiting and self._delivered != self._until.replies:
-            if self._waiting[0].at > self._deadline:
+            arrival = self._waiting[-1]
+            if arrival.at > self._deadline:
                 self._federation.clock.advance_to(self._deadline)
                 return
-            if self._waiting[0].sequence not in self._outcomes:
-                self._answer_cohort_of(self._waiting[0].task)
-            arrival = heappop(self._waiting)
+            if arrival.sequence not in self._outcomes:
+                self._answer_cohort_of(arrival.task)
+            self._waiting.pop()
             self._federation.clock.advance_to(arrival.at)
             self._delivered += 1
             yield _charged(self._outcomes.pop(arrival.sequence), arrival.cost)
@@ -136,7 +136,7 @@ class InProcessExchange(Generic[Site]):
     def _awaited(self) -> list[_Arrival]:
         """The arrivals that will be delivered unless more tasks are sent."""
         if self._until.replies is not None:
-            return nsmallest(self._until.replies - self._delivered, self._waiting)
+            return self._waiting[-(self._until.replies - self._delivered) :]
         return [arrival for arrival in self._waiting if arrival.at <= self._deadline]
 
     def close(self) -> None:
