@@ -30,10 +30,12 @@ def test_time_in_an_inner_part_is_not_counted_twice() -> None:
 def test_the_parts_of_a_run_are_seen_and_the_run_is_the_same() -> None:
     plain, watched = prepared(algorithm="fedprof"), prepared(algorithm="fedprof")
     list(plain.training.run(plain.federation))
-    with Instruments(watched) as instruments:
-        for event in watched.training.run(watched.federation):
-            instruments.seen(event)
-    shown = instruments.result()
+    instruments = Instruments()
+    instruments.started(watched)
+    for event in watched.training.run(watched.federation):
+        instruments.seen(event)
+    shown = instruments.close()
+    assert shown is not None
     assert {"data", "training", "profiling", "evaluation", "aggregation"} <= shown.seconds.keys()
     assert all(seconds >= 0 for seconds in shown.seconds.values())
     assert shown.rounds == 4

@@ -12,6 +12,7 @@ from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, 
 
 if TYPE_CHECKING:
     from winnow.experiment.schema import Experiment
+    from winnow.experiment.timing import Instruments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ def run(
     data: DataFolder = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
 ) -> None:
     """Run one experiment into a folder of its own.
 
@@ -71,7 +73,7 @@ def run(
         experiment, folder = _plan(request)
     with interruptible(lambda: _how_to_resume(folder, data)):
         try:
-            _run(experiment, folder, resume=resume, data=data, quiet=quiet)
+            _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
         except Exception as error:
             error.add_note(_how_to_resume(folder, data))
             raise
@@ -118,26 +120,44 @@ def _stored(request: Request) -> "tuple[Experiment, Path]":
     return stored.model_copy(update={"rounds": request.rounds or stored.rounds}), folder
 
 
-def _run(experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool) -> None:
+def _run(
+    experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool, profile: bool
+) -> None:
     from winnow.cli.console import messages, say
     from winnow.cli.downloads import make_present
     from winnow.experiment.folders import earlier_events, run_in
     from winnow.experiment.progress import Progress
     from winnow.experiment.run import Inputs
+    from winnow.experiment.timing import Instruments
 
     make_present(experiment.data, data)
+    instruments = Instruments() if profile else None
     earlier = earlier_events(folder) if resume else ()
     with Progress(experiment, None if quiet else messages(), earlier) as progress:
+        watchers: list[Progress | Instruments] = [progress] if instruments is None else [progress, instruments]
         made = run_in(
             folder,
             experiment,
             resume=resume,
             inputs=Inputs(data_directory=data),
-            on_start=progress.started,
-            on_event=progress.seen,
+            on_start=lambda prepared: [watcher.started(prepared) for watcher in watchers],
+            on_event=lambda event: [watcher.seen(event) for watcher in watchers],
         )
     if made is None:
         say(f"{folder} was finished already; ask for more with --rounds")
+    elif instruments is not None:
+        _show_profile(instruments)
+
+
+def _show_profile(instruments: "Instruments") -> None:
+    from winnow.cli.console import messages, say
+    from winnow.experiment.terminal import table
+
+    profiled = instruments.close()
+    if profiled is not None:
+        rows, roofline = profiled.lines()
+        messages().print(table(("part", "ms a round", "share"), rows))
+        say(roofline)
 
 
 def _answer(folder: Path, *, as_json: bool) -> None:

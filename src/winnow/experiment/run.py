@@ -23,8 +23,8 @@ from winnow.runs.metrics import row_of
 CHECKPOINT_SECONDS = 2.0
 """At most this much work, or one round if that takes longer, is done again after a kill."""
 
-OnStart = Callable[[Prepared], None]
-OnEvent = Callable[[AnyEvent], None]
+OnStart = Callable[[Prepared], object]
+OnEvent = Callable[[AnyEvent], object]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """Where a run's wall time goes, and how near the arithmetic comes to what the machine can do."""
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,10 @@ class Stopwatch:
     def __init__(self) -> None:
         self.spent: dict[str, float] = defaultdict(float)
         self._open: list[str] = [OTHER]
+        self._since = time.perf_counter()
+
+    def restart(self) -> None:
+        """Forget the time until now."""
         self._since = time.perf_counter()
 
     def switch(self, part: str | None) -> None:
@@ -62,6 +67,14 @@ class Profiled:
     training_flops: float
     peak_flops: float
 
+    def lines(self) -> tuple[list[tuple[str, str, str]], str]:
+        """Rows of (part, milliseconds a round, share), and the line that compares with the machine's peak."""
+        whole = sum(self.seconds.values())
+        parts = sorted(self.seconds.items(), key=lambda item: -item[1])
+        rows = [(part, f"{1e3 * s / self.rounds:.2f}", f"{100 * s / whole:.1f} %") for part, s in parts]
+        achieved, peak = self.achieved_flops / 1e9, self.peak_flops / 1e9
+        return rows, f"training: {achieved:.3g} GFLOP/s, {100 * achieved / peak:.1f} % of the {peak:.3g} measured here"
+
     @property
     def achieved_flops(self) -> float:
         """Floating-point operations a second while training."""
@@ -70,28 +83,25 @@ class Profiled:
 
 
 class Instruments:
-    """Watches a prepared run from outside: while open, the parts of a round are timed."""
+    """Watches a run from outside: from its start until they are closed, the parts of its rounds are timed."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
+    def __init__(self) -> None:
         self._stopwatch = Stopwatch()
         self._undo = ExitStack()
         self._samples = 0.0
         self._rounds = 0
 
-    def __enter__(self) -> Self:
-        federation, training = self._prepared.federation, self._prepared.training
+    def started(self, prepared: Prepared) -> None:
+        """Begin to watch this run."""
+        self._prepared = prepared
+        federation, training = prepared.federation, prepared.training
         self._replace(training_step.__globals__, "plan_batches", "data")
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.examiner, "profiles", "profiling")
         self._attach(training.judge, "assess", "evaluation")
         self._attach(training, "_gather", "aggregation")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopwatch.switch(None)
-        self._undo.close()
+        self._stopwatch.restart()
 
     def seen(self, event: object) -> None:
         """Count the work of a finished round."""
@@ -101,7 +111,12 @@ class Instruments:
             self._samples += sum(float(size) * local.passes(int(size)) for size in sizes)
             self._rounds += 1
 
-    def result(self) -> Profiled:
+    def close(self) -> Profiled | None:
+        """Stop watching; what was seen, if the run began at all."""
+        if not self._rounds:
+            return None
+        self._stopwatch.switch(None)
+        self._undo.close()
         site = self._prepared.federation.site
         flops = forward_flops(self._prepared.module, site.data.x[:1])
         return Profiled(
@@ -130,11 +145,13 @@ def forward_flops(module: nn.Module, x: Tensor) -> float:
 
 
 def peak_flops(device: torch.device) -> float:
-    """What the machine does at its best with the threads in use: the fastest of a few large products."""
+    """What the machine does at its best with all of its cores: the fastest of a few large products."""
     left, right = torch.randn(2, PEAK_SIZE, PEAK_SIZE, device=device).unbind()
-    best = float("inf")
+    threads, best = torch.get_num_threads(), float("inf")
+    torch.set_num_threads(os.cpu_count() or 1)
     for _ in range(PEAK_REPEAT):
         start = time.perf_counter()
         (left @ right).sum().item()
         best = min(best, time.perf_counter() - start)
+    torch.set_num_threads(threads)
     return 2 * PEAK_SIZE**3 / best

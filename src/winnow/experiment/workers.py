@@ -61,10 +61,10 @@ Message: TypeAlias = Advanced | Finished | Failed
 class _Worker:
     """A process and the parent's end of its pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: Sequence[int]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, tuple(cores)), daemon=True)
         with _interrupts_ignored():
             self.process.start()
         theirs.close()
@@ -93,10 +93,12 @@ def run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[int, Message]]:
     """Run all jobs, so many at a time, and say for each (by its place) how it goes. Closing it stops the workers."""
     waiting = deque(range(len(jobs)))
     staff: list[_Worker] = []
+    shares, started = _shares(workers), 0
     try:
         while waiting or staff:
             while waiting and len(staff) < workers:
-                staff.append(_Worker())
+                staff.append(_Worker(shares[started % workers]))
+                started += 1
                 _next_job(staff[-1], waiting, jobs)
             ready = wait([worker.pipe for worker in staff])
             for worker in [each for each in staff if each.pipe in ready]:
@@ -120,8 +122,16 @@ def _next_job(worker: _Worker, waiting: deque[int], jobs: Sequence[Job]) -> None
     worker.give(index, jobs[index])
 
 
-def _serve(pipe: Connection) -> None:
-    """A worker's life: jobs until nobody sends any more."""
+def _shares(workers: int) -> list[list[int]]:
+    """The cores dealt out to the workers, so that runs which use several do not crowd each other."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return [cores[place % max(1, len(cores)) :: workers] for place in range(workers)]
+
+
+def _serve(pipe: Connection, cores: Sequence[int]) -> None:
+    """A worker's life, on its share of the cores: jobs until nobody sends any more."""
+    if cores:
+        os.sched_setaffinity(0, cores)
     while True:
         try:
             job = pipe.recv()
