@@ -4,6 +4,7 @@ ifeq (, $(shell command -v $(PYTHON) 2>/dev/null))
 PYTHON := python3
 endif
 BIN := .venv/bin
+INSTALLED := .venv/.installed
 READY := .venv/.ready
 WORKERS ?= 2
 
@@ -18,14 +19,19 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Winnow needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up .venv; this takes a minute or two the first time."
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: setup
+demo: $(INSTALLED)
 	$(BIN)/winnow compare demo --algorithms fedprof,fedavg-rp --seeds 3
 
 test: setup

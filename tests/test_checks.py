@@ -110,3 +110,16 @@ def test_r2_cannot_be_pooled() -> None:
 def test_experiments_are_values() -> None:
     assert experiment() == experiment()
     assert experiment() != experiment(seed=1)
+
+
+def test_a_key_in_the_wrong_place_is_sent_to_its_section() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key learning_rate; it belongs to \[local\]"):
+        resolve({**BASE, "learning_rate": 0.1})
+    with pytest.raises(ConfigError, match=r"write local=\{'learning_rate': …\}"):
+        winnow.run(data=blobs(), learning_rate=0.1)
+
+
+def test_a_misspelt_section_is_named_before_what_follows_from_it() -> None:
+    table = {key: value for key, value in BASE.items() if key != "select"}
+    with pytest.raises(ConfigError, match=r"unknown key selct; did you mean 'select'\?"):
+        resolve({**table, "selct": {"count": 3}})

@@ -73,13 +73,18 @@ def parquet(folder, **columns):
     return folder / "people.parquet"
 
 
-def test_tables_are_brought_to_the_unit_range_unless_told_otherwise(tmp_path):
+def test_tables_are_standardised_unless_told_otherwise(tmp_path):
     path = write(tmp_path, "t.csv", "a,b,y\n1,7,10.5\n3,7,20.5\n2,7,12.5\n")
     settings = DataSettings(path=path, targets=("y",))
-    assert load(settings).x.tolist() == [[0, 0], [1, 0], [0.5, 0]]
-    assert np.allclose(load(settings).y, [[0], [1], [0.2]])
-    standard = load(settings.model_copy(update={"scale": "standard"}))
-    assert np.allclose(standard.x, [[-np.sqrt(1.5), 0], [np.sqrt(1.5), 0], [0, 0]], atol=1e-6)
+    assert np.allclose(load(settings).x, [[-np.sqrt(1.5), 0], [np.sqrt(1.5), 0], [0, 0]], atol=1e-6)
+    unit = load(settings.model_copy(update={"scale": "minmax"}))
+    assert unit.x.tolist() == [[0, 0], [1, 0], [0.5, 0]]
+    assert np.allclose(unit.y, [[0], [1], [0.2]])
+
+
+def test_one_target_needs_no_list(tmp_path):
+    path = write(tmp_path, "t.csv", "a,b,y\n1,7,10.5\n3,7,20.5\n2,7,12.5\n")
+    assert DataSettings(path=path, targets="y", partition="iid") == DataSettings(path=path, targets=("y",))
 
 
 def test_quotes_spaces_blank_lines_and_byte_order_marks_are_understood(tmp_path):

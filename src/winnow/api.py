@@ -21,6 +21,7 @@ from winnow.data import DataSet, DataSettings, as_configured
 from winnow.data.files import own_kind, own_name
 from winnow.data.own import MapStyle, Pair, pair_of
 from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid, with_algorithm
+from winnow.experiment.explain import section_of
 from winnow.experiment.folders import earlier_events, run_in, with_stored_rounds
 from winnow.experiment.progress import Progress
 from winnow.experiment.run import Inputs, Result, execute, reread
@@ -160,7 +161,9 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = DATA_KEYS | Experiment.model_fields.keys()
     for name in settings:
         if name not in known:
-            raise ConfigError(f"unknown setting {name!r}; {suggest(name, known)}")
+            section = section_of(name, Experiment)
+            hint = suggest(name, known) if section is None else f"write {section}={{{name!r}: …}}"
+            raise ConfigError(f"unknown setting {name!r}; {hint}")
     sections = {name: value for name, value in settings.items() if name not in DATA_KEYS}
     of_data = {name: value for name, value in settings.items() if name in DATA_KEYS}
     return {**sections, "data": of_data} if of_data else sections

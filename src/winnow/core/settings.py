@@ -62,6 +62,8 @@ class Choice(Settings):
         """The member that a table names, looked up when it is read: later members count too."""
         if isinstance(value, cls):
             return value
+        if isinstance(value, str):
+            value = {"name": value}
         if not isinstance(value, Mapping) or "name" not in value:
             raise PydanticCustomError("unnamed_choice", "no name", {"valid": list(cls.members)})
         if not isinstance(value["name"], str) or value["name"] not in cls.members:

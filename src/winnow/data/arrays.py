@@ -19,6 +19,8 @@ Targets: TypeAlias = Indices | Reals
 """Class labels [n], or the values [n, t] of a regression."""
 
 CLEAN = "clean"
+AS_GIVEN = "as given"
+"""Where nothing was spoiled on purpose, nobody knows whether data are clean."""
 IMAGE_NDIM = 4
 
 

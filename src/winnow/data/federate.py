@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.core import DataError, stream
-from winnow.data.arrays import CLEAN, ClientData, Conditions, DataSet, Examples, Federated, Indices
+from winnow.data.arrays import AS_GIVEN, CLEAN, ClientData, Conditions, DataSet, Examples, Federated, Indices
 from winnow.data.corruptions import Corruption, Ranges
 from winnow.data.partitions import Pool
 from winnow.data.settings import Amount, DataSettings
@@ -113,8 +113,9 @@ def _spoil(
 def _conditions(corruption_of: Indices, corruptions: Sequence[Corruption]) -> Conditions:
     """Conditions by name; members of a family that appears twice are told apart by their settings."""
     labels = [_label(corruption, corruptions) for corruption in corruptions]
-    distinct = (CLEAN, *dict.fromkeys(labels))
-    place = np.array([distinct.index(label) for label in (*labels, CLEAN)], dtype=np.int64)
+    untouched = CLEAN if corruptions else AS_GIVEN
+    distinct = (untouched, *dict.fromkeys(labels))
+    place = np.array([distinct.index(label) for label in (*labels, untouched)], dtype=np.int64)
     return Conditions(labels=distinct, of_client=place[corruption_of])
 
 

@@ -8,7 +8,7 @@ from winnow.data.download import Progress
 from winnow.data.folders import data_directories, fetch_set, find
 from winnow.data.known import KnownSet, known
 from winnow.data.own import check_file, read_own
-from winnow.data.scaling import Scaling, finish, minmax, unscaled
+from winnow.data.scaling import Scaling, finish, standard, unscaled
 from winnow.data.settings import COLUMNS, DataSettings
 
 
@@ -45,5 +45,5 @@ def _folder(wanted: KnownSet, directory: Path | None, on_progress: Progress | No
 
 
 def _default_for(raw: Raw) -> Scaling:
-    """The user's tables are brought to [0, 1], as the paper does; anything else is taken as it is."""
-    return minmax if raw.x.ndim == 2 else unscaled
+    """The user's tables are standardised, which wild values spoil less than a range; the rest is taken as it is."""
+    return standard if raw.x.ndim == 2 else unscaled

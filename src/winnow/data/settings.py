@@ -59,6 +59,11 @@ class DataSettings(Settings):
             return table
         return {**table, "name": own_name(Path(table["path"]))}
 
+    @field_validator("targets", "features", mode="before")
+    @classmethod
+    def _one_or_several(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names
+
     @field_validator("path")
     @classmethod
     def _anywhere(cls, path: Path | None) -> Path | None:

@@ -13,7 +13,7 @@ ONLY_WINNOW_WRITES = {"given"}
 
 def explain(error: ValidationError, source: str, schema: type[Settings], table: Mapping[str, Any]) -> ConfigError:
     """The first problem in full, and how many more there are."""
-    problems = error.errors(include_url=False)
+    problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
     line = f"{source}: {_problem(problems[0], schema, table)}"
     if len(problems) > 1:
         line += f" (and {len(problems) - 1} more)"
@@ -24,6 +24,9 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
     settings, path = _walk(schema, table, problem["loc"])
     key, kind, context, given = ".".join(path), problem["type"], problem.get("ctx", {}), problem["input"]
     if kind == "extra_forbidden":
+        belongs = section_of(path[-1], schema) if len(path) == 1 else None
+        if belongs is not None:
+            return f"unknown key {key}; it belongs to [{belongs}]"
         return f"unknown key {key}; {suggest(path[-1], settings.model_fields if settings else ())}"
     if kind == "unknown_choice":
         return f"{key}.name = {given['name']!r} is unknown; {suggest(str(given['name']), _choosable(context))}"
@@ -40,6 +43,16 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
 
 def _choosable(context: Mapping[str, Any]) -> list[str]:
     return [name for name in context["valid"] if name not in ONLY_WINNOW_WRITES]
+
+
+def section_of(key: str, schema: type[Settings]) -> str | None:
+    """The section that knows a key which was written outside of it."""
+    for name, field in schema.model_fields.items():
+        nested = _nested(field.annotation)
+        kinds = nested.members.values() if nested and issubclass(nested, Choice) else [nested] if nested else []
+        if any(key in kind.model_fields for kind in kinds):
+            return name
+    return None
 
 
 def _walk(

@@ -43,7 +43,7 @@ class GivenModel(ModelSettings):
 
     def build(self, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
         raise ModelError(
-            "the model of this run was passed in Python; continue with winnow.run(..., model=..., out=...)"
+            "the model of this run was passed in Python; continue with winnow.run(..., model=..., out=..., resume=True)"
         )
 
 

@@ -165,7 +165,9 @@ def _refuse_foreign(path: Path) -> None:
     if (path / names.RESULT).exists():
         raise RunError(f"{path} holds a finished run; choose another --out")
     if (path / names.LABEL).exists():
-        raise RunError(f"{path} holds an unfinished run; continue it with --resume or choose another --out")
+        raise RunError(
+            f"{path} holds an unfinished run; continue it with --resume (resume=True in Python) or choose another --out"
+        )
     ours = {names.LOCK, names.CONFIG, names.CONDITIONS}
     if any(entry.name not in ours and entry.suffix != TEMPORARY for entry in path.iterdir()):
         raise RunError(f"{path} is not empty and holds no run; choose another --out")
