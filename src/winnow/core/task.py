@@ -1,9 +1,14 @@
-"""What travels: a task to one client, and its reply."""
+"""What travels: a task to one client, and its reply.
+
+These are msgspec structs: a simulation makes thousands of them a round, several times as fast as dataclasses. They are
+never part of a cycle, so the garbage collector need not look at them.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 Arrays: TypeAlias = Mapping[str, Any]
 """Named arrays. The core never looks inside; they are torch tensors in a process and safetensors on a wire."""
@@ -12,8 +17,7 @@ Payload: TypeAlias = Mapping[str, Arrays]
 """Named parts (a model, a profile, a control variate), each a group of named arrays."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True, gc=False):
     """What a task asks of a device. A virtual clock turns it into seconds and joules.
 
     Passes count sweeps over the client's own samples; bytes count what crosses its link.
@@ -29,8 +33,7 @@ class Work:
 NO_WORK = Work()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True, gc=False):
     """A typed request to one client. `name` chooses the handler, `settings` is that handler's own frozen type."""
 
     name: str
@@ -72,8 +75,7 @@ class Cost(NamedTuple):
 FREE = Cost()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True, gc=False):
     """What a client answers: named parts, plain metrics, and what it cost."""
 
     task: Task
@@ -82,8 +84,7 @@ class Reply:
     cost: Cost = FREE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """A task that will not be answered, and why."""
 
     task: Task

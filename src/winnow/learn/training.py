@@ -125,6 +125,7 @@ class Training:
     def _training_tasks(self, clients: list[int], sizes: NDArray[np.int64]) -> list[Task]:
         local, profiled = self._plan.algorithm.local, self._plan.profile_bytes > 0
         settings = TrainSettings(local=local, seed=self._plan.seed, profile=profiled)
+        payload = {"model": self.model}
 
         @cache
         def work(passes: float) -> Work:
@@ -142,7 +143,7 @@ class Training:
                 client=k,
                 round=self._round,
                 version=self._round - 1,
-                payload={"model": self.model},
+                payload=payload,
                 settings=settings,
                 work=work(local.passes(int(sizes[k]))),
             )
