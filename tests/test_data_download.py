@@ -175,6 +175,7 @@ def test_the_members_of_archives_are_unpacked_under_their_own_names(shelf, tmp_p
         (tarred({"one.bin": b"1" * 100_000})[:60], "not a whole archive"),
         (b"neither", "not a whole archive"),
     ],
+    ids=["zip above", "zip absolute", "tar above", "tar link", "zip lacks it", "tar cut short", "no archive"],
 )
 def test_archives_that_are_unsafe_or_incomplete_leave_nothing_behind(shelf, tmp_path, content, expected):
     shelf.served["/packed"] = content
