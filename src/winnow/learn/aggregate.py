@@ -4,6 +4,7 @@ An aggregation folds one update after another (`start`, `add`, `finish`), in the
 that its sums repeat bit for bit.
 """
 
+from abc import abstractmethod
 from typing import Literal, Protocol
 
 import numpy as np
@@ -28,8 +29,8 @@ class Fold(Protocol):
 class Aggregate(Choice):
     """A rule that folds updates."""
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self, model: ModelState, population: Population, invited: int) -> Fold: ...
 
 
 class WeightedSum:

@@ -1,5 +1,6 @@
 """How replies become an aggregate. The plain way hands every sound update to the fold; others may only reveal sums."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -45,6 +46,7 @@ class Gathered:
 class Collect(Choice):
     """One round's conversation with the invited, out of which an aggregate comes."""
 
+    @abstractmethod
     def gather(
         self,
         federation: Federation,
@@ -56,7 +58,6 @@ class Collect(Choice):
         expected: Expected,
     ) -> Gathered:
         """Hold the conversation; `begin` starts the aggregation, `counts` says how often each client was drawn."""
-        raise NotImplementedError
 
 
 class Plain(Collect):

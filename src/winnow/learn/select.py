@@ -4,6 +4,7 @@ A `Selector` is the setting; `start` gives the `Selection` that works in one run
 proposes an invitation, for which it may first hold exchanges of its own, and then observes what the replies report.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,20 +40,20 @@ class Invitation:
     scores: NDArray[np.float64] | None = None
 
 
-class Selection:
+class Selection(ABC):
     """A selector at work. Without state it needs only `propose`."""
 
-    def propose(self, turn: Turn) -> Invitation:
-        raise NotImplementedError
+    @abstractmethod
+    def propose(self, turn: Turn) -> Invitation: ...
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
         """Fold in what the replies of this turn report."""
 
     def state(self) -> Mapping[str, Any]:
         """Named arrays for a checkpoint."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # optional: many keep no state
         """Continue from a checkpoint."""
 
 
@@ -73,8 +74,8 @@ class Selector(Choice):
         """The layer whose profile each reply must carry, for samples like x; None where no profile is needed."""
         return None
 
-    def start(self, population: Population) -> Selection:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self, population: Population) -> Selection: ...
 
     def invited(self, clients: int) -> int:
         """K = C·N, at least one."""

@@ -1,5 +1,6 @@
 """What the server does with an aggregate before it becomes the next global model."""
 
+from abc import abstractmethod
 from typing import Literal
 
 from winnow.core import Choice
@@ -13,9 +14,9 @@ class ServerStep(Choice):
         """The state before the first round; it is part of every checkpoint."""
         return {}
 
+    @abstractmethod
     def step(self, state: ModelState, model: ModelState, aggregate: ModelState) -> tuple[ModelState, ModelState]:
         """(state, model) after folding in the aggregate."""
-        raise NotImplementedError
 
 
 class Replace(ServerStep):

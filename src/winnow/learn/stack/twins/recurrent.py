@@ -1,5 +1,7 @@
 """Stacked LSTM, GRU and Elman layers: the input products of all time steps at once, then one step after another."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,9 +30,9 @@ class RecurrentTwin(Twin):
         self.batch_first = plain.batch_first
         self.dropout = plain.dropout
 
+    @abstractmethod
     def cell(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         """The next state from the input's and the last hidden state's products [K, B, gates·H]."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         if x.dim() != 3:
