@@ -6,10 +6,18 @@ python -m bench rounds      one of them
 
 import sys
 
-from bench import cohort, profiling, rounds, selection
+from bench import cohort, encryption, gpu, populations, profiling, rounds, selection
 from bench.table import machine, show
 
-BENCHES = {"rounds": rounds, "cohort": cohort, "profiling": profiling, "selection": selection}
+BENCHES = {
+    "rounds": rounds,
+    "cohort": cohort,
+    "profiling": profiling,
+    "selection": selection,
+    "populations": populations,
+    "gpu": gpu,
+    "encryption": encryption,
+}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from winnow.learn.examine import Examiner
 from winnow.learn.local import Sgd
 from winnow.learn.metrics import METRICS
 from winnow.learn.models import Lenet5, Mlp, ModelSettings, build_model
-from winnow.learn.stack import Execution, TensorData, as_loss, choose_execution, model_state, train
+from winnow.learn.stack import Departure, Execution, TensorData, as_loss, choose_execution, model_state, train
 
 REPEAT = 5
 WAYS = {"loop": ("loop", 1), "stacked": ("stacked", 1), "native, 1 thread": ("native", 1), "native": ("native", None)}
@@ -78,7 +78,9 @@ def _rows(name: str, workload: Workload) -> list[Row]:
     score = METRICS[workload.metric](y)
 
     def training(execution: Execution) -> float:
-        return _fastest(lambda: train(execution, state, workload.local, data, clients, round=1, seed=0))
+        return _fastest(
+            lambda: train(execution, Departure.shared(state), workload.local, data, clients, round=1, seed=0)
+        )
 
     def evaluation(execution: Execution) -> float:
         examiner = Examiner(module, loss, None, execution)

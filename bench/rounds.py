@@ -56,7 +56,7 @@ def milliseconds_per_round() -> list[float]:
         profile_bytes=0,
     )
     moments = []
-    for event in Training(plan, MODEL, Judge(NoReference(), None)).run(federation()):
+    for event in Training(plan, MODEL, Judge(NoReference())).run(federation()):
         if event.kind == "round":
             moments.append(time.perf_counter())
     return [1e3 * (after - before) for before, after in pairwise(moments)]

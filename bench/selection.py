@@ -58,7 +58,17 @@ def _winnow() -> Callable[[int], None]:
     parts = [{"profile": {"mean": m, "variance": v}} for m, v in zip(mean, variance, strict=True)]
 
     def once(number: int) -> None:
-        turn = Turn(round=number, version=number - 1, rng=rng, reference=reference, ask=lambda tasks: [])
+        turn = Turn(
+            round=number,
+            version=number - 1,
+            oldest=number - 1,
+            rng=rng,
+            model={},
+            reference=reference,
+            message_bytes=0,
+            trained=(),
+            ask=lambda tasks: [],
+        )
         clients = selection.propose(turn).clients.tolist()
         tasks = [Task(name="train", client=k, round=number, version=number - 1) for k in clients]
         selection.observe(turn, [Reply(task=t, payload=part) for t, part in zip(tasks, parts, strict=True)])
