@@ -3,6 +3,7 @@
 No Python object exists per sample or per client: client k owns `rows[offsets[k]:offsets[k + 1]]`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,6 +23,8 @@ CLEAN = "clean"
 AS_GIVEN = "as given"
 """Where nothing was spoiled on purpose, nobody knows whether data are clean."""
 IMAGE_NDIM = 4
+LOOKED_AT = 4
+"""So many clients are loaded to tell one population from another."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,6 +105,42 @@ class ClientData:
         rows = self.rows_of(client)
         return Examples(x=self.x[rows], y=self.y[rows])
 
+    def traits(self) -> tuple[NDArray[Any], ...]:
+        """Arrays that tell these clients from others."""
+        return self.x, self.y, self.rows, self.offsets
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientsOnDemand:
+    """Clients of known sizes whose samples are loaded when they are asked for. `like` shows what samples are like."""
+
+    sizes: Indices
+    load: Callable[[int], Examples]
+    classes: int | None
+    like: Examples
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def sample_bytes(self) -> int:
+        return int(np.prod(self.like.x.shape[1:])) * self.like.x.itemsize
+
+    def gather(self, clients: Indices) -> ClientData:
+        """The samples of these clients, which are the clients 0, 1, 2 … of what is returned."""
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[clients])])
+        x = np.empty((offsets[-1], *self.like.x.shape[1:]), self.like.x.dtype)
+        y = np.empty((offsets[-1], *self.like.y.shape[1:]), self.like.y.dtype)
+        for place, client in enumerate(clients.tolist()):
+            own, rows = self.load(client), slice(offsets[place], offsets[place + 1])
+            x[rows], y[rows] = own.x, own.y
+        return ClientData(x=x, y=y, rows=np.arange(len(x)), offsets=offsets, classes=self.classes)
+
+    def traits(self) -> tuple[NDArray[Any], ...]:
+        """Arrays that tell these clients from others as far as a look at a few of them can."""
+        few = self.gather(np.unique(np.linspace(0, len(self) - 1, LOOKED_AT).astype(np.int64)))
+        return few.x, few.y, self.sizes
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditions:
@@ -115,7 +154,9 @@ class Conditions:
 class Federated:
     """A data set spread over clients, with a reference set and a test set that no client holds."""
 
-    clients: ClientData
+    clients: ClientData | ClientsOnDemand
     reference: Examples
     test: Examples
     conditions: Conditions
+    own_test: ClientData | None = None
+    """Samples that each client keeps out of its own training, to judge the model that it uses itself."""

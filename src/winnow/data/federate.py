@@ -4,31 +4,41 @@ Each step has random streams of its own, so that changing one setting never shif
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.core import DataError, stream
 from winnow.data.arrays import AS_GIVEN, CLEAN, ClientData, Conditions, DataSet, Examples, Federated, Indices
 from winnow.data.corruptions import Corruption, Ranges
+from winnow.data.on_demand import OnDemand
 from winnow.data.partitions import Pool
 from winnow.data.settings import Amount, DataSettings
 
-CHUNK_BYTES = 1 << 25
-"""Samples are spoiled in chunks of this size, so that temporary arrays stay small beside the data."""
+CHUNK_BYTES = 1 << 22
+"""Samples are spoiled in chunks of this size, so that temporary arrays stay small beside the data and in the cache."""
 
 
-def federate(dataset: DataSet, settings: DataSettings, seed: int) -> Federated:
-    """Spread a data set over clients as the settings say; the same seed gives the same bits."""
+def federate(dataset: DataSet | OnDemand, settings: DataSettings, seed: int, *, in_place: bool = False) -> Federated:
+    """Spread a data set over clients as the settings say; the same seed gives the same bits.
+
+    `in_place` uses the data set up: no second copy is made, and what is spoiled is spoiled where it is.
+    """
+    if isinstance(dataset, OnDemand):
+        return dataset.divided(reference_at_clients=settings.reference == 0)
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
-    clients = _spread(dataset, pool, settings, seed)
+    clients = _spread(dataset, pool, settings, seed, in_place=in_place)
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
     _spoil(clients, corruption_of, settings.corruptions, Ranges.of(dataset), seed)
+    training, own_test = _keep_back(clients, settings.own_test, seed) if settings.own_test else (clients, None)
     return Federated(
-        clients=clients,
+        clients=training,
         reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
         test=Examples(x=dataset.x[test], y=dataset.y[test]),
         conditions=_conditions(corruption_of, settings.corruptions),
+        own_test=own_test,
     )
 
 
@@ -66,14 +76,16 @@ def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
 
 
-def _spread(dataset: DataSet, pool: Indices, settings: DataSettings, seed: int) -> ClientData:
-    """The clients' own copy of their rows, client after client; held-out rows are not in it."""
+def _spread(dataset: DataSet, pool: Indices, settings: DataSettings, seed: int, *, in_place: bool) -> ClientData:
+    """The clients' rows: where they are, or as a copy of their own, client after client, without held-out rows."""
     labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None else None
     owners = dataset.owners[pool] if dataset.owners is not None else None
     assignment = settings.partition.assign(
         Pool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
     )
     rows = pool[assignment.rows]
+    if in_place and dataset.x.flags.writeable and dataset.y.flags.writeable:
+        return ClientData(x=dataset.x, y=dataset.y, rows=rows, offsets=assignment.offsets, classes=dataset.classes)
     return ClientData(
         x=dataset.x[rows],
         y=dataset.y[rows],
@@ -81,6 +93,26 @@ def _spread(dataset: DataSet, pool: Indices, settings: DataSettings, seed: int) 
         offsets=assignment.offsets,
         classes=dataset.classes,
     )
+
+
+def _keep_back(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:
+    """Each client's samples in two: those it trains on, and a share, drawn at random, that it keeps for its own tests.
+
+    A client with two samples or more has at least one of each.
+    """
+    sizes = clients.sizes
+    kept = np.minimum(np.maximum(np.rint(share * sizes).astype(np.int64), 1), np.maximum(sizes - 1, 0))
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((stream(seed, "data", "own test").random(len(owner)), owner))
+    place = np.arange(len(owner)) - clients.offsets[owner]
+    is_kept = np.zeros(len(owner), bool)
+    is_kept[order] = place < kept[owner]
+
+    def those(chosen: NDArray[np.bool_]) -> ClientData:
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(owner[chosen], minlength=len(sizes)))])
+        return replace(clients, rows=clients.rows[chosen], offsets=offsets)
+
+    return those(~is_kept), those(is_kept)
 
 
 def _draw_corruptions(corruptions: Sequence[Corruption], clients: int, seed: int) -> Indices:
@@ -96,13 +128,13 @@ def _draw_corruptions(corruptions: Sequence[Corruption], clients: int, seed: int
 def _spoil(
     clients: ClientData, corruption_of: Indices, corruptions: Sequence[Corruption], ranges: Ranges, seed: int
 ) -> None:
-    """Apply each corruption to the rows of its clients, in place: the arrays are the clients' own copy."""
+    """Apply each corruption to the rows of its clients, in place."""
     of_row = np.repeat(corruption_of, clients.sizes)
     step = max(1, CHUNK_BYTES // max(1, clients.x[0].nbytes))
     for index, corruption in enumerate(corruptions):
         earlier = sum(other.name == corruption.name for other in corruptions[:index])
         rng = stream(seed, "data", "corruption", corruption.name, earlier)
-        rows = np.flatnonzero(of_row == index)
+        rows = clients.rows[of_row == index]
         for start in range(0, len(rows), step):
             chunk = rows[start : start + step]
             spoiled = corruption.apply(Examples(x=clients.x[chunk], y=clients.y[chunk]), ranges, rng)

@@ -1,8 +1,14 @@
 """Files of the user's own, told apart by how their names end, and files that may be stored plain or gzipped."""
 
 import gzip
+import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from winnow.core import DataError
 
@@ -36,3 +42,17 @@ def read_bytes(path: Path) -> bytes:
         return gzip.decompress(content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
+
+
+def read_npz(path: Path, wanted: Sequence[str], also: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The wanted arrays of an .npz file, and of the others those that it has."""
+    try:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
+            held = {key: arrays[key] for key in (*wanted, *also) if key in arrays}
+            names = sorted(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
+    for key in wanted:
+        if key not in held:
+            raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
+    return held

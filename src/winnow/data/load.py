@@ -7,13 +7,19 @@ from winnow.data.arrays import DataSet, Raw
 from winnow.data.download import Progress
 from winnow.data.folders import data_directories, fetch_set, find
 from winnow.data.known import KnownSet, known
+from winnow.data.on_demand import OnDemand, from_folder
 from winnow.data.own import check_file, read_own
 from winnow.data.scaling import Scaling, finish, standard, unscaled
 from winnow.data.settings import COLUMNS, DataSettings
 
 
-def load(settings: DataSettings, directory: Path | None = None, on_progress: Progress | None = None) -> DataSet:
-    """The data set that the settings name, scaled; a known set that is not on this machine is downloaded."""
+def load(
+    settings: DataSettings, directory: Path | None = None, on_progress: Progress | None = None
+) -> DataSet | OnDemand:
+    """The data that the settings name, scaled; a known set that is not on this machine is downloaded.
+
+    A folder with a file a client stays unread but for the sizes.
+    """
     check_source(settings)
     try:
         return _load(settings, directory, on_progress)
@@ -29,7 +35,9 @@ def check_source(settings: DataSettings) -> None:
         settings.refuse((*COLUMNS, "task", "tokens"), f"the known set '{known(settings.name).name}'")
 
 
-def _load(settings: DataSettings, directory: Path | None, on_progress: Progress | None) -> DataSet:
+def _load(settings: DataSettings, directory: Path | None, on_progress: Progress | None) -> DataSet | OnDemand:
+    if settings.path is not None and settings.path.is_dir():
+        return from_folder(settings.path, settings)
     if settings.path is not None:
         raw = read_own(settings.path, settings)
         return finish(raw, settings.name, settings.scale, _default_for(raw))

@@ -1,6 +1,5 @@
 """The user's own data: arrays, torch data sets, .npz, .csv and .parquet files."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -10,7 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
 from winnow.data.arrays import DataSet, Raw
-from winnow.data.files import OWN, own_kind
+from winnow.data.client_files import count_clients
+from winnow.data.files import OWN, own_kind, read_npz
+from winnow.data.on_demand import OnDemand, check_divided
 from winnow.data.scaling import finish, unscaled
 from winnow.data.settings import COLUMNS, DataSettings, Kind, Scale
 from winnow.data.tables import Table, check_columns, open_table
@@ -76,8 +77,12 @@ def pair_of(dataset: MapStyle, name: str) -> Pair:
         raise DataError(f"{name}: samples must be pairs (features, target), all of one shape: {error}") from error
 
 
-def as_configured(given: Pair | DataSet, settings: DataSettings) -> DataSet:
+def as_configured(given: Pair | DataSet | OnDemand, settings: DataSettings) -> DataSet | OnDemand:
     """Data that were passed in Python, understood and scaled as the settings say."""
+    if isinstance(given, OnDemand):
+        check_divided(settings, given.clients)
+        settings.refuse(("task", "tokens"), "an OnDemand, which has its own")
+        return given
     settings.refuse(COLUMNS, "data that are no table")
     if isinstance(given, tuple):
         x, y = given
@@ -89,6 +94,9 @@ def as_configured(given: Pair | DataSet, settings: DataSettings) -> DataSet:
 
 def check_file(path: Path, settings: DataSettings) -> None:
     """Refuse a file that is not there or of no known kind, and settings that it has no use for."""
+    if path.is_dir():
+        check_divided(settings, count_clients(path))
+        return
     if not path.is_file():
         raise DataError(f"there is no file {path}; check data.path")
     kind = own_kind(path)
@@ -106,16 +114,15 @@ def read_own(path: Path, settings: DataSettings) -> Raw:
 
 
 def _read_npz(path: Path, settings: DataSettings) -> Raw:
-    try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
-            held = {key: arrays[key] for key in ("x", "y", "owners") if key in arrays}
-            names = sorted(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
-    for key in ("x", "y"):
-        if key not in held:
-            raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
-    return from_values(**held, where=str(path), task=settings.task, tokens=settings.tokens)
+    held = read_npz(path, ("x", "y"), ("owners",))
+    return from_values(
+        held["x"],
+        held["y"],
+        owners=held.get("owners"),
+        where=str(path),
+        task=settings.task,
+        tokens=settings.tokens,
+    )
 
 
 def _read_table(table: Table, settings: DataSettings) -> Raw:

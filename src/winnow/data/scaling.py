@@ -65,7 +65,7 @@ def finish(raw: Raw, name: str, scale: Scale, default: Scaling) -> DataSet:
 
 
 def _affine(values: NDArray[Any], shift: NDArray[Any], width: NDArray[Any]) -> Reals:
-    scaled = values.astype(np.result_type(values.dtype, np.float32))
+    scaled = values.astype(np.result_type(values.dtype, np.float32), order="C")
     scaled -= shift.astype(scaled.dtype)
     scaled /= width.astype(scaled.dtype)
     return scaled.astype(np.float32, copy=False)

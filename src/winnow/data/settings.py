@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from winnow.core import DataError, Settings
+from winnow.data.client_files import count_clients
 from winnow.data.corruptions import Corruption
 from winnow.data.files import own_name
 from winnow.data.partitions import Iid, Natural, Partition
@@ -35,7 +36,7 @@ class DataSettings(Settings):
 
     `name` is a known set. With `path` the data are the user's own, and called after their file: an .npz with arrays x
     and y (and owners), or a .csv or .parquet file whose `targets` name the target columns. With `tokens` the features
-    are identifiers of words or the like, and stay whole numbers.
+    are identifiers of words or the like, and stay whole numbers. A folder as `path` holds an .npz a client.
     """
 
     name: str = "digits"
@@ -50,6 +51,7 @@ class DataSettings(Settings):
     partition: Partition = Iid()
     reference: Amount = 0.1
     test: Amount = 0.1
+    own_test: float = Field(default=0.0, ge=0, lt=1)
     corruptions: tuple[Corruption, ...] = ()
 
     @model_validator(mode="before")
@@ -58,6 +60,14 @@ class DataSettings(Settings):
         if not isinstance(table, Mapping) or "name" in table or not isinstance(table.get("path"), str | Path):
             return table
         return {**table, "name": own_name(Path(table["path"]))}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_clients_as_the_folder_has(cls, table: Any) -> Any:
+        if not isinstance(table, Mapping) or "clients" in table or not isinstance(table.get("path"), str | Path):
+            return table
+        folder = Path(table["path"]).expanduser()
+        return {**table, "clients": count_clients(folder)} if folder.is_dir() else table
 
     @field_validator("targets", "features", mode="before")
     @classmethod

@@ -1,0 +1,104 @@
+"""A folder with one .npz file (x and y) a client, and beside them the files of the reference set and the test set."""
+
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from winnow.core import DataError
+from winnow.data.arrays import Indices
+from winnow.data.files import read_npz
+
+REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
+"""Files of a folder that are no client's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientFiles:
+    """Loads the file of a client. Their names are an array, so that a million of them are a few megabytes."""
+
+    folder: Path
+    names: NDArray[np.bytes_]
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """The clients' files in the order of the index, or else of their names: by number where these are numbers."""
+        index = read_index(folder)
+        names = index["files"].tolist() if index else sorted(_client_names(folder), key=_by_number)
+        return cls(folder=folder, names=np.array([os.fsencode(name) for name in names]))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __call__(self, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        return read_pair(self._path(client))
+
+    def sizes(self) -> Indices:
+        """How many samples each client has: what the index says, or the heads of the files, whose arrays stay unread.
+
+        A head takes a fraction of a millisecond, which an index saves.
+        """
+        index = read_index(self.folder)
+        if index:
+            return np.asarray(index["sizes"])
+        return np.array([_rows(self._path(client)) for client in range(len(self))], np.int64)
+
+    def _path(self, client: int) -> Path:
+        return self.folder / os.fsdecode(self.names[client])
+
+
+def count_clients(folder: Path) -> int:
+    """How many clients a folder holds."""
+    index = read_index(folder)
+    return len(index["files"] if index else _client_names(folder))
+
+
+def read_pair(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The arrays x and y of a file."""
+    held = read_npz(path, ("x", "y"))
+    return held["x"], held["y"]
+
+
+def read_index(folder: Path) -> dict[str, NDArray[Any]]:
+    """The arrays `files`, `sizes` and maybe `classes` of the folder's index; nothing where there is none."""
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    index = read_npz(path, ("files", "sizes"), ("classes",))
+    files, sizes = index["files"], index["sizes"]
+    if files.dtype.kind != "U" or files.ndim != 1 or files.shape != sizes.shape or not len(files):
+        raise DataError(f"{path}: files must be a list of names and sizes a list of numbers, with an entry a client")
+    return index
+
+
+def _client_names(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    found = [name for name in names if name.endswith(".npz") and name not in (REFERENCE, TEST, INDEX)]
+    if not found:
+        raise DataError(f"{folder} holds no client's .npz file; put one a client there, or check data.path")
+    return found
+
+
+def _by_number(name: str) -> tuple[bool, int, str]:
+    stem = name[: -len(".npz")]
+    number = stem.isascii() and stem.isdigit()
+    return not number, int(stem) if number else 0, stem
+
+
+def _rows(path: Path) -> int:
+    """How many rows the array x of a file has, by its head."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("x.npy") as head:
+            read = npy.read_array_header_1_0 if npy.read_magic(head) == (1, 0) else npy.read_array_header_2_0
+            shape = read(head)[0]
+    except KeyError:
+        raise DataError(f"{path} has no array 'x'; save x and y with np.savez") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
+    return int(shape[0]) if shape else 0
