@@ -14,7 +14,7 @@ from winnow.core import stream
 from winnow.learn.local import Adam, LocalUpdate, Sgd
 from winnow.learn.models import Cnn, Lenet5, Lstm, Mlp, ModelSettings, ShufflenetV2, build_model
 from winnow.learn.networks import ResNet18
-from winnow.learn.stack import LOSSES, TensorData, choose_execution, model_state, train
+from winnow.learn.stack import LOSSES, Departure, TensorData, choose_execution, model_state, train
 
 SIZES = (7, 12, 3, 8, 5)
 CLASSES = 4
@@ -92,7 +92,7 @@ def assert_same_as_plain(
 ) -> None:
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, force)
     assert execution.name == force
-    trained = train(execution, model_state(model), local, data, np.array(clients), round=1, seed=1)
+    trained = train(execution, Departure.shared(model_state(model)), local, data, np.array(clients), round=1, seed=1)
     for place, client in enumerate(clients):
         expected = plain_training(model, data, client, local, **plain)
         assert list(trained.states) == list(expected)
@@ -202,7 +202,9 @@ def test_batch_normalisation_skips_single_samples(force: str) -> None:
         model, data, Sgd(epochs=2, batch_size=4, learning_rate=0.1), force, (0, 1, 2), skip_single=True
     )
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, force)
-    trained = train(execution, model_state(model), MOMENTUM, data, np.array([0, 1, 3]), round=1, seed=1)
+    trained = train(
+        execution, Departure.shared(model_state(model)), MOMENTUM, data, np.array([0, 1, 3]), round=1, seed=1
+    )
     for name, tensor in model_state(model).items():
         assert torch.equal(trained.states[name][1], tensor)
         assert torch.equal(trained.states[name][2], tensor)
@@ -222,9 +224,11 @@ def test_any_ragged_cohort_equals_clients_on_their_own(
     model, data = build(), make_data(shape, tuple(sizes))
     local = Sgd(batch_size=batch_size, learning_rate=0.1, momentum=0.5, **length)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    together = train(execution, model_state(model), local, data, np.arange(len(sizes)), round=2, seed=9)
+    together = train(
+        execution, Departure.shared(model_state(model)), local, data, np.arange(len(sizes)), round=2, seed=9
+    )
     for client, size in enumerate(sizes):
-        alone = train(execution, model_state(model), local, data, np.array([client]), round=2, seed=9)
+        alone = train(execution, Departure.shared(model_state(model)), local, data, np.array([client]), round=2, seed=9)
         torch.testing.assert_close(together.loss[client], alone.loss[0], equal_nan=True)
         expected = plain_training(model, data, client, local, round=2, seed=9) if size else model_state(model)
         for name, tensor in alone.states.items():
@@ -237,7 +241,7 @@ def test_the_loss_is_the_mean_over_the_last_epochs_samples() -> None:
     model, data = build(), make_data(shape)
     local = Sgd(epochs=1, batch_size=100, learning_rate=0.1)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, model_state(model), local, data, np.array([1, 2]), round=1, seed=1)
+    trained = train(execution, Departure.shared(model_state(model)), local, data, np.array([1, 2]), round=1, seed=1)
     for place, client in enumerate((1, 2)):
         held = data.rows[data.offsets[client] : data.offsets[client + 1]]
         expected = nn.functional.cross_entropy(model(data.x[held]), data.y[held])
@@ -249,7 +253,7 @@ def test_learning_rate_decays_by_round() -> None:
     model, data = build(), make_data(shape)
     local = Sgd(batch_size=4, learning_rate=0.1, decay=0.5)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, model_state(model), local, data, np.array([0]), round=3, seed=1)
+    trained = train(execution, Departure.shared(model_state(model)), local, data, np.array([0]), round=3, seed=1)
     for name, tensor in plain_training(model, data, 0, local, round=3).items():
         torch.testing.assert_close(trained.states[name][0], tensor)
 
@@ -259,7 +263,9 @@ def test_a_polluted_client_spoils_nobody_else() -> None:
     model, data = build(), make_data(shape)
     data.x[data.rows[data.offsets[1] : data.offsets[2]]] = torch.nan
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, model_state(model), MOMENTUM, data, np.array([0, 1, 2]), round=1, seed=1)
+    trained = train(
+        execution, Departure.shared(model_state(model)), MOMENTUM, data, np.array([0, 1, 2]), round=1, seed=1
+    )
     finite = trained.states["1.weight"].flatten(1).isfinite().all(1)
     assert finite.tolist() == [True, False, True]
 
@@ -272,7 +278,9 @@ def test_training_repeats_bit_for_bit_and_leaves_torchs_generator_alone(force: s
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
     runs = [
-        train(execution, model_state(model), MOMENTUM, data, np.array([3, 0, 1]), round=number, seed=1)
+        train(
+            execution, Departure.shared(model_state(model)), MOMENTUM, data, np.array([3, 0, 1]), round=number, seed=1
+        )
         for number in (0, 0, 1)
     ]
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -6,7 +6,8 @@ batch, and used only if outputs, gradients and buffers agree with the loop's.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from winnow.learn.stack.losses import Loss, first_line
 from winnow.learn.stack.mapped import MappedExecution
 from winnow.learn.stack.native import NativeExecution, find_native, switched_off
 from winnow.learn.stack.pace import CLEARLY, Pace
+from winnow.learn.stack.precision import Precision, casting
 from winnow.learn.stack.stacked import StackedExecution
 from winnow.learn.stack.state import Layout
 from winnow.learn.stack.trial import Trial
@@ -40,54 +42,83 @@ def choose_execution(
     force: Force = "auto",
     threads: int | None = None,
     pace: Pace | None = None,
+    precision: Precision = "float32",
 ) -> Execution:
     """The fastest execution that agrees with a plain loop on a few samples [n, ...]; or the one asked for.
 
     Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. Whether
-    a loop is faster than the others is only known if the pace is measured.
+    a way is faster than those before it is only known if the pace is measured.
     """
     module = copy.deepcopy(module).to(sample_x.device)
-    _check_fit(module, sample_x, sample_y, loss)
+    with casting(precision, sample_x.device):
+        _check_fit(module, sample_x, sample_y, loss)
     if force == "loop":
-        return LoopedExecution(module, loss)
-    trial = Trial.of(module, sample_x, sample_y, loss)
-    reasons: dict[str, str] = {}
-    for name, build in _ways(module, loss, sample_x[:1], threads):
-        if force in ("auto", name):
-            reason = trial.refusal(build)
-            if not reason:
-                found = build(module, _notice(name, reasons))
-                return found if force != "auto" or pace is None else _or_loop(found, loss, sample_x, sample_y, pace)
-            reasons[name] = reason
-    if force != "auto":
+        return LoopedExecution(module, loss, precision=precision)
+    trial = Trial.of(module, sample_x, sample_y, loss, precision)
+    ways = (way for way in _ways(module, loss, sample_x[:1], threads, precision) if force in ("auto", way[0]))
+    reasons = {"native": "it knows single precision only"} if precision == "bfloat16" else {}
+    sound = _sound(module, ways, trial, reasons)
+    found = next(sound, None)
+    if found is None and force != "auto":
         reason = reasons.get(force, NO_NATIVE_FORM)
         raise ModelError(f"the model cannot be trained {force}: {reason}; let Winnow choose with 'auto'")
-    return LoopedExecution(module, loss, _notice("loop", reasons))
-
-
-def _or_loop(found: Execution, loss: Loss, x: Tensor, y: Tensor, pace: Pace) -> Execution:
-    """A loop, where that is clearly faster. It never is where Python or launches dominate."""
-    if found.name == "native" or x.is_cuda or (isinstance(found, StackedExecution) and found.chain is not None):
+    if found is None:
+        return LoopedExecution(module, loss, _notice("loop", reasons), precision=precision)
+    if force != "auto" or pace is None or sample_x.is_cuda or _surely_fastest(found, pace.batch_size):
         return found
-    ratio = pace.ratio(found, LoopedExecution(found.module, loss), x, y)
-    notice = f"clients are trained by loop (by {found.name} it takes {ratio:.1f} × as long here)"
-    return LoopedExecution(found.module, loss, notice) if ratio > CLEARLY else found
+    rival = next(sound, None) if found.name == "native" else None
+    race = partial(pace.ratio, x=sample_x, y=sample_y, threads=threads)
+    return _faster(found, rival or LoopedExecution(module, loss, precision=precision), race)
+
+
+def _surely_fastest(found: Execution, batch_size: int) -> bool:
+    """Nobody need measure small models: Python takes most of the time of other ways."""
+    if isinstance(found, NativeExecution):
+        return found.surely_fastest(batch_size)
+    return isinstance(found, StackedExecution) and found.chain is not None
+
+
+Race = Callable[[Execution, Execution], float]
+
+
+def _faster(found: Execution, other: Execution, race: Race) -> Execution:
+    """The other one, if it is clearly faster."""
+    ratio = race(found, other)
+    if ratio <= CLEARLY:
+        return found
+    other.notice = f"clients are trained by {other.name} (by {found.name} it takes {ratio:.1f} × as long here)"
+    return other
 
 
 Build = Callable[[nn.Module, str], Execution]
 
 
-def _ways(module: nn.Module, loss: Loss, sample: Tensor, threads: int | None) -> Iterator[tuple[str, Build]]:
-    """From the fastest on."""
-    line = find_line(module)
-    native = None if sample.is_cuda or switched_off() else find_native(module, line, sample, loss)
+def _sound(
+    module: nn.Module, ways: Iterable[tuple[str, Build]], trial: Trial, reasons: dict[str, str]
+) -> Iterator[Execution]:
+    """Those that give what a loop gives; for the others the reason is noted."""
+    for name, build in ways:
+        reason = trial.refusal(build)
+        if reason:
+            reasons[name] = reason
+        else:
+            yield build(module, _notice(name, reasons))
+
+
+def _ways(
+    module: nn.Module, loss: Loss, sample: Tensor, threads: int | None, precision: Precision
+) -> Iterator[tuple[str, Build]]:
+    """From the fastest on. What is written out by hand is so for single precision."""
+    line, by_hand = find_line(module), precision != "bfloat16"
+    compiles = by_hand and sample.device.type == "cpu" and not switched_off()
+    native = find_native(module, line, sample, loss) if compiles else None
     if native is not None:
         yield "native", lambda model, notice: NativeExecution(model, native, threads, notice)
-    chain = find_chain(line, Layout.of(module).trained, loss)
-    if chain is not None:
-        yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, chain)
-    yield "stacked", lambda model, notice: StackedExecution(model, loss, notice)
-    yield "vmap", lambda model, notice: MappedExecution(model, loss, notice)
+    links = find_chain(line, Layout.of(module).trained, loss) if by_hand else None
+    if links is not None:
+        yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, links, precision=precision)
+    yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision)
+    yield "vmap", lambda model, notice: MappedExecution(model, loss, notice, precision=precision)
 
 
 def _notice(name: str, reasons: dict[str, str]) -> str:

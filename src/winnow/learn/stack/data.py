@@ -1,6 +1,7 @@
-"""Client data as flat tensors with an index list per client."""
+"""Client data as flat tensors with an index list per client, all of them or those that are loaded for now."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import numpy as np
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Indices = NDArray[np.int64]
+
+BLOCK_BYTES = 1 << 24
+"""Where clients' samples are loaded on demand and a client at a time would do, about so much is loaded at a time."""
 
 
 class ClientArrays(Protocol):
@@ -24,14 +28,46 @@ class ClientArrays(Protocol):
     def offsets(self) -> Indices: ...
 
 
+class Loader(Protocol):
+    """Gives the samples of any of a population's clients; `sizes` says how many each has."""
+
+    @property
+    def sizes(self) -> Indices: ...
+    @property
+    def sample_bytes(self) -> int: ...
+
+    def gather(self, clients: Indices) -> ClientArrays:
+        """These clients' samples; in what is returned they are the clients 0, 1, 2 …"""
+
+
+class ClientSamples(Protocol):
+    """Where the clients' samples are to be had: in memory, or loaded when they are asked for."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def few(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Some samples to try things out with, at most so many."""
+
+    def cohort(self, clients: Indices) -> "TensorData":
+        """Data that hold these clients under their own numbers, and maybe others."""
+
+    def blocks(self, clients: Indices) -> "Iterator[tuple[Indices, TensorData]]":
+        """The clients in their order, a block at a time with its data, so that memory suffices for any number."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorData:
-    """One flat tensor of samples on a device; client k holds the rows `rows[offsets[k]:offsets[k + 1]]`."""
+    """One flat tensor of samples on a device; the client at place k holds the rows `rows[offsets[k]:offsets[k + 1]]`.
+
+    Places are clients' numbers, unless only some clients are `held`: then they are places in that sorted list.
+    """
 
     x: Tensor
     y: Tensor
     rows: Indices
     offsets: Indices
+    held: Indices | None = None
 
     @classmethod
     def from_client_data(cls, data: ClientArrays, device: torch.device | str = "cpu") -> Self:
@@ -42,9 +78,51 @@ class TensorData:
             offsets=np.asarray(data.offsets, np.int64),
         )
 
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
     def sizes(self, clients: Indices) -> Indices:
         """How many samples each client has."""
-        return np.asarray(self.offsets[clients + 1] - self.offsets[clients])
+        places = self._places(clients)
+        return np.asarray(self.offsets[places + 1] - self.offsets[places])
+
+    def rows_of(self, client: int) -> Indices:
+        """Where a client's samples are in x and y."""
+        place = client if self.held is None else int(np.searchsorted(self.held, client))
+        return self.rows[self.offsets[place] : self.offsets[place + 1]]
+
+    def few(self, samples: int) -> tuple[Tensor, Tensor]:
+        return self.x[:samples], self.y[:samples]
+
+    def cohort(self, clients: Indices) -> "TensorData":
+        return self
+
+    def blocks(self, clients: Indices) -> "Iterator[tuple[Indices, TensorData]]":
+        yield clients, self
+
+    def _places(self, clients: Indices) -> Indices:
+        return clients if self.held is None else np.searchsorted(self.held, clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedData:
+    """Samples that are loaded when they are asked for, and forgotten by whoever asked."""
+
+    source: Loader
+    device: torch.device
+
+    def few(self, samples: int) -> tuple[Tensor, Tensor]:
+        return self.cohort(np.arange(min(samples, len(self.source.sizes)))).few(samples)
+
+    def cohort(self, clients: Indices) -> TensorData:
+        held = np.unique(clients)
+        return replace(TensorData.from_client_data(self.source.gather(held), self.device), held=held)
+
+    def blocks(self, clients: Indices) -> Iterator[tuple[Indices, TensorData]]:
+        block_of = np.cumsum(self.source.sizes[clients] * self.source.sample_bytes) // BLOCK_BYTES
+        for block in np.split(clients, np.flatnonzero(np.diff(block_of)) + 1):
+            yield block, self.cohort(block)
 
 
 def as_tensor(values: NDArray[np.generic], device: torch.device | str = "cpu") -> Tensor:

@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
+from winnow.learn.stack.departure import Departure
 from winnow.learn.stack.plan import Plan
+from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.state import Layout, ModelState
 
 
@@ -45,14 +47,17 @@ class Look(Protocol):
 class Execution(Protocol):
     """A model and a loss, with one way of computing K clients' steps."""
 
+    notice: str
+    """Why no faster way is used; empty if there is none."""
+
     @property
     def name(self) -> str:
         """native, stacked, vmap or loop."""
         ...
 
     @property
-    def notice(self) -> str:
-        """Why no faster way is used; empty if there is none."""
+    def precision(self) -> Precision:
+        """That of its products."""
         ...
 
     @property
@@ -64,9 +69,11 @@ class Execution(Protocol):
     def layout(self) -> Layout: ...
 
     def run_plan(
-        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+        self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         """A whole round in one go: the plan's clients' states and the losses [S, K, B]; a state has no second names.
+
+        The departure has the clients in the plan's order.
 
         None where it has to be taken step by step, through `cohort`.
         """

@@ -11,6 +11,7 @@ of a few sizes so that few graphs are needed; what the rounding trained too far 
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import TensorData
+from winnow.learn.stack.departure import Correction, Departure
 from winnow.learn.stack.execution import Batch, Cohort, Execution
 from winnow.learn.stack.plan import Plan
-from winnow.learn.stack.state import ModelState, repeat_state
 
 COHORT_SIZES = 8
 """Into so many sizes the number of clients still at work is rounded up."""
@@ -38,18 +39,29 @@ class _Shape:
 
 
 class GraphedRounds:
-    """The buffers and graphs of one cohort size and one optimiser."""
+    """The buffers and graphs of one cohort size and one optimiser.
+
+    Graphs of an earlier cohort lend them their memory: only one of them runs at a time.
+    """
 
     def __init__(
-        self, execution: Execution, data: TensorData, local: LocalUpdate, start: ModelState, plan: Plan
+        self,
+        execution: Execution,
+        data: TensorData,
+        local: LocalUpdate,
+        departure: Departure,
+        plan: Plan,
+        earlier: "GraphedRounds | None" = None,
     ) -> None:
         steps, clients, width = plan.rows.shape
         self._execution, self._data, self._local = execution, data, local
         self._capacity = steps
-        self.states = repeat_state(start, clients)
+        self.states = departure.stacked(clients)
         self._trained = [self.states[name] for name in execution.layout.trained]
         self._carried = [self.states[name] for name in execution.layout.carried]
-        self._slots = local.slots(self._trained)
+        self._moving, self._places = departure.moving, departure.places(execution.layout.trained)
+        self._slots = local.slots([self._trained[place] for place in self._places])
+        self._correction = Correction.of(departure, execution.layout.trained, clients)
         like = self._trained[0]
         self._rows = torch.zeros(steps, clients, width, dtype=torch.int64, device=like.device)
         self._weights = like.new_zeros(steps, clients, width)
@@ -57,19 +69,27 @@ class GraphedRounds:
         self._step = torch.zeros(1, dtype=torch.int64, device=like.device)
         self._rate = torch.zeros((), dtype=torch.float32, device=like.device)
         self._graphs: dict[_Shape, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = earlier._pool if earlier else torch.cuda.graph_pool_handle()
 
-    def fits(self, local: LocalUpdate, plan: Plan) -> bool:
+    def fits(self, local: LocalUpdate, departure: Departure, plan: Plan) -> bool:
+        """Whether these graphs can run that: same optimiser, same terms, same cohort, no more steps."""
         steps, clients, width = plan.rows.shape
-        return local == self._local and steps <= self._capacity and (clients, width) == tuple(self._rows.shape[1:])
+        mine = self._correction
+        terms = (mine.pull, bool(mine.drift)) if mine else (0.0, False)
+        return (
+            (local, departure.moving, departure.pull, departure.drift is not None)
+            == (self._local, self._moving, *terms)
+            and steps <= self._capacity
+            and (clients, width) == tuple(self._rows.shape[1:])
+        )
 
-    def run(self, start: ModelState, plan: Plan, rate: float) -> Tensor:
+    def run(self, departure: Departure, plan: Plan, rate: float) -> Tensor:
         """Train the cohort in place; the losses of all samples [S, K, B]."""
         segments = self._segments(plan)
         for shape, _, _ in segments:
             if shape not in self._graphs:
                 self._graphs[shape] = self._capture(shape)
-        self._load(start, plan, rate)
+        self._load(departure, plan, rate)
         for shape, active, steps in segments:
             too_far = slice(active, shape.clients)
             kept = [tensor[too_far].clone() for tensor in self._everything()]
@@ -92,22 +112,41 @@ class GraphedRounds:
                 result.append((_Shape(clients=size, padded=bool(padded[first])), active, range(first, end)))
         return result
 
-    def _load(self, start: ModelState, plan: Plan, rate: float) -> None:
+    def _load(self, departure: Departure, plan: Plan, rate: float) -> None:
         for name, tensor in self.states.items():
-            tensor.copy_(start[name].expand_as(tensor))
+            tensor.copy_(departure.states[name].expand_as(tensor))
         for slot in (tensor for slots in self._slots for tensor in slots):
             slot.zero_()
+        self._load_correction(departure)
         steps = len(plan.rows)
         self._rows[:steps].copy_(torch.from_numpy(np.maximum(plan.rows, 0)), non_blocking=True)
         self._weights[:steps].copy_(torch.from_numpy(plan.weights()), non_blocking=True)
         self._step.zero_()
         self._rate.fill_(rate)
 
+    def _load_correction(self, departure: Departure) -> None:
+        given = Correction.of(departure, self._execution.layout.trained, self._rows.shape[1])
+        if given is None or self._correction is None:
+            return
+        own = self._correction
+        for buffer, values in zip([*own.anchor, *own.drift], [*given.anchor, *given.drift], strict=True):
+            buffer.copy_(values)
+
     def _everything(self) -> list[Tensor]:
         return [*self._trained, *self._carried, *(tensor for slots in self._slots for tensor in slots)]
 
     def _capture(self, shape: _Shape) -> torch.cuda.CUDAGraph:
+        """A step as a graph. It uses up none of the round's noise: a resumed run captures anew, and must not differ."""
         step = self._stepper(shape)
+        device = self._step.device
+        with torch.random.fork_rng([device], device_type="cuda"):
+            self._warm_up(step)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                step()
+        return graph
+
+    def _warm_up(self, step: Callable[[], None]) -> None:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves its constructor untyped
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -115,17 +154,15 @@ class GraphedRounds:
                 self._step.zero_()
                 step()
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            step()
-        return graph
 
     def _stepper(self, shape: _Shape) -> Callable[[], None]:
         """One step of the leading clients, with everything it reads and writes in the buffers."""
         some = slice(shape.clients)
         parameters, buffers = [t[some] for t in self._trained], [t[some] for t in self._carried]
+        moved, places = [parameters[place] for place in self._places], self._places
         slots = [[tensor[some] for tensor in slots] for slots in self._slots]
         cohort: Cohort = self._execution.cohort(parameters, buffers)
+        added = self._correction and self._correction.some(shape.clients)
         sizes = np.zeros(shape.clients, np.int64)
 
         def step() -> None:
@@ -135,6 +172,9 @@ class GraphedRounds:
             gradients, losses = cohort.gradients(Batch(x, y, weight, sizes, full=not shape.padded))
             self._losses[:, some].index_copy_(0, self._step, losses.unsqueeze(0))
             self._step.add_(1)
-            self._local.step(parameters, gradients, slots, number=self._step, rate=self._rate)
+            slopes = [gradients[place] for place in places]
+            if added:
+                added.add_to(slopes, moved)
+            self._local.step(moved, slopes, slots, number=self._step, rate=self._rate)
 
         return step

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import TensorData
+from winnow.learn.stack.departure import Departure
 from winnow.learn.stack.execution import Batch, Cohort, Look
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.plan import Plan
+from winnow.learn.stack.precision import Precision, casting
 from winnow.learn.stack.state import Layout, ModelState
 
 
@@ -19,15 +21,16 @@ class LoopedExecution:
 
     name = "loop"
 
-    def __init__(self, module: nn.Module, loss: Loss, notice: str = "") -> None:
+    def __init__(self, module: nn.Module, loss: Loss, notice: str = "", *, precision: Precision = "float32") -> None:
         self.module = copy.deepcopy(module)
         self.loss = loss
+        self.precision = precision
         self.notice = notice
         self.layout = Layout.of(self.module)
         self.places = {name: _Place.of(self.module, name) for name in self.layout.names}
 
     def run_plan(
-        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+        self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         return None
 
@@ -58,8 +61,9 @@ class LoopedExecution:
         self.module.eval()
         for name, place in self.places.items():
             place.point_at(states[name][client])
-        outputs: Tensor = self.module(x)
-        return outputs
+        with casting(self.precision, x.device):
+            outputs: Tensor = self.module(x)
+        return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,8 @@ class _LoopedCohort:
         carried = [tensor[client] for tensor in self.carried]
         self.execution.point_at([tensor[client] for tensor in self.trained], carried)
         with torch.enable_grad():
-            losses = self.execution.loss(self.execution.module(x), y)
+            with casting(self.execution.precision, x.device):
+                losses = self.execution.loss(self.execution.module(x), y)
             gradients = torch.autograd.grad(losses.mean(), self.parameters, allow_unused=True, materialize_grads=True)
         self.execution.read_back(carried)
         return gradients, losses.detach()

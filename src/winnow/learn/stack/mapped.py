@@ -9,6 +9,7 @@ from torch.func import functional_call, grad, vmap
 from winnow.learn.stack.execution import Batch, Cohort
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.precision import Precision, casting
 from winnow.learn.stack.state import apart
 
 
@@ -17,8 +18,8 @@ class MappedExecution(LoopedExecution):
 
     name = "vmap"
 
-    def __init__(self, module: nn.Module, loss: Loss, notice: str = "") -> None:
-        super().__init__(module, loss, notice)
+    def __init__(self, module: nn.Module, loss: Loss, notice: str = "", *, precision: Precision = "float32") -> None:
+        super().__init__(module, loss, notice, precision=precision)
         self.step = vmap(grad(self._objective, has_aux=True), randomness="different")
 
     def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
@@ -61,7 +62,9 @@ class _MappedCohort:
         clients = len(batch.weight)
         x, y = (apart(samples, clients)[which, :size] for samples in (batch.x, batch.y))
         carried = [tensor[which] for tensor in self.carried]
-        gradients, (losses, updated) = self.execution.step([tensor[which] for tensor in self.trained], carried, x, y)
+        trained = [tensor[which] for tensor in self.trained]
+        with casting(self.execution.precision, x.device):
+            gradients, (losses, updated) = self.execution.step(trained, carried, x, y)
         for stacked, tensor in zip(self.carried, updated, strict=True):
             stacked[which] = tensor
         return gradients, losses

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from winnow.learn.stack.cache import cache_folder, digest, processor
 from winnow.learn.stack.execution import Batch, Execution, smallest_batch
+from winnow.learn.stack.native.library import available_threads
 from winnow.learn.stack.state import model_state, repeat_state
 
 CLIENTS = 4
@@ -34,9 +35,12 @@ class Pace:
     clock: Callable[[], float]
     batch_size: int
 
-    def ratio(self, first: Execution, second: Execution, x: Tensor, y: Tensor) -> float:
-        """How many times as long a step takes by the first way as by the second, now or when it was last measured."""
-        kept = cache_folder("pace") / self._key(first, second, x)
+    def ratio(self, first: Execution, second: Execution, x: Tensor, y: Tensor, *, threads: int | None = None) -> float:
+        """How many times as long a step takes by the first way as by the second, now or when it was last measured.
+
+        The threads are those of native execution; torch has its own.
+        """
+        kept = cache_folder("pace") / self._key(first, second, x, threads)
         with contextlib.suppress(OSError, ValueError):
             return float(kept.read_text())
         found = self._seconds(first, x, y) / self._seconds(second, x, y)
@@ -44,18 +48,17 @@ class Pace:
             _keep(kept, found)
         return found
 
-    def _key(self, first: Execution, second: Execution, x: Tensor) -> str:
-        machine = f"{processor()} {torch.__version__} {torch.get_num_threads()}"
-        return digest(
-            machine, first.name, second.name, repr(first.module), repr((x[0].shape, x.dtype, self.batch_size))
-        )
+    def _key(self, first: Execution, second: Execution, x: Tensor, threads: int | None) -> str:
+        machine = f"{processor()} {torch.__version__} {torch.get_num_threads()} {threads or available_threads()}"
+        ways = f"{first.name} {second.name} {first.precision}"
+        return digest(machine, ways, repr(first.module), repr((x[0].shape, x.dtype, self.batch_size)))
 
     @torch.no_grad()
     def _seconds(self, execution: Execution, x: Tensor, y: Tensor) -> float:
         states = repeat_state(model_state(execution.module), CLIENTS)
         layout = execution.layout
         size = max(self.batch_size, smallest_batch(execution.module))
-        batch = _batch(x, y, size, states[layout.trained[0]].dtype)
+        batch = repeated_batch(x, y, CLIENTS, size, states[layout.trained[0]].dtype)
         cohort = execution.cohort([states[name] for name in layout.trained], [states[name] for name in layout.carried])
         fastest = float("inf")
         with torch.random.fork_rng([]):  # dropout's noise is nobody's business here
@@ -68,10 +71,11 @@ class Pace:
         return fastest
 
 
-def _batch(x: Tensor, y: Tensor, size: int, dtype: torch.dtype) -> Batch:
-    rows = torch.arange(CLIENTS * size) % len(x)
-    weight = torch.full((CLIENTS, size), 1 / size, dtype=dtype)
-    return Batch(x[rows], y[rows], weight, np.full(CLIENTS, size), full=True)
+def repeated_batch(x: Tensor, y: Tensor, clients: int, size: int, dtype: torch.dtype) -> Batch:
+    """Full batches for so many clients out of a few samples."""
+    rows = torch.arange(clients * size, device=x.device) % len(x)
+    weight = torch.full((clients, size), 1 / size, dtype=dtype, device=x.device)
+    return Batch(x[rows], y[rows], weight, np.full(clients, size), full=True)
 
 
 def _keep(path: Path, ratio: float) -> None:

@@ -68,8 +68,13 @@ class _Schedule:
         return cls(used=used, epoch_batches=epoch_batches, batches=batches, reported=batches)
 
 
+def named(phase: int) -> tuple[str, ...]:
+    """What a phase adds to the names of random streams; the first adds nothing."""
+    return (f"phase {phase}",) if phase else ()
+
+
 def plan_batches(
-    data: TensorData, clients: Indices, local: LocalUpdate, *, round: int, seed: int, smallest: int = 1
+    data: TensorData, clients: Indices, local: LocalUpdate, *, round: int, seed: int, smallest: int = 1, phase: int = 0
 ) -> Plan:
     """Lay out a round's batches; a client's own do not depend on who else is in the cohort.
 
@@ -85,12 +90,12 @@ def plan_batches(
     rows = np.full((len(clients), longest, width), _PADDING, np.int64)
     for place, position in enumerate(order[: np.count_nonzero(schedule.batches)]):
         client, batches = int(clients[position]), int(schedule.batches[position])
-        start, end = data.offsets[client], data.offsets[client + 1]
+        own = data.rows_of(client)
         used, epoch_batches = int(schedule.used[position]), int(schedule.epoch_batches[position])
-        generator = stream(seed, "batches", round, client)
+        generator = stream(seed, "batches", round, client, *named(phase))
         epochs = np.full((-(-batches // epoch_batches), epoch_batches * width), _PADDING, np.int64)
         for epoch in epochs:
-            epoch[:used] = data.rows[start:end][generator.permutation(end - start)[:used]]
+            epoch[:used] = own[generator.permutation(len(own))[:used]]
         rows[place, :batches] = epochs.reshape(-1, width)[:batches]
     return _padded(rows, order, schedule)
 

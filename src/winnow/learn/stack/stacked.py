@@ -6,13 +6,18 @@ from torch import Tensor, nn
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.chain import Chain
 from winnow.learn.stack.data import TensorData
+from winnow.learn.stack.departure import Departure
 from winnow.learn.stack.execution import Batch, Cohort, Look
 from winnow.learn.stack.graphed import GraphedRounds
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.plan import Plan
+from winnow.learn.stack.precision import Precision, casting
 from winnow.learn.stack.state import Layout, ModelState, apart
 from winnow.learn.stack.twins import Fold, Twin, stacked_twin
+
+KEPT_GRAPHS = 2
+"""A cohort in chunks has chunks of two sizes, which differ by one client."""
 
 
 class StackedExecution:
@@ -20,28 +25,42 @@ class StackedExecution:
 
     name = "stacked"
 
-    def __init__(self, module: nn.Module, loss: Loss, notice: str = "", chain: Chain | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        notice: str = "",
+        chain: Chain | None = None,
+        *,
+        precision: Precision = "float32",
+    ) -> None:
         self.notice = notice
+        self.precision = precision
         self.chain = chain
         self.layout = Layout.of(module)
         self.loss = loss
         self.fold = Fold()
         self.twin = stacked_twin(module, self.fold)
-        self._plain = LoopedExecution(module, loss)
+        self._plain = LoopedExecution(module, loss, precision=precision)
         self.module = self._plain.module
         self._places = _places(self.twin, self.layout.names)
-        self._graphs: GraphedRounds | None = None
+        self._graphs: list[GraphedRounds] = []
 
     @torch.no_grad()
     def run_plan(
-        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+        self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
-        """On a CUDA device, by graphs that are kept for the rounds to come."""
-        if not data.x.is_cuda:
+        """On a CUDA device, by graphs that are kept for the rounds to come: they read the data from where these are.
+
+        So they do not serve data that are loaded anew for every round.
+        """
+        if not data.x.is_cuda or data.held is not None:
             return None
-        if self._graphs is None or not self._graphs.fits(local, plan):
-            self._graphs = GraphedRounds(self, data, local, start, plan)
-        return self._graphs.states, self._graphs.run(start, plan, rate)
+        graphs = next((kept for kept in self._graphs if kept.fits(local, departure, plan)), None)
+        if graphs is None:
+            graphs = GraphedRounds(self, data, local, departure, plan, self._graphs[-1] if self._graphs else None)
+            self._graphs = [*self._graphs, graphs][-KEPT_GRAPHS:]
+        return graphs.states, graphs.run(departure, plan, rate)
 
     def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
         if self.chain is not None:
@@ -62,8 +81,9 @@ class StackedExecution:
         self.twin.eval()
         self._bind(states)
         self.fold.mask = mask
-        outputs: Tensor = self.twin(x.flatten(0, 1))
-        return apart(outputs, len(x))
+        with casting(self.precision, x.device):
+            outputs: Tensor = self.twin(x.flatten(0, 1))
+        return apart(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), len(x))
 
     def _bind(self, states: ModelState) -> None:
         for name, (twin, attribute) in self._places.items():
@@ -80,7 +100,8 @@ class _StackedCohort:
         execution = self.execution
         execution.fold.mask = None if batch.full else batch.weight > 0
         with torch.enable_grad():
-            losses = execution.loss(execution.twin(batch.x), batch.y)
+            with casting(execution.precision, batch.x.device):
+                losses = execution.loss(execution.twin(batch.x), batch.y)
             gradients = torch.autograd.grad(
                 losses, self.leaves, batch.weight.flatten(), allow_unused=True, materialize_grads=True
             )

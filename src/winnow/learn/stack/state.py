@@ -45,6 +45,10 @@ class Layout:
             aliases=aliases,
         )
 
+    def tied(self, state: ModelState) -> ModelState:
+        """The state with second names meaning what the first ones do."""
+        return state | {name: state[first] for name, first in self.aliases.items()}
+
     def join(self, trained: list[Tensor], carried: list[Tensor]) -> ModelState:
         """The full state in `state_dict` order, second names included."""
         parts = dict(zip((*self.trained, *self.carried), (*trained, *carried), strict=True))

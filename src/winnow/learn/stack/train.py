@@ -12,9 +12,10 @@ from torch.nn import functional
 from winnow.core import derive
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
+from winnow.learn.stack.departure import Correction, Departure
 from winnow.learn.stack.execution import Batch, Execution, smallest_batch
-from winnow.learn.stack.plan import Plan, plan_batches
-from winnow.learn.stack.state import ModelState, repeat_state, take_clients
+from winnow.learn.stack.plan import Plan, named, plan_batches
+from winnow.learn.stack.state import ModelState, take_clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,51 +27,62 @@ class Trained:
 
     states: ModelState  # stacked, [K, ...]
     loss: Tensor  # [K]
+    steps: Tensor  # [K]
 
 
 def train(
     execution: Execution,
-    start: ModelState,
+    departure: Departure,
     local: LocalUpdate,
     data: TensorData,
     clients: Indices,
     *,
     round: int,
     seed: int,
+    phase: int = 0,
 ) -> Trained:
-    """Train every client from the same start; rounds count from 1.
+    """Train every client from where it departs; rounds count from 1. Trainings of one round differ in their `phase`.
 
     A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
     for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort.
     """
     smallest = smallest_batch(execution.module)
-    plan = plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest)
-    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist()), data.x.device):
-        done = execution.run_plan(start, local, data, plan, rate=local.rate(round))
-        states, losses = done or _step_by_step(execution, start, local, data, plan, rate=local.rate(round))
+    plan = plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=phase)
+    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *named(phase)), data.x.device):
+        begin = departure.ordered(torch.from_numpy(plan.order).to(data.x.device))
+        done = execution.run_plan(begin, local, data, plan, rate=local.rate(round))
+        states, losses = done or _step_by_step(execution, begin, local, data, plan, rate=local.rate(round))
     back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
     layout = execution.layout
     trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
-    return Trained(states=take_clients(trained, back), loss=_mean_loss(losses, plan).index_select(0, back))
+    return Trained(
+        states=take_clients(trained, back),
+        loss=_mean_loss(losses, plan).index_select(0, back),
+        steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
+    )
 
 
 @torch.no_grad()
 def _step_by_step(
-    execution: Execution, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+    execution: Execution, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
 ) -> tuple[ModelState, Tensor]:
     """The clients' states after all steps, and the losses of all samples [S, K, B]."""
-    states = repeat_state(start, len(plan.order))
+    states = departure.stacked(len(plan.order))
     trained = [states[name] for name in execution.layout.trained]
     carried = [states[name] for name in execution.layout.carried]
-    groups = [trained, carried, *local.slots(trained)]
+    places = departure.places(execution.layout.trained)
+    moving = [trained[place] for place in places]
+    groups = [trained, carried, moving, *local.slots(moving)]
+    correction = Correction.of(departure, execution.layout.trained, len(plan.order))
     rows = torch.from_numpy(plan.rows).to(data.x.device)
     weights = torch.from_numpy(plan.weights()).to(trained[0])
     losses = torch.zeros_like(weights)
     bound = -1
     for active, width, steps in plan.segments():
         if active != bound:
-            parameters, buffers, *slots = ([tensor[:active] for tensor in group] for group in groups)
+            parameters, buffers, moved, *slots = ([tensor[:active] for tensor in group] for group in groups)
             cohort = execution.cohort(parameters, buffers)
+            added = correction and correction.some(active)
             bound = active
         part = slice(steps.start, steps.stop), slice(active), slice(width)
         full = (plan.sizes[part[:2]] == width).all(1)
@@ -79,7 +91,10 @@ def _step_by_step(
             x, y = data.x.index_select(0, chosen), data.y.index_select(0, chosen)
             gradients, found = cohort.gradients(Batch(x, y, weight, plan.sizes[step, :active], bool(is_full)))
             kept.copy_(found)
-            local.step(parameters, gradients, slots, number=step + 1, rate=rate)
+            slopes = [gradients[place] for place in places]
+            if added:
+                added.add_to(slopes, moved)
+            local.step(moved, slopes, slots, number=step + 1, rate=rate)
     return states, losses
 
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from winnow.core import ModelError
 from winnow.learn.stack.execution import Batch, Execution
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss, first_line
+from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.state import ModelState, apart, model_state, repeat_state
 from winnow.learn.stack.twins import UnstackableError
 
@@ -27,6 +28,7 @@ class Trial:
     """One step of the loop, to compare others with.
 
     In double precision, because normalising a few samples magnifies rounding; in the model's own if it insists on it.
+    Compiled code, which normalises nothing, answers in the model's own.
     """
 
     module: nn.Module
@@ -34,14 +36,15 @@ class Trial:
     batch: Batch
     expected: list[Tensor]
     tolerance: float
+    precision: Precision = "float32"
 
     @classmethod
-    def of(cls, module: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> "Trial":
+    def of(cls, module: nn.Module, x: Tensor, y: Tensor, loss: Loss, precision: Precision = "float32") -> "Trial":
         own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
         reason = ""
         for dtype in (torch.float64, own):
             try:
-                return cls._in_precision(dtype, module, x, y, loss)
+                return replace(cls._in_precision(dtype, module, x, y, loss), precision=precision)
             except Exception as error:  # a user's model may fail in any way
                 reason = first_line(error)
         raise ModelError(f"the model cannot be trained: {reason}")
@@ -60,6 +63,8 @@ class Trial:
         try:
             with _NoDecisions():
                 found = _step(build(self.module, ""), self.states, self.batch)
+                if self.precision == "bfloat16":  # which double precision is spared, and not every layer can take
+                    _step(build(copy.deepcopy(self.module).float(), ""), *self._in_single_precision())
         except UnstackableError as error:
             return str(error)
         except Exception as error:  # whatever a model does that an execution cannot follow
@@ -67,14 +72,18 @@ class Trial:
         agree = all(self._close(*pair) for pair in zip(found, self.expected, strict=True))
         return "" if agree else "results differ from training one client at a time (does forward look across samples?)"
 
+    def _in_single_precision(self) -> tuple[ModelState, Batch]:
+        states = {n: t.float() if t.is_floating_point() else t for n, t in self.states.items()}
+        x, y = (t.float() if t.is_floating_point() else t for t in (self.batch.x, self.batch.y))
+        return states, self.batch._replace(x=x, y=y, weight=self.batch.weight.float())
+
     def _close(self, found: Tensor, expected: Tensor) -> bool:
         if found.shape != expected.shape:
             return False
+        tolerance = max(self.tolerance, _TOLERANCE.get(found.dtype, 0.0))
         found, expected = found.double(), expected.double()
         scale = expected.abs().nan_to_num(0, 0, 0).max().item() if expected.numel() else 0.0
-        return torch.allclose(
-            found, expected, rtol=self.tolerance, atol=self.tolerance * max(scale, 1e-3), equal_nan=True
-        )
+        return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-3), equal_nan=True)
 
 
 def _step(execution: Execution, states: ModelState, batch: Batch) -> list[Tensor]:

@@ -11,6 +11,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,8 @@ from winnow.learn.stack.cache import cache_folder, digest, processor
 SOURCE = Path(__file__).parent / "source"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread")
+PATIENCE = 300
+"""Seconds after which a compiler is taken to hang."""
 
 
 class UnavailableError(Exception):
@@ -32,29 +36,46 @@ def switched_off() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    functions: ctypes.CDLL
+    """The kernels of one precision, by the number of samples that they take at a time."""
+
+    libraries: Mapping[int, ctypes.CDLL]
     just_now: bool
 
 
 @cache
-def load() -> Compiled:
-    """The compiled kernels, built first if this machine has not built them yet."""
+def load(real: str) -> Compiled:
+    """The compiled kernels for float or double, built first if this machine has not built them yet."""
     folder = _own_folder()
-    library = folder / f"{_fingerprint()}.so"
-    known = library.exists()
-    if not known:
-        _compile(library)
+    defined = {lanes: (f"-DREAL={real}", f"-DLANES={lanes}") for lanes in _lanes(real)}
+    paths = {lanes: folder / f"{_fingerprint(*defined[lanes])}.so" for lanes in defined}
+    libraries = {lanes: library for lanes, path in paths.items() if (library := _known(path))}
+    missing = [lanes for lanes in paths if lanes not in libraries]
+    with ThreadPoolExecutor() as pool:
+        built = pool.map(lambda lanes: _compile(paths[lanes], *defined[lanes]), missing)
+        libraries |= dict(zip(missing, built, strict=True))
+    return Compiled(libraries=libraries, just_now=bool(missing))
+
+
+def _lanes(real: str) -> tuple[int, ...]:
+    """How many samples fill a vector; small batches would waste most of a wide one."""
+    return (8, 16) if real == "float" and "avx512f" in processor().split() else (8,)
+
+
+def _known(library: Path) -> ctypes.CDLL | None:
+    """None also for one that is damaged, or was made for another system that shares this home."""
+    if not library.exists():
+        return None
     _refuse_foreign(library)
     try:
-        return Compiled(functions=ctypes.CDLL(str(library)), just_now=not known)
-    except OSError as error:
-        raise UnavailableError(f"{library} cannot be loaded ({error})") from error
+        return ctypes.CDLL(str(library))
+    except OSError:
+        return None
 
 
-def _fingerprint() -> str:
+def _fingerprint(*defined: str) -> str:
     """Of everything that the compiled code depends on."""
     sources = [part for path in sorted(SOURCE.iterdir()) for part in (path.name, path.read_bytes())]
-    return digest(" ".join((*FLAGS, _target())), processor(), *sources)
+    return digest(" ".join((*FLAGS, *defined, _target())), processor(), *sources)
 
 
 def _target() -> str:
@@ -80,19 +101,20 @@ def _refuse_foreign(path: Path) -> None:
         raise UnavailableError(f"others can write to {path}; remove it, or set XDG_CACHE_HOME to a folder of your own")
 
 
-def _compile(library: Path) -> None:
+def _compile(library: Path, *defined: str) -> ctypes.CDLL:
     """Into a file of this process's own, then moved in one go: several processes may start at once."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise UnavailableError("there is no C++ compiler; install g++ or clang++")
     handle, name = tempfile.mkstemp(suffix=".part", dir=library.parent)
     os.close(handle)
-    command = [compiler, *FLAGS, _target(), str(SOURCE / "native.cpp"), "-o", name]
+    command = [compiler, *FLAGS, *defined, _target(), str(SOURCE / "native.cpp"), "-o", name]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  # our own source
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603  # our own
         Path(name).chmod(0o700)
         Path(name).replace(library)
-    except (OSError, subprocess.CalledProcessError) as error:
+        return ctypes.CDLL(str(library))
+    except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()[:1]
         raise UnavailableError(f"{compiler} failed: {errors[0] if errors else 'no reason given'}") from error

@@ -6,12 +6,17 @@ from torch import Tensor, nn
 
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import TensorData
+from winnow.learn.stack.departure import Departure, spread
 from winnow.learn.stack.execution import Batch, Cohort, Look
-from winnow.learn.stack.native.build import load
-from winnow.learn.stack.native.library import NativeModel, available_threads, can_step
+from winnow.learn.stack.native.library import FlatDeparture, NativeModel, available_threads, can_step
 from winnow.learn.stack.plan import Plan
+from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.state import Layout, ModelState
 
+ENOUGH_SAMPLES = 4
+"""In a batch: vectors hold 8 or 16, and work on the empty places is in vain."""
+FEW_PARAMETERS = 100_000
+"""They are read anew for every few samples."""
 JUST_COMPILED = "native training was compiled for this machine; the next start will be quicker"
 
 
@@ -19,13 +24,18 @@ class NativeExecution:
     """Whole rounds in compiled code; results do not depend on the number of threads, nor on who else is trained."""
 
     name = "native"
+    precision: Precision = "float32"
 
     def __init__(self, module: nn.Module, model: NativeModel, threads: int | None, notice: str = "") -> None:
         self.module = module
-        self.notice = notice or (JUST_COMPILED if load().just_now else "")
+        self.notice = notice or (JUST_COMPILED if model.just_compiled else "")
         self.layout = Layout.of(module)
         self._model, self._asked = model, threads
         self._shapes = [module.get_parameter(name).shape for name in self.layout.trained]
+
+    def surely_fastest(self, batch_size: int) -> bool:
+        """Whether nobody need measure it: vectors are filled, and the parameters stay in a processor's cache."""
+        return batch_size >= ENOUGH_SAMPLES and self._model.parameters <= FEW_PARAMETERS
 
     @property
     def _threads(self) -> int:
@@ -33,17 +43,22 @@ class NativeExecution:
         return self._asked or available_threads()
 
     def run_plan(
-        self, start: ModelState, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+        self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         if not can_step(local):
             return None
-        flat = torch.cat([start[name].flatten() for name in self.layout.trained])
         parameters, losses = self._model.train(
             data.x,
             data.y,
             plan.rows,
             plan.sizes,
-            flat,
+            FlatDeparture(
+                start=self._flat(departure.states),
+                pull=departure.pull,
+                anchor=self._flat(departure.anchor) if departure.pull and departure.anchor else None,
+                drift=self._flat(departure.drift) if departure.drift else None,
+                moves=None if departure.moving is None else self._moves(departure.moving),
+            ),
             threads=self._threads,
             batch_size=local.batch_size,
             local=local,
@@ -61,7 +76,7 @@ class NativeExecution:
             batch.y,
             np.arange(clients * width).reshape(1, clients, width),
             batch.sizes.reshape(1, clients),
-            _flat(trained),
+            FlatDeparture(start=_flat(trained)),
             threads=self._threads,
             batch_size=width,
             local=None,
@@ -69,7 +84,7 @@ class NativeExecution:
         return [part.contiguous() for part in self._apart(gradients)], losses[0]
 
     def look(self, layer: str | None) -> Look | None:
-        if layer is not None and layer not in self._model.paths:
+        if layer is not None and (layer == "" or layer not in self._model.paths):
             return None
 
         def look(state: ModelState, x: Tensor, rows: Tensor, to_end: bool) -> tuple[Tensor, Tensor]:
@@ -80,9 +95,18 @@ class NativeExecution:
 
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        flat = _flat([states[name] for name in self.layout.trained])
+        flat = self._flat(states)
         rows = torch.arange(x.shape[1])
         return torch.stack([self._model.look(own, rows, flat[k], threads=self._threads)[0] for k, own in enumerate(x)])
+
+    def _flat(self, states: ModelState) -> Tensor:
+        return _flat([states[name] for name in self.layout.trained])
+
+    def _moves(self, names: frozenset[str]) -> Tensor:
+        """For each of the flat parameters whether it is trained."""
+        sizes = torch.tensor([shape.numel() for shape in self._shapes])
+        moving = torch.tensor([name in names for name in self.layout.trained], dtype=torch.uint8)
+        return moving.repeat_interleave(sizes)
 
     def _apart(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's columns of [K, P]."""
@@ -99,5 +123,6 @@ class _NativeCohort:
 
 
 def _flat(trained: list[Tensor]) -> Tensor:
-    """[K, P]"""
-    return torch.cat([tensor.flatten(1) for tensor in trained], 1)
+    """[K, P], or [1, P] where all clients share everything."""
+    clients = max(len(tensor) for tensor in trained)
+    return torch.cat([spread(tensor, clients).flatten(1) for tensor in trained], 1)

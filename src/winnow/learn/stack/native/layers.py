@@ -9,28 +9,30 @@ from torch import Tensor, nn
 
 from winnow.learn.stack.line import Piece
 from winnow.learn.stack.losses import LOSSES, Loss
-from winnow.learn.stack.native import library
-from winnow.learn.stack.native.library import LayerSpec, NativeModel
+from winnow.learn.stack.native import structures
+from winnow.learn.stack.native.library import LOSSES as NATIVE_LOSSES
+from winnow.learn.stack.native.library import PRECISIONS, NativeModel
+from winnow.learn.stack.native.structures import LayerSpec
 from winnow.learn.stack.state import Layout
 
 Image = tuple[int, int, int]
 
 _ACTIVATIONS: dict[type[nn.Module], int] = {
-    nn.ReLU: library.RELU,
-    nn.Tanh: library.TANH,
-    nn.Sigmoid: library.SIGMOID,
+    nn.ReLU: structures.RELU,
+    nn.Tanh: structures.TANH,
+    nn.Sigmoid: structures.SIGMOID,
 }
-_POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: library.MAX_POOL, nn.AvgPool2d: library.MEAN_POOL}
+_POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: structures.MAX_POOL, nn.AvgPool2d: structures.MEAN_POOL}
 
 
 @torch.no_grad()
 def find_native(module: nn.Module, line: list[Piece] | None, sample: Tensor, loss: Loss) -> NativeModel | None:
     """The model for compiled code, or None if it has no such form; a sample [1, ...] shows its shapes."""
     layout = Layout.of(module)
-    if line is None or loss != LOSSES.get(loss.name) or loss.name not in library.LOSSES:
+    if line is None or loss != LOSSES.get(loss.name) or loss.name not in NATIVE_LOSSES:
         return None
     precisions = {sample.dtype, *(parameter.dtype for parameter in module.parameters())}
-    if len(precisions) > 1 or sample.dtype not in library.PRECISIONS:
+    if len(precisions) > 1 or sample.dtype not in PRECISIONS:
         return None
     used = [name for piece in line for name, _ in piece.named_parameters()]
     if sorted(used) != sorted(layout.trained) or layout.carried or layout.aliases:
@@ -38,23 +40,25 @@ def find_native(module: nn.Module, line: list[Piece] | None, sample: Tensor, los
     sizes = [module.get_parameter(name).numel() for name in layout.trained]
     places = dict(zip(layout.trained, accumulate(sizes, initial=0), strict=False))
     sample, image = sample.clone(), _image(sample)
-    layers, channels = [], []
+    layers, paths, channels = [], [], []
     for piece in line:
         layer = _spec(piece, sample, places)
         if layer is None:
             return None
         sample = piece.layer(sample)
         layers.append(layer)
+        paths.append(piece.path if sample.dim() in (2, 4) else "")
         channels.append(_image(sample)[0])
     if not layers or sample.dim() != 2:
         return None
     return NativeModel(
         layers=layers,
-        paths=[piece.path for piece in line],
+        paths=paths,
         channels=channels,
         image=image,
         parameters=sum(sizes),
         loss=loss.name,
+        precision=sample.dtype,
     )
 
 
@@ -70,17 +74,18 @@ def _spec(piece: Piece, sample: Tensor, places: Mapping[str, int]) -> LayerSpec 
     own = {name.rpartition(".")[2]: places[name] for name, _ in piece.named_parameters()}
     weights = {"weight": own.get("weight", -1), "bias": own.get("bias", -1)}
     if isinstance(layer, nn.Linear) and kind is nn.Linear and sample.dim() == 2:
-        return LayerSpec(kind=library.DENSE, outputs=layer.out_features, **weights)
+        return LayerSpec(kind=structures.DENSE, outputs=layer.out_features, **weights)
     if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d and sample.dim() == 4:
         window = _convolution_window(layer)
-        return LayerSpec(kind=library.CONVOLUTION, outputs=layer.out_channels, **weights, **window) if window else None
+        size = {"kind": structures.CONVOLUTION, "outputs": layer.out_channels}
+        return LayerSpec(**size, **weights, **window) if window else None
     if isinstance(layer, (nn.MaxPool2d, nn.AvgPool2d)) and kind in _POOLS and sample.dim() == 4:
         window = _pool_window(layer)
         return LayerSpec(kind=_POOLS[kind], **window) if window else None
     if kind in _ACTIVATIONS:
         return LayerSpec(kind=_ACTIVATIONS[kind])
     if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
-        return LayerSpec(kind=library.FLATTEN)
+        return LayerSpec(kind=structures.FLATTEN)
     return None
 
 

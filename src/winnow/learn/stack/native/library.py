@@ -1,9 +1,10 @@
-"""The compiled kernels' interface: the structures of `source/interface.h`, filled from tensors."""
+"""Calling the compiled kernels: their structures, filled from tensors."""
 
 import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,89 +16,32 @@ from winnow.core import ModelError
 from winnow.learn.local import Adam, LocalUpdate, Sgd
 from winnow.learn.stack.data import Indices
 from winnow.learn.stack.native.build import load
+from winnow.learn.stack.native.structures import (
+    ADAM,
+    BAD_CLASS,
+    BAD_ROW,
+    CROSS_ENTROPY,
+    GRADIENT,
+    SGD,
+    SQUARED_ERROR,
+    TOO_LARGE,
+    LayerSpec,
+    LookSpec,
+    ModelSpec,
+    OptimiserSpec,
+    RoundSpec,
+    Rows,
+)
 
-_Int, _Real, _Pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-
-DENSE, CONVOLUTION, RELU, TANH, SIGMOID, MAX_POOL, MEAN_POOL, FLATTEN = range(8)
-LOSSES = {"mse": 0, "cross-entropy": 1}
-_GRADIENT, _SGD, _ADAM = range(3)
-_BAD_CLASS = 1
-PRECISIONS = {torch.float32: "f32", torch.float64: "f64"}
-
-
-def _fields(**kinds: type) -> list[tuple[str, type]]:
-    return list(kinds.items())
-
-
-class LayerSpec(ctypes.Structure):
-    _fields_ = _fields(
-        kind=_Int,
-        outputs=_Int,
-        rows=_Int,
-        cols=_Int,
-        row_stride=_Int,
-        col_stride=_Int,
-        row_padding=_Int,
-        col_padding=_Int,
-        weight=_Int,
-        bias=_Int,
-    )
-
-
-class _ModelSpec(ctypes.Structure):
-    _fields_ = _fields(
-        layers=ctypes.POINTER(LayerSpec),
-        count=_Int,
-        channels=_Int,
-        rows=_Int,
-        cols=_Int,
-        parameters=_Int,
-        loss=_Int,
-    )
-
-
-class _OptimiserSpec(ctypes.Structure):
-    _fields_ = _fields(
-        kind=_Int,
-        rate=_Real,
-        momentum=_Real,
-        nesterov=_Real,
-        weight_decay=_Real,
-        beta1=_Real,
-        beta2=_Real,
-        epsilon=_Real,
-    )
-
-
-class _RoundSpec(ctypes.Structure):
-    _fields_ = _fields(
-        x=_Pointer,
-        y=_Pointer,
-        batches=_Pointer,
-        sizes=_Pointer,
-        steps=_Int,
-        clients=_Int,
-        width=_Int,
-        batch_size=_Int,
-        threads=_Int,
-        start=_Pointer,
-        start_step=_Int,
-        result=_Pointer,
-        losses=_Pointer,
-    )
-
-
-class _LookSpec(ctypes.Structure):
-    _fields_ = _fields(
-        parameters=_Pointer,
-        x=_Pointer,
-        rows=_Pointer,
-        count=_Int,
-        threads=_Int,
-        watched=_Int,
-        seen=_Pointer,
-        outputs=_Pointer,
-    )
+LOSSES = {"mse": SQUARED_ERROR, "cross-entropy": CROSS_ENTROPY}
+PRECISIONS = {torch.float32: "float", torch.float64: "double"}
+MANY = 1 << 20
+"""Samples that no block takes: rows to look at, however many, all go the same way."""
+_FAILURES = {
+    BAD_CLASS: "a sample's class is not one of the model's outputs; give the model an output for every class",
+    BAD_ROW: "a client's rows lie outside the data; every row must be one of x and of y",
+    TOO_LARGE: "the model is too large for native training",
+}
 
 
 def available_threads() -> int:
@@ -111,18 +55,38 @@ def can_step(local: LocalUpdate) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlatDeparture:
+    """A `Departure` over the flat list of P parameters; each tensor is [K, P], or [1, P] for all clients."""
+
+    start: Tensor
+    pull: float = 0.0
+    anchor: Tensor | None = None
+    drift: Tensor | None = None
+    moves: Tensor | None = None
+    """[P] whether a parameter is trained; all are unless given."""
+
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return self.start, self.anchor, self.drift
+
+
+@dataclass(frozen=True, kw_only=True)
 class NativeModel:
     """A model as the compiled code sees it: layers over one flat list of P parameters."""
 
     layers: Sequence[LayerSpec]
     paths: Sequence[str]
-    """What the layers are called in the model; empty for functions."""
+    """What the layers are called in the model; empty for functions, and for layers that make no images nor lists."""
     channels: Sequence[int]
     """Of what each layer makes."""
     image: tuple[int, int, int]
     """Channels, rows and columns of a sample."""
     parameters: int
     loss: str
+    precision: torch.dtype
+
+    @property
+    def just_compiled(self) -> bool:
+        return load(PRECISIONS[self.precision]).just_now
 
     def train(
         self,
@@ -130,38 +94,43 @@ class NativeModel:
         y: Tensor,
         rows: Indices,
         sizes: Indices,
-        start: Tensor,
+        departure: FlatDeparture,
         *,
         threads: int,
         batch_size: int,
         local: LocalUpdate | None,
         rate: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        """What clients make of a start [P] or [K, P] in the batches [S, K, B]: parameters [K, P], losses [S, K, B].
+        """What clients make of their starts in the batches [S, K, B]: parameters [K, P], losses [S, K, B].
 
-        Without a local update it is one step's gradients [K, P] instead of parameters.
+        Without a local update it is one step's gradients [K, P] instead of parameters. The batch size is the one asked
+        for: it decides how sums are split, which must not depend on who else is in the cohort.
         """
         steps, clients, width = rows.shape
-        x, y, start = x.contiguous(), self._targets(x, y), start.contiguous()
+        x, y = self._samples(x), self._targets(x, y)
         rows, sizes = (np.ascontiguousarray(array, np.int64) for array in (rows, sizes))
-        result = start.new_empty(clients, self.parameters)
-        losses = start.new_zeros(steps, clients, width)
-        spec = _RoundSpec(
+        start, anchor, drift = (self._parameters(flat) for flat in departure.tensors())
+        result = x.new_empty(clients, self.parameters)
+        losses = x.new_zeros(steps, clients, width)
+        spec = RoundSpec(
             x=x.data_ptr(),
             y=y.data_ptr(),
+            samples=len(x),
             batches=_address(rows),
             sizes=_address(sizes),
             steps=steps,
             clients=clients,
             width=width,
-            batch_size=batch_size,
             threads=threads,
-            start=start.data_ptr(),
-            start_step=self.parameters if start.dim() > 1 else 0,
+            start=_rows(start, clients),
+            pull=departure.pull,
+            anchor=_rows(start if anchor is None else anchor, clients),
+            drift=_rows(drift, clients),
+            moves=None if departure.moves is None else departure.moves.data_ptr(),
             result=result.data_ptr(),
             losses=losses.data_ptr(),
         )
-        _call("train", x.dtype, self._spec(), _optimiser(local, rate), spec)
+        _check(self._library(batch_size).winnow_train(*_references(self._spec(), _optimiser(local, rate), spec)))
         return result, losses
 
     def look(
@@ -178,13 +147,14 @@ class NativeModel:
 
         What is not asked for is empty: the outputs of a pass that does not go on to the end, or nothing watched.
         """
-        x, rows, parameters = x.contiguous(), rows.contiguous(), parameters.contiguous()
+        x, rows, flat = self._samples(x), rows.long().contiguous(), self._parameters(parameters)
         place = -1 if watched is None else self.paths.index(watched)
         seen = x.new_empty(len(rows), 0 if place < 0 else self.channels[place])
         outputs = x.new_empty(len(rows) if to_end else 0, self.channels[-1])
-        spec = _LookSpec(
-            parameters=parameters.data_ptr(),
+        spec = LookSpec(
+            parameters=_rows(flat, 1).values,
             x=x.data_ptr(),
+            samples=len(x),
             rows=rows.data_ptr(),
             count=len(rows),
             threads=threads,
@@ -192,15 +162,38 @@ class NativeModel:
             seen=seen.data_ptr(),
             outputs=outputs.data_ptr() if to_end else None,
         )
-        _call("look", x.dtype, self._spec(), spec)
+        _check(self._library(MANY).winnow_look(*_references(self._spec(), spec)))
         return outputs, seen
 
-    def _targets(self, x: Tensor, y: Tensor) -> Tensor:
-        return (y.long() if self.loss == "cross-entropy" else y.to(x.dtype)).contiguous()
+    def _samples(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or x[:1].numel() not in (0, prod(self.image)):
+            expected, found = "×".join(map(str, self.image)), f"{tuple(x.shape[1:])} on {x.device}"
+            raise ModelError(f"native training was made for samples of {expected} values on a CPU, not of {found}")
+        return x.to(self.precision).contiguous()
 
-    def _spec(self) -> _ModelSpec:
+    def _targets(self, x: Tensor, y: Tensor) -> Tensor:
+        """Classes as [N] integers, or reals of which each sample has as many as the model has outputs."""
+        classes = self.loss == "cross-entropy"
+        fits = not y.is_floating_point() and y.dim() == 1 if classes else y.numel() == len(x) * self.channels[-1]
+        if not fits or len(y) != len(x):
+            kind = "one whole number" if classes else f"{self.channels[-1]} reals"
+            raise ModelError(
+                f"native training with {self.loss} needs {kind} a sample; y is {tuple(y.shape)}, {y.dtype}"
+            )
+        return (y.long() if classes else y.to(self.precision)).contiguous()
+
+    def _parameters(self, flat: Tensor | None) -> Tensor | None:
+        """[K, P] or [1, P]"""
+        return None if flat is None else flat.to(self.precision).reshape(-1, self.parameters).contiguous()
+
+    def _library(self, samples: int) -> ctypes.CDLL:
+        """The one whose blocks take so many samples; the widest if none does."""
+        libraries = load(PRECISIONS[self.precision]).libraries
+        return libraries[min((lanes for lanes in libraries if lanes >= samples), default=max(libraries))]
+
+    def _spec(self) -> ModelSpec:
         channels, rows, cols = self.image
-        return _ModelSpec(
+        return ModelSpec(
             layers=(LayerSpec * len(self.layers))(*self.layers),
             count=len(self.layers),
             channels=channels,
@@ -211,34 +204,48 @@ class NativeModel:
         )
 
 
-def _optimiser(local: LocalUpdate | None, rate: float) -> _OptimiserSpec:
+def _optimiser(local: LocalUpdate | None, rate: float) -> OptimiserSpec:
     if isinstance(local, Sgd):
-        return _OptimiserSpec(
-            kind=_SGD,
+        return OptimiserSpec(
+            kind=SGD,
             rate=rate,
             momentum=local.momentum,
             nesterov=local.nesterov,
             weight_decay=local.weight_decay,
         )
     if isinstance(local, Adam):
-        return _OptimiserSpec(
-            kind=_ADAM,
+        return OptimiserSpec(
+            kind=ADAM,
             rate=rate,
             beta1=local.beta1,
             beta2=local.beta2,
             epsilon=local.epsilon,
             weight_decay=local.weight_decay,
         )
-    return _OptimiserSpec(kind=_GRADIENT)
+    return OptimiserSpec(kind=GRADIENT)
 
 
 def _address(array: NDArray[np.int64]) -> int:
     return array.ctypes.data
 
 
-def _call(name: str, dtype: torch.dtype, *specs: Any) -> None:
-    code = load().functions[f"winnow_{name}_{PRECISIONS[dtype]}"](*(ctypes.byref(spec) for spec in specs))
-    if code == _BAD_CLASS:
-        raise ModelError("a sample's class is not one of the model's outputs; give the model an output for every class")
+def _rows(flat: Tensor | None, clients: int) -> Rows:
+    """Where each client's row begins; all see the same one if there is only one."""
+    if flat is None:
+        return Rows()
+    if len(flat) not in (1, clients):
+        raise ModelError(
+            f"there are {len(flat)} starts or drifts for {clients} clients; give each its own, or one to all"
+        )
+    return Rows(values=flat.data_ptr(), step=flat.shape[1] if len(flat) > 1 else 0)
+
+
+def _references(*specs: ctypes.Structure) -> list[Any]:
+    return [ctypes.byref(spec) for spec in specs]
+
+
+def _check(code: int) -> None:
+    if code in _FAILURES:
+        raise ModelError(_FAILURES[code])
     if code:
         raise MemoryError("not enough memory to train natively")

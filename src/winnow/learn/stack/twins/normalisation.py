@@ -31,7 +31,10 @@ class BatchNormTwin(Twin):
         self.momentum = plain.momentum
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = by_channel(x, self.fold.clients)
+        if self._fuses(x):
+            return self._fused(x)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # sums in half precision would lose the mean
+        rows = by_channel(wide, self.fold.clients)
         if self.running_mean is not None and self.running_var is not None and not self.training:
             deviation = (self.running_var + self.epsilon).sqrt()
             normal = (rows - _per_channel(self.running_mean)) / _per_channel(deviation)
@@ -40,6 +43,31 @@ class BatchNormTwin(Twin):
             if self.training and self.running_mean is not None:
                 self._track(mean, variance * (count / (count - 1)).view(-1, 1))
         return channel_affine(normal, self.weight, self.bias).reshape(x.shape)
+
+    def _fuses(self, x: Tensor) -> bool:
+        """On a CUDA device launches count, and torch's own layer takes few: ShuffleNet v2's step 9 ms instead of 15.
+
+        But it knows no padding.
+        """
+        tracked = self.training and self.running_mean is not None and self.momentum is not None
+        return x.is_cuda and tracked and self.fold.mask is None
+
+    def _fused(self, x: Tensor) -> Tensor:
+        """torch's own layer, with the clients' channels side by side: [B, K·C, positions]."""
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        rows = by_channel(x, self.fold.clients)
+        clients, samples, channels, positions = rows.shape
+        mean, variance, weight, bias = (
+            None if tensor is None else tensor.view(-1)
+            for tensor in (self.running_mean, self.running_var, self.weight, self.bias)
+        )
+        result = functional.batch_norm(
+            rows.transpose(0, 1).reshape(samples, clients * channels, positions),
+            mean, variance, weight, bias,
+            training=True, momentum=self.momentum or 0.0, eps=self.epsilon,
+        )  # fmt: skip
+        return result.view(samples, clients, channels, positions).transpose(0, 1).reshape(x.shape)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:

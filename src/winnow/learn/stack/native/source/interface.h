@@ -7,6 +7,7 @@ namespace winnow {
 
 enum LayerKind : std::int64_t { DENSE, CONVOLUTION, RELU, TANH, SIGMOID, MAX_POOL, MEAN_POOL, FLATTEN };
 enum LossKind : std::int64_t { SQUARED_ERROR, CROSS_ENTROPY };
+enum Failure : int { NONE, BAD_CLASS, BAD_ROW, TOO_LARGE, NO_MEMORY };
 enum OptimiserKind : std::int64_t { GRADIENT, SGD, ADAM };
 
 struct LayerSpec {
@@ -29,16 +30,24 @@ struct OptimiserSpec {
     double rate, momentum, nesterov, weight_decay, beta1, beta2, epsilon;
 };
 
+struct Rows {
+    const void* values;  // [K, P], or [P] for all clients
+    std::int64_t step;  // from one client's to the next: P or 0
+};
+
 struct RoundSpec {
     const void* x;  // [N, sample]
     const void* y;  // [N, outputs], or [N] classes of 64 bits
+    std::int64_t samples;  // N
     const std::int64_t* batches;  // [S, K, B] rows of x and y
     const std::int64_t* sizes;  // [S, K] samples in each batch; a client ends at its first 0
     std::int64_t steps, clients, width;
-    std::int64_t batch_size;  // what was asked for: it decides how sums are split, the cohort must not
     std::int64_t threads;
-    const void* start;  // [K, P], or [P] for all
-    std::int64_t start_step;  // from one client's start to the next: P or 0
+    Rows start;
+    double pull;  // how much of (parameters - anchor) is added to gradients
+    Rows anchor;
+    Rows drift;  // added to gradients; null: none
+    const std::uint8_t* moves;  // [P] whether a parameter is trained; null: all are
     void* result;  // [K, P]
     void* losses;  // [S, K, B]
 };
@@ -46,6 +55,7 @@ struct RoundSpec {
 struct LookSpec {
     const void* parameters;  // [P]
     const void* x;  // [N, sample]
+    std::int64_t samples;  // N
     const std::int64_t* rows;  // [n] of x
     std::int64_t count;
     std::int64_t threads;

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include "functions.h"
 #include "kernels.h"
 
 namespace winnow {
@@ -133,8 +133,8 @@ class Activation : public Layer<T> {
 
     void forward(const T*) override {
         if (kind_ == RELU) apply([](V x) { return x < 0 ? V{} : x; });
-        if (kind_ == TANH) apply([](V x) { return each(x, [](T value) { return std::tanh(value); }); });
-        if (kind_ == SIGMOID) apply([](V x) { return 1 / (1 + each(x, [](T value) { return std::exp(-value); })); });
+        if (kind_ == TANH) apply([](V x) { return tanh<T, L>(x); });
+        if (kind_ == SIGMOID) apply([](V x) { return logistic<T, L>(x); });
     }
 
     // All three derivatives follow from the output.
@@ -146,12 +146,6 @@ class Activation : public Layer<T> {
     }
 
   private:
-    template <class Function>
-    static V each(V values, Function function) {
-        for (int s = 0; s < L; s++) values[s] = function(values[s]);
-        return values;
-    }
-
     template <class Function>
     void apply(Function function) {
         in_.value.each([&](int c, int y, int x) {

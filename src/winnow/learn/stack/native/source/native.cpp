@@ -1,9 +1,9 @@
 // Local training of many clients, one client after another on each thread.
 //
-// A client's arithmetic is done by one thread in one order, whoever else is in the cohort and however many threads there
-// are: results do not depend on either, bit for bit.
+// A client's arithmetic is done by one thread in one order, whoever else is in the cohort and however many threads
+// there are: results do not depend on either, bit for bit.
 #include <atomic>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #include "losses.h"
@@ -13,26 +13,27 @@
 namespace winnow {
 namespace {
 
-constexpr int BAD_CLASS = 1, NO_MEMORY = 2;
-
 // Work through jobs 0 … count - 1 on several threads; `begin` makes what a thread needs, a callable for one job.
 template <class Begin>
 int on_threads(std::int64_t count, std::int64_t threads, Begin begin) {
     std::atomic<std::int64_t> next{0};
-    std::atomic<int> failure{0};
+    std::atomic<int> failure{NONE};
     const auto work = [&] {
         try {
             auto job = begin();
             for (std::int64_t i = next++; i < count && !failure; i = next++)
                 if (const int code = job(i)) failure = code;
-        } catch (const std::bad_alloc&) {
-            failure = NO_MEMORY;
+        } catch (const std::length_error&) {
+            failure = TOO_LARGE;
+        } catch (...) {
+            failure = NO_MEMORY;  // there is nothing else that could go wrong
         }
     };
     std::vector<std::thread> helpers;
     try {
+        helpers.reserve(std::max<std::int64_t>(0, std::min(threads, count)));
         for (std::int64_t i = 1; i < std::min(threads, count); i++) helpers.emplace_back(work);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
         // No more threads to be had: those that there are do the work.
     }
     work();
@@ -48,7 +49,8 @@ class ClientTraining {
           gradients_(model.parameters) {}
 
     int operator()(std::int64_t client) {
-        const T* start = static_cast<const T*>(round_.start) + client * round_.start_step;
+        const T* start = row<T>(round_.start, client);
+        const Correction<T> correction(round_, client);
         std::copy(start, start + model_.parameters, parameters_.begin());
         Optimiser<T> optimiser(how_, parameters_.size());
         for (std::int64_t step = 0; step < round_.steps; step++) {
@@ -56,34 +58,54 @@ class ClientTraining {
             if (size == 0) break;
             std::fill(gradients_.begin(), gradients_.end(), T(0));
             for (std::int64_t first = 0; first < size; first += L)
-                if (!add_gradients(place * round_.width + first, int(std::min<std::int64_t>(L, size - first)), size))
-                    return BAD_CLASS;
+                if (const int code = add_gradients(place * round_.width + first,
+                                                   int(std::min<std::int64_t>(L, size - first)), T(1) / T(size)))
+                    return code;
+            correction.add_to(gradients_.data(), parameters_.data(), parameters_.size());
             optimiser.step(parameters_.data(), gradients_.data(), parameters_.size(), step + 1);
+            put_back(start);
         }
         std::copy(parameters_.begin(), parameters_.end(), static_cast<T*>(round_.result) + client * model_.parameters);
-        return 0;
+        return NONE;
     }
 
   private:
-    bool add_gradients(std::int64_t first, int samples, std::int64_t batch) {
+    // What is not trained stays as it was, whatever the optimiser makes of its gradient.
+    void put_back(const T* start) {
+        if (!round_.moves) return;
+        for (std::size_t i = 0; i < parameters_.size(); i++)
+            if (!round_.moves[i]) parameters_[i] = start[i];
+    }
+
+    int add_gradients(std::int64_t first, int samples, T weight) {
         const std::int64_t* rows = round_.batches + first;
-        const Tensor<T>& output = network_.output();
-        network_.read(static_cast<const T*>(round_.x), rows, samples);
+        if (!network_.read(static_cast<const T*>(round_.x), round_.samples, rows, samples)) return BAD_ROW;
         network_.forward(parameters_.data(), 0, int(model_.count));
-        std::fill(output.slope.data, output.slope.data + network_.outputs() * L, T(0));
         T* losses = static_cast<T*>(round_.losses) + first;
-        for (int s = 0; s < samples; s++) {
-            if (model_.loss == SQUARED_ERROR) {
-                const T* target = static_cast<const T*>(round_.y) + rows[s] * network_.outputs();
-                losses[s] = squared_error<T, L>(output, target, s, T(1) / T(batch));
-            } else {
-                const std::int64_t right = static_cast<const std::int64_t*>(round_.y)[rows[s]];
-                if (right < 0 || right >= network_.outputs()) return false;
-                losses[s] = cross_entropy<T, L>(output, right, s, T(1) / T(batch));
-            }
-        }
+        if (const int code = model_.loss == SQUARED_ERROR ? add_squared_errors(rows, samples, weight, losses)
+                                                          : add_cross_entropies(rows, samples, weight, losses))
+            return code;
         network_.backward(parameters_.data(), gradients_.data(), samples);
-        return true;
+        return NONE;
+    }
+
+    int add_squared_errors(const std::int64_t* rows, int samples, T weight, T* losses) {
+        const Tensor<T>& output = network_.output();
+        const T* targets = static_cast<const T*>(round_.y);
+        std::fill(output.slope.data, output.slope.data + network_.outputs() * L, T(0));
+        for (int s = 0; s < samples; s++)
+            losses[s] = squared_error<T, L>(output, targets + rows[s] * network_.outputs(), s, weight);
+        return NONE;
+    }
+
+    int add_cross_entropies(const std::int64_t* rows, int samples, T weight, T* losses) {
+        std::int64_t right[L];
+        for (int s = 0; s < samples; s++) {
+            right[s] = static_cast<const std::int64_t*>(round_.y)[rows[s]];
+            if (right[s] < 0 || right[s] >= network_.outputs()) return BAD_CLASS;
+        }
+        cross_entropy<T, L>(network_.output(), right, samples, weight, losses);
+        return NONE;
     }
 
     const ModelSpec& model_;
@@ -108,14 +130,14 @@ class Look {
         const T* parameters = static_cast<const T*>(look_.parameters);
         const std::int64_t first = block * L;
         const int samples = int(std::min<std::int64_t>(L, look_.count - first)), watched = int(look_.watched);
-        network_.read(static_cast<const T*>(look_.x), look_.rows + first, samples);
+        if (!network_.read(static_cast<const T*>(look_.x), look_.samples, look_.rows + first, samples)) return BAD_ROW;
         network_.forward(parameters, 0, watched + 1);
         if (watched >= 0) write(network_.after(watched), static_cast<T*>(look_.seen), first, samples);
         if (look_.outputs) {
             network_.forward(parameters, watched + 1, int(model_.count));
             write(network_.output().value, static_cast<T*>(look_.outputs), first, samples);
         }
-        return 0;
+        return NONE;
     }
 
   private:
@@ -143,29 +165,17 @@ int look(const ModelSpec& model, const LookSpec& look) {
     return on_threads((look.count + L - 1) / L, look.threads, [&] { return Look<T, L>(model, look); });
 }
 
-#if defined(__AVX512F__)
-constexpr int WIDE = 16;
-#else
-constexpr int WIDE = 8;
-#endif
-
 }  // namespace
 }  // namespace winnow
 
 using namespace winnow;
 
+// A library holds one precision and one width of blocks, REAL and LANES: several are compiled sooner than one with all.
 extern "C" {
 
-int winnow_train_f32(const ModelSpec* model, const OptimiserSpec* optimiser, const RoundSpec* round) {
-    return round->batch_size <= 8 ? train<float, 8>(*model, *optimiser, *round)
-                                  : train<float, WIDE>(*model, *optimiser, *round);
+int winnow_train(const ModelSpec* model, const OptimiserSpec* optimiser, const RoundSpec* round) {
+    return train<REAL, LANES>(*model, *optimiser, *round);
 }
 
-int winnow_train_f64(const ModelSpec* model, const OptimiserSpec* optimiser, const RoundSpec* round) {
-    return train<double, 8>(*model, *optimiser, *round);
-}
-
-int winnow_look_f32(const ModelSpec* model, const LookSpec* spec) { return look<float, WIDE>(*model, *spec); }
-
-int winnow_look_f64(const ModelSpec* model, const LookSpec* spec) { return look<double, 8>(*model, *spec); }
+int winnow_look(const ModelSpec* model, const LookSpec* spec) { return look<REAL, LANES>(*model, *spec); }
 }

@@ -1,19 +1,26 @@
 // A line of layers with the memory that a block of L samples needs on its way through and back.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <stdexcept>
 
-#include "images.h"
+#include "convolution.h"
 #include "interface.h"
+#include "pooling.h"
 
 namespace winnow {
+
+// Taps say in 32 bits where a value or a weight is.
+constexpr std::int64_t MOST_VALUES = INT32_MAX;
 
 template <class T, int L>
 class Network {
   public:
     Network(const ModelSpec& spec, bool training) : spec_(spec) {
+        if (spec.parameters > MOST_VALUES) throw std::length_error("there are too many parameters");
         plan_shapes();
         std::vector<Tensor<T>> tensors = {{allocate(shapes_[0], value_margin(0)), {}}};
         for (int i = 0; i < spec.count; i++) {
@@ -29,10 +36,13 @@ class Network {
     int outputs() const { return output_.value.shape.size(); }
     const Tensor<T>& output() const { return output_; }
 
-    // Samples side by side; lanes without a sample hold zeros.
-    void read(const T* x, const std::int64_t* rows, int samples) {
+    // Samples side by side; lanes without a sample hold zeros. False if x does not have such rows.
+    bool read(const T* x, std::int64_t count, const std::int64_t* rows, int samples) {
         const T* from[L];
-        for (int s = 0; s < samples; s++) from[s] = x + rows[s] * input_.shape.size();
+        for (int s = 0; s < samples; s++) {
+            if (rows[s] < 0 || rows[s] >= count) return false;
+            from[s] = x + rows[s] * input_.shape.size();
+        }
         std::ptrdiff_t i = 0;
         input_.each([&](int c, int y, int x) {
             T* to = input_.at(c, y, x);
@@ -40,6 +50,7 @@ class Network {
             for (int s = samples; s < L; s++) to[s] = 0;
             i++;
         });
+        return true;
     }
 
     void forward(const T* parameters, int first, int end) {
@@ -56,10 +67,6 @@ class Network {
     }
 
   private:
-    struct Margin {
-        int left = 0, right = 0, row_step = 1, col_step = 1;
-    };
-
     void plan_shapes() {
         shapes_.push_back({int(spec_.channels), int(spec_.rows), int(spec_.cols)});
         for (int i = 0; i < spec_.count; i++) {
@@ -99,13 +106,12 @@ class Network {
         return {padding, padding};
     }
 
-    // Zeros beside and between slopes, for the convolution that goes back from them.
+    // Zeros beside slopes, for the convolution that goes back from them.
     Margin slope_margin(int tensor) const {
         const LayerSpec& maker = spec_.layers[tensor - 1];
         if (maker.kind != CONVOLUTION || !has_parameters_before(tensor - 1)) return {};
-        const int side = int(maker.cols - 1 - maker.col_padding);
-        const int unseen = int((shapes_[tensor - 1].cols + 2 * maker.col_padding - maker.cols) % maker.col_stride);
-        return {side, side + unseen, int(maker.row_stride), int(maker.col_stride)};
+        return winnow::slope_margin(shapes_[tensor - 1].cols, shapes_[tensor].cols, int(maker.cols),
+                                    int(maker.col_stride), int(maker.col_padding));
     }
 
     Tensor<T> tensor(int index, bool with_slope) {
@@ -114,14 +120,14 @@ class Network {
     }
 
     View<T> allocate(Shape shape, Margin margin) {
-        const std::ptrdiff_t rows = (shape.rows - 1) * margin.row_step + 1;
-        const std::ptrdiff_t cols = (shape.cols - 1) * margin.col_step + 1 + margin.left + margin.right;
-        const std::size_t bytes = shape.channels * rows * cols * L * sizeof(T);
-        T* data = static_cast<T*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+        const std::int64_t cols = std::int64_t(shape.cols) + margin.left + margin.right;
+        const std::int64_t plane = shape.rows * cols * L, values = shape.channels * plane;
+        if (values > MOST_VALUES) throw std::length_error("an image has too many values");
+        T* data = static_cast<T*>(std::aligned_alloc(64, (values * sizeof(T) + 63) / 64 * 64));
         if (!data) throw std::bad_alloc();
         memory_.emplace_back(data);
-        std::memset(data, 0, bytes);
-        return {data + margin.left * L, shape, rows * cols * L, margin.row_step * cols * L, margin.col_step * L};
+        std::fill(data, data + values, T(0));
+        return {data + margin.left * L, shape, plane, cols * L, L};
     }
 
     static std::unique_ptr<Layer<T>> make_layer(const LayerSpec& spec, const Tensor<T>& in, const Tensor<T>& out) {

@@ -1,15 +1,10 @@
-// Layers of images: convolution and pooling.
+// Convolution of images.
 #pragma once
 
 #include "layers.h"
+#include "windows.h"
 
 namespace winnow {
-
-struct Window {
-    int rows, cols;
-    int row_stride, col_stride;
-    int row_padding, col_padding;
-};
 
 // A window's taps, row after row. Rows outside the image are left out by taking fewer taps; columns outside it are
 // zeros that lie in memory around the image.
@@ -25,49 +20,59 @@ class Convolution : public Layer<T> {
   public:
     Convolution(Tensor<T> in, Tensor<T> out, Weights weights, Window window)
         : in_(in), out_(out), weights_(weights), channels_(in.value.shape.channels),
-          outputs_(out.value.shape.channels), weights_a_channel_(window.rows * window.cols),
-          spread_(spread(out.slope, window)) {
+          outputs_(out.value.shape.channels), window_(window) {
         forward_ = {{}, channels_ * window.cols, window.rows, window.row_stride, window.col_stride,
                     window.row_padding, window.col_padding};
         for (int y = 0; y < window.rows; y++)
             for (int c = 0; c < channels_; c++)
-                for (int x = 0; x < window.cols; x++) forward_.taps.push_back(tap(in.value, c, y, x, c, y, x, window));
-        // The slope of a convolution's input is the convolution of its output's slope with the kernel turned round.
-        backward_ = {{}, outputs_ * window.cols, window.rows, 1, 1,
-                     window.rows - 1 - window.row_padding, window.cols - 1 - window.col_padding};
-        for (int y = window.rows - 1; y >= 0; y--)
-            for (int o = 0; o < outputs_; o++)
-                for (int x = window.cols - 1; x >= 0; x--)
-                    backward_.taps.push_back(tap(spread_, o, window.rows - 1 - y, window.cols - 1 - x,
-                                                 o * channels_, y, x, window));
+                for (int x = 0; x < window.cols; x++) forward_.taps.push_back(tap(in.value, c, y, x, c, y, x));
+        for (int row = 0; row < std::min(window.row_stride, in.value.shape.rows); row++)
+            for (int col = 0; col < std::min(window.col_stride, in.value.shape.cols); col++)
+                backward_.push_back(way_back(row, col));
     }
 
     void forward(const T* parameters) override {
         const T* bias = weights_.bias < 0 ? nullptr : parameters + weights_.bias;
-        convolve(in_.value, out_.value, forward_, parameters + weights_.weight, channels_ * weights_a_channel_, bias);
+        convolve(in_.value, out_.value, forward_, parameters + weights_.weight, channels_ * weights_a_channel(), bias);
     }
 
     void backward(const T* parameters, T* gradients, int, bool to_input) override {
         if (weights_.bias >= 0) add_bias_gradients(gradients + weights_.bias);
         add_weight_gradients(gradients + weights_.weight);
-        if (to_input)
-            convolve(spread_, in_.slope, backward_, parameters + weights_.weight, weights_a_channel_, nullptr);
+        if (!to_input) return;
+        for (const WayBack& way : backward_)
+            convolve(out_.slope, way.to, way.stencil, parameters + weights_.weight, weights_a_channel(), nullptr);
     }
 
   private:
-    static Tap tap(const View<T>& view, int plane, int row, int col, int channel, int y, int x, const Window& window) {
-        const int weight = (channel * window.rows + y) * window.cols + x;
+    struct WayBack {
+        View<T> to;  // some of the input's slopes
+        Stencil stencil;
+    };
+
+    int weights_a_channel() const { return window_.rows * window_.cols; }
+
+    Tap tap(const View<T>& view, int plane, int row, int col, int channel, int y, int x) const {
+        const int weight = (channel * window_.rows + y) * window_.cols + x;
         return {std::int32_t(plane * view.plane + row * view.row + col * view.col), weight};
     }
 
-    // Seen from the input, the slopes of a convolution with strides lie apart, with zeros between them.
-    static View<T> spread(View<T> slope, const Window& window) {
-        Shape& shape = slope.shape;
-        shape.rows = (shape.rows - 1) * window.row_stride + 1;
-        shape.cols = (shape.cols - 1) * window.col_stride + 1;
-        slope.row /= window.row_stride;
-        slope.col /= window.col_stride;
-        return slope;
+    // The slope of a convolution's input is the convolution of its output's slope with the kernel turned round.
+    WayBack way_back(int row, int col) const {
+        const Shape in = in_.value.shape;
+        const Phase rows(row, in.rows, window_.rows, window_.row_stride, window_.row_padding);
+        const Phase cols(col, in.cols, window_.cols, window_.col_stride, window_.col_padding);
+        const View<T>& slope = in_.slope;
+        WayBack way = {{slope.at(0, row, col), {in.channels, rows.places, cols.places}, slope.plane,
+                        slope.row * window_.row_stride, slope.col * window_.col_stride},
+                       {{}, outputs_ * cols.size, rows.size, 1, 1, rows.padding, cols.padding}};
+        for (int y = 0; y < rows.size; y++)
+            for (int o = 0; o < outputs_; o++)
+                for (int x = 0; x < cols.size; x++)
+                    way.stencil.taps.push_back(tap(out_.slope, o, y, x, o * channels_,
+                                                   rows.first + (rows.size - 1 - y) * window_.row_stride,
+                                                   cols.first + (cols.size - 1 - x) * window_.col_stride));
+        return way;
     }
 
     static void convolve(const View<T>& in, const View<T>& out, const Stencil& stencil, const T* w,
@@ -121,7 +126,7 @@ class Convolution : public Layer<T> {
                                     size, count);
                     for (int i = 0; i < size; i++)
                         for (int j = 0; j < count; j++)
-                            gradient[(o + i) * channels_ * weights_a_channel_ + taps[j].w] +=
+                            gradient[(o + i) * channels_ * weights_a_channel() + taps[j].w] +=
                                 sum<T, L>(tile[i * count + j]);
                 });
             });
@@ -130,72 +135,10 @@ class Convolution : public Layer<T> {
 
     Tensor<T> in_, out_;
     Weights weights_;
-    int channels_, outputs_, weights_a_channel_;
-    View<T> spread_;
-    Stencil forward_, backward_;
-};
-
-template <class T, int L>
-class Pool : public Layer<T> {
-    using V = Vector<T, L>;
-
-  public:
-    enum Kind { MAXIMUM, MEAN };
-
-    Pool(Tensor<T> in, Tensor<T> out, Kind kind, Window window) : in_(in), out_(out), kind_(kind), window_(window) {}
-
-    void forward(const T*) override {
-        out_.value.each([&](int c, int y, int x) {
-            V result = {};
-            if (kind_ == MAXIMUM) result = load<T, L>(place(in_.value, c, y, x, 0, 0));
-            in_window([&](int dy, int dx) {
-                const V value = load<T, L>(place(in_.value, c, y, x, dy, dx));
-                result = kind_ == MEAN ? result + value : ((value > result) | (value != value)) ? value : result;
-            });
-            store<T, L>(out_.value.at(c, y, x), kind_ == MEAN ? result / area() : result);
-        });
-    }
-
-    void backward(const T*, T*, int, bool to_input) override {
-        if (!to_input) return;
-        const V zero = {};
-        if (overlapping()) in_.slope.each([&](int c, int y, int x) { store<T, L>(in_.slope.at(c, y, x), zero); });
-        out_.slope.each([&](int c, int y, int x) {
-            V left = load<T, L>(out_.slope.at(c, y, x));
-            if (kind_ == MEAN) left /= area();
-            const V largest = load<T, L>(out_.value.at(c, y, x));
-            in_window([&](int dy, int dx) {
-                V share = left;
-                if (kind_ == MAXIMUM) {  // the first of equals takes it all
-                    const auto smaller = load<T, L>(place(in_.value, c, y, x, dy, dx)) < largest;
-                    share = smaller ? zero : left;
-                    left = smaller ? left : zero;
-                }
-                T* to = place(in_.slope, c, y, x, dy, dx);
-                store<T, L>(to, overlapping() ? load<T, L>(to) + share : share);
-            });
-        });
-    }
-
-  private:
-    T area() const { return T(window_.rows * window_.cols); }
-
-    // Otherwise each place belongs to one window at most, and those between windows stay at zero.
-    bool overlapping() const { return window_.rows > window_.row_stride || window_.cols > window_.col_stride; }
-
-    T* place(const View<T>& view, int c, int y, int x, int dy, int dx) const {
-        return view.at(c, y * window_.row_stride + dy, x * window_.col_stride + dx);
-    }
-
-    template <class Use>
-    void in_window(Use use) const {
-        for (int y = 0; y < window_.rows; y++)
-            for (int x = 0; x < window_.cols; x++) use(y, x);
-    }
-
-    Tensor<T> in_, out_;
-    Kind kind_;
+    int channels_, outputs_;
     Window window_;
+    Stencil forward_;
+    std::vector<WayBack> backward_;  // one for each phase of rows and columns
 };
 
 }  // namespace winnow
