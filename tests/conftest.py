@@ -1,6 +1,7 @@
 """Shared fixtures."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import settings
 # The same examples every time: a red build must be red again when it is looked into. Machines may be slow.
 settings.register_profile("winnow", deadline=None, derandomize=True)
 settings.load_profile("winnow")
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # bench/ is tested, but not installed
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.core import Population
-from winnow.learn.aggregate import Aggregate, Full, Partial
+from winnow.learn.aggregate import Aggregate, Contribution, Full, Partial
 
 SIZES = np.array([10, 30, 60, 100])
 POPULATION = Population(sizes=SIZES)
@@ -22,7 +22,7 @@ def aggregate(rule: Aggregate, counts: dict[int, int] | None = None) -> dict[str
     drawn = counts or dict.fromkeys(UPDATES, 1)
     fold = rule.start(GLOBAL, POPULATION, sum(drawn.values()))
     for client, count in drawn.items():
-        fold.add(UPDATES[client], client, count)
+        fold.add(Contribution(model=UPDATES[client], client=client, count=count))
     return fold.finish()
 
 
@@ -78,5 +78,5 @@ def test_equal_models_stay_what_they_are(values: list[float]) -> None:
     for rule in (Full(), Partial(), Partial(weights="uniform")):
         fold = rule.start(model, POPULATION, 4)
         for client in range(4):
-            fold.add(model, client, 1)
+            fold.add(Contribution(model=model, client=client))
         torch.testing.assert_close(fold.finish()["w"], model["w"])

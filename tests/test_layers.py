@@ -8,12 +8,16 @@ import pytest
 import winnow
 
 ROOT = Path(winnow.__file__).parent
-LAYERS = ["core", "fleet", "data", "learn", "simulate", "runs", "report", "experiment", "api", "cli"]
+LAYERS = [
+    *("core", "fleet", "data", "learn", "privacy", "simulate"),
+    *("runs", "report", "experiment", "reproduce", "api", "cli"),
+]
 FORBIDDEN = {
     "core": {"torch", "socket", "time", "pathlib", "grpc"},
     "fleet": {"torch", "time", "socket"},
     "data": {"torch", "time"},
     "learn": {"time", "socket"},
+    "privacy": {"time", "socket"},
     "simulate": {"time", "socket"},
 }
 

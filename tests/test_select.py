@@ -1,6 +1,7 @@
 """Whom to invite: laws of the draw, scores of equation 13, and numbers at the edge."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from selecting import turn as plain_turn
 from winnow.core import ConfigError, Population, Reply, Task
 from winnow.learn.algorithms.fedprof import ByProfile
 from winnow.learn.profile import Profile, divergence
@@ -62,7 +64,7 @@ def test_uniform_invites_everyone_alike() -> None:
     selection = Uniform(count=3).start(Population(sizes=np.ones(7, np.int64)))
     seen, rng = np.zeros(7), np.random.default_rng(2)
     for number in range(1, 4_001):
-        invitation = selection.propose(Turn(round=number, version=0, rng=rng, reference=None, ask=lambda tasks: []))
+        invitation = selection.propose(replace(plain_turn(number), rng=rng))
         seen[invitation.clients] += 1
     assert chi_square_accepts(dict(enumerate(seen)), dict.fromkeys(range(7), 1 / 7))
 
@@ -84,7 +86,7 @@ def answering(shifts: list[float]):
 
 
 def turn(round: int, ask, reference: Profile = REFERENCE, seed: int = 0) -> Turn:
-    return Turn(round=round, version=round - 1, rng=np.random.default_rng([seed, round]), reference=reference, ask=ask)
+    return replace(plain_turn(round, ask, seed), reference=reference)
 
 
 def scores_of(settings: ByProfile, shifts: list[float]) -> np.ndarray:
@@ -152,7 +154,7 @@ def test_the_server_keeps_divergences_and_one_reference_only() -> None:
         selection.propose(turn(number, answering(SHIFTS)))
     held = [value for value in vars(selection).values() if isinstance(value, dict)]
     assert [list(references) for references in held] == [[4]]
-    assert set(selection.state()) == {"divergence", "version"}
+    assert set(selection.state()) == {"divergence", "version", "reference/4/mean", "reference/4/variance"}
 
 
 def test_a_client_that_never_sent_a_profile_counts_as_the_farthest() -> None:

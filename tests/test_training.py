@@ -18,6 +18,11 @@ from winnow.simulate import InProcess
 from world import blobs, experiment, prepared
 
 ALGORITHMS = sorted(Recipe.known)
+LEAVE_OUT_OUTLIERS = {"krum", "median", "multi-krum", "trimmed-mean"}
+SUMS_IN_ROUNDS = [
+    name for name in ALGORITHMS if "pace" not in Recipe.known[name].parts and name not in LEAVE_OUT_OUTLIERS
+]
+"""What is not finite spoils a sum, and so is refused; other rules may pass over it, see test_robust."""
 
 
 def events_of(ready: Prepared) -> list:
@@ -109,7 +114,7 @@ def test_first_profiles_need_no_model_and_only_the_invited_refresh_theirs() -> N
     assert trained == [client for clients in invited for client in clients]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SUMS_IN_ROUNDS)
 def test_updates_that_are_not_finite_are_refused_and_recorded(algorithm: str) -> None:
     def poisoned(tasks: Sequence[Task], site) -> Sequence[Outcome]:
         replies = list(HANDLERS["train"](tasks, site))

@@ -42,8 +42,11 @@ class Exchange(Protocol):
 
     def __iter__(self) -> Iterator[Outcome]: ...
 
-    def send(self, tasks: Iterable[Task]) -> None:
-        """Add tasks while the exchange is open; their outcomes join the iteration."""
+    def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
+        """Add tasks while the exchange is open; their outcomes join the iteration.
+
+        A workflow that was interrupted sends again what was under way; on virtual time that has been so since then.
+        """
 
     def close(self) -> None:
         """Cancel what has not been answered."""
@@ -66,3 +69,9 @@ class Federation(Protocol):
 
     def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Exchange:
         """Open an exchange with these tasks."""
+
+    def settle(self, tasks: Iterable[Task]) -> None:
+        """The replies to these tasks were folded: their sites keep what they proposed to keep.
+
+        What others proposed is forgotten: a straggler that was cancelled or a reply that was refused changes nothing.
+        """

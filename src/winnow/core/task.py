@@ -43,6 +43,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload = field(default_factory=dict)
     settings: object = None
     work: Work = NO_WORK
+    kept: Payload = field(default_factory=dict)
+    """What the site keeps for this client. The site itself puts it here; it never travels."""
 
 
 class Cost(NamedTuple):
@@ -82,6 +84,8 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     cost: Cost = FREE
+    keep: Payload = field(default_factory=dict)
+    """What the site will keep for this client once the reply has been folded; it never travels either."""
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):

@@ -5,6 +5,8 @@ that its sums repeat bit for bit.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
@@ -13,21 +15,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.core import Arrays, Choice, Population
+from winnow.learn.part import Part
 from winnow.learn.stack import ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """A client's model and what it reported; `count` exceeds one if the client was drawn more than once."""
+
+    model: Arrays
+    client: int
+    count: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Fold(Protocol):
     """An aggregation in progress."""
 
-    def add(self, update: Arrays, client: int, count: int) -> None:
-        """Fold in a client's model; `count` exceeds one if the client was drawn more than once."""
+    def add(self, update: Contribution) -> None: ...
 
     def finish(self) -> ModelState:
         """The aggregated model; the previous one if nothing was folded."""
 
 
-class Aggregate(Choice):
+class Aggregate(Choice, Part):
     """A rule that folds updates."""
+
+    @property
+    def values_model(self) -> bool:
+        """Whether each reply must tell the loss, on the client's data, of the model that the client was sent."""
+        return False
+
+    @property
+    def fewest(self) -> int:
+        """How few updates it can work with."""
+        return 1
 
     @abstractmethod
     def start(self, model: ModelState, population: Population, invited: int) -> Fold: ...
@@ -82,10 +104,10 @@ class _FullFold:
         self._left = 1.0
         self._sum = WeightedSum(model)
 
-    def add(self, update: Arrays, client: int, count: int) -> None:
-        share = float(self._sizes[client] / self._sizes.sum())
+    def add(self, update: Contribution) -> None:
+        share = float(self._sizes[update.client] / self._sizes.sum())
         self._left -= share
-        self._sum.add(update, share)
+        self._sum.add(update.model, share)
 
     def finish(self) -> ModelState:
         if self._sum.weight:
@@ -119,8 +141,8 @@ class _PartialFold:
         self._model, self._weights, self._normalise = model, weights, normalise
         self._sum = WeightedSum(model)
 
-    def add(self, update: Arrays, client: int, count: int) -> None:
-        self._sum.add(update, count * float(self._weights[client]))
+    def add(self, update: Contribution) -> None:
+        self._sum.add(update.model, update.count * float(self._weights[update.client]))
 
     def finish(self) -> ModelState:
         if not self._sum.weight:

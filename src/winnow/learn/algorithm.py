@@ -4,22 +4,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from winnow.core import ConfigError
 from winnow.learn.aggregate import Aggregate
-from winnow.learn.collect import Collect, Plain
+from winnow.learn.client import ClientUpdate, Plain
+from winnow.learn.collect import Collect, InTheClear
 from winnow.learn.local import LocalUpdate
+from winnow.learn.pace import Pace, Rounds
 from winnow.learn.select import Selector
 from winnow.learn.server import Replace, ServerStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """Whom to invite, what they do, how replies are collected and folded, and what the server makes of the result."""
+    """Whom to invite, what they do, how replies are collected and folded, what the server makes of it, and when.
+
+    All parts are settings, so an algorithm is data: it can be written to a file and compared.
+    """
 
     select: Selector
     local: LocalUpdate
     aggregate: Aggregate
-    collect: Collect = field(default_factory=Plain)
+    client: ClientUpdate = field(default_factory=Plain)
+    collect: Collect = field(default_factory=InTheClear)
     server: ServerStep = field(default_factory=Replace)
+    pace: Pace = field(default_factory=Rounds)
+
+    def __post_init__(self) -> None:
+        """Parts that cannot work together are refused by name."""
+        for place, part in vars(self).items():
+            for other, name in part.needs.items():
+                given = getattr(self, other).name
+                if given != name:
+                    raise ConfigError(f"{place}.name = {part.name!r} needs {other}.name = {name!r}, not {given!r}")
+            objection = part.objection(self)
+            if objection is not None:
+                raise ConfigError(objection)
+
+    @property
+    def values_model(self) -> bool:
+        """Whether replies tell the loss, on the client's data, of the model that the client was sent."""
+        return self.select.values_model or self.aggregate.values_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,21 +7,21 @@ from itertools import compress
 from operator import not_
 from typing import Literal
 
-import numpy as np
 import torch
 
-from winnow.core import Arrays, Choice, Failure, Federation, Outcome, Reply, Task, Until
-from winnow.learn.aggregate import Fold
-from winnow.learn.profile import Profile
+from winnow.core import Arrays, Choice, Failure, Federation, Outcome, Payload, Reply, Task, Until
+from winnow.learn.aggregate import Contribution, Fold, WeightedSum
+from winnow.learn.part import Part
+from winnow.learn.profile import ReferenceProfile
 from winnow.learn.stack import ModelState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a sound reply looks like: a model of these shapes, a profile of this length."""
+    """What a sound reply looks like: parts (a model) of these shapes, a profile of this length."""
 
-    model: ModelState
-    reference: Profile | None
+    parts: Payload
+    reference: ReferenceProfile | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,19 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """The aggregated model, the replies that were folded, those whose reports (loss, profile) can be trusted though
-    their update may not, those that were refused, and all whose cost counts.
+    """The aggregated model, the means of other parts, the replies that were folded, those whose reports (loss, profile)
+    can be trusted though their update may not, those that were refused, and all whose cost counts.
     """
 
     model: ModelState
+    parts: Mapping[str, ModelState]
     folded: list[Reply]
     reported: list[Reply]
     refused: list[Refusal]
     answered: list[Reply]
 
 
-class Collect(Choice):
+class Collect(Choice, Part):
     """One round's conversation with the invited, out of which an aggregate comes."""
 
     @abstractmethod
@@ -60,7 +61,7 @@ class Collect(Choice):
         """Hold the conversation; `begin` starts the aggregation, `counts` says how often each client was drawn."""
 
 
-class Plain(Collect):
+class InTheClear(Collect):
     """The server sees every update. Those that are unsound are refused, whatever the algorithm."""
 
     name: Literal["plain"] = "plain"
@@ -78,28 +79,51 @@ class Plain(Collect):
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
         sound, refused = sift(outcomes, expected)
-        folded, model = sound, _fold(sound, counts, begin)
-        if not _finite(model):
-            # One value that is not finite spoils the sum, so looking at the sum is enough until it is spoilt.
-            finite = [_finite(reply.payload["model"]) for reply in sound]
-            refused += [
-                Refusal(client=reply.task.client, reason="the update is not finite")
-                for reply in compress(sound, map(not_, finite))
-            ]
-            folded = list(compress(sound, finite))
-            model = _fold(folded, counts, begin)
         answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        return Gathered(model=model, folded=folded, reported=sound, refused=refused, answered=answered)
+        folded, model, parts = fold_finite(sound, refused, counts, begin)
+        return Gathered(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+
+
+def fold_finite(
+    sound: list[Reply], refused: list[Refusal], counts: Mapping[int, int], begin: Callable[[], Fold]
+) -> tuple[list[Reply], ModelState, Mapping[str, ModelState]]:
+    """The replies that could be folded, and what they came to; those that are not finite are added to the refused.
+
+    One value that is not finite spoils a sum, so looking at the sums is enough until one is spoilt. A rule that leaves
+    out outliers (a median) may pass over such a value; then nothing is spoilt, and nobody needs to be refused.
+    """
+    model, parts = _fold(sound, counts, begin), mean_parts(sound)
+    if all(finite(part) for part in (model, *parts.values())):
+        return sound, model, parts
+    kept = [all(finite(reply.payload[part]) for part in ("model", *parts)) for reply in sound]
+    refused += [
+        Refusal(client=reply.task.client, reason="the update is not finite")
+        for reply in compress(sound, map(not_, kept))
+    ]
+    folded = list(compress(sound, kept))
+    return folded, _fold(folded, counts, begin), mean_parts(folded)
 
 
 def _fold(replies: Sequence[Reply], counts: Mapping[int, int], begin: Callable[[], Fold]) -> ModelState:
     fold = begin()
     for reply in replies:
-        fold.add(reply.payload["model"], reply.task.client, counts[reply.task.client])
+        client = reply.task.client
+        fold.add(Contribution(model=reply.payload["model"], client=client, count=counts[client], metrics=reply.metrics))
     return fold.finish()
 
 
-def _finite(model: Arrays) -> bool:
+def mean_parts(replies: Sequence[Reply]) -> dict[str, ModelState]:
+    """What the replies carry besides the model and a profile: averaged, every client counting once."""
+    names = [name for name in (replies[0].payload if replies else ()) if name not in ("model", "profile")]
+    sums = {name: WeightedSum(dict(replies[0].payload[name])) for name in names}
+    for reply in replies:
+        for name, total in sums.items():
+            total.add(reply.payload[name], 1.0)
+    return {name: total.mean() for name, total in sums.items()}
+
+
+def finite(model: Arrays) -> bool:
+    """Whether all values are; a norm tells, in one pass over each tensor."""
     norms = torch._foreach_norm([tensor for tensor in model.values() if tensor.is_floating_point()])
     return bool(torch.isfinite(torch.stack(list(norms))).all())
 
@@ -119,28 +143,23 @@ def sift(outcomes: Sequence[Outcome], expected: Expected) -> tuple[list[Reply], 
 def _fault(outcome: Outcome, expected: Expected) -> str | None:
     if isinstance(outcome, Failure):
         return f"failed while {outcome.stage}: {outcome.reason}"
-    if "model" in outcome.payload:
-        fault = _model_fault(outcome.payload["model"], expected.model)
-        if fault:
-            return fault
+    if outcome.task.name == "train" and "model" not in outcome.payload:
+        return "the reply carries no model"
+    for part, like in expected.parts.items():
+        if part in outcome.payload:
+            fault = _part_fault(part, outcome.payload[part], like)
+            if fault:
+                return fault
     if "profile" in outcome.payload and expected.reference is not None:
-        return _profile_fault(outcome.payload["profile"], expected.reference)
+        return expected.reference.fault(outcome.payload["profile"])
     return None
 
 
-def _model_fault(model: Arrays, like: ModelState) -> str | None:
-    if model.keys() != like.keys():
-        return "the update has other tensors than the model"
+def _part_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
+    what = "the update" if part == "model" else f"the update's part {part!r}"
+    if arrays.keys() != like.keys():
+        return f"{what} has other tensors than the model"
     for name, tensor in like.items():
-        if model[name].shape != tensor.shape or model[name].dtype != tensor.dtype:
-            return f"the update's {name} has the wrong shape or type"
-    return None
-
-
-def _profile_fault(part: Arrays, reference: Profile) -> str | None:
-    mean, variance = np.asarray(part.get("mean")), np.asarray(part.get("variance"))
-    if mean.shape != reference.mean.shape or variance.shape != reference.mean.shape:
-        return "the profile has the wrong length"
-    if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
-        return "the profile is not finite"
+        if arrays[name].shape != tensor.shape or arrays[name].dtype != tensor.dtype:
+            return f"{what}'s {name} has the wrong shape or type"
     return None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from winnow.core import ModelError
 from winnow.learn.metrics import Score
 from winnow.learn.profile import Moments, Profile, fuse
-from winnow.learn.stack import Execution, Loss, ModelState, model_state
+from winnow.learn.stack import Execution, Loss, ModelState, Precision, casting, model_state
 
 BATCH_VALUES = 200_000
 """Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
@@ -43,6 +43,7 @@ class Examiner:
     def __init__(self, module: nn.Module, loss: Loss, layer: str | None, execution: Execution | None = None) -> None:
         self._module = deepcopy(module).eval()
         self._loss = loss
+        self._precision: Precision = execution.precision if execution is not None else "float32"
         self._look = execution.look(layer) if execution is not None else None
         self._layer = self._module.get_submodule(layer) if layer is not None else None
 
@@ -77,6 +78,19 @@ class Examiner:
             moments.add(seen, owner[place])
         return moments.profiles()
 
+    @torch.no_grad()
+    def values(
+        self, state: ModelState, x: Tensor, y: Tensor, rows: Tensor, owner: Tensor, owners: int
+    ) -> tuple[Tensor, Tensor]:
+        """For each of several owners' rows, the mean loss of its samples and the root of their mean squared loss."""
+        sums, squares = torch.zeros(2, owners, dtype=torch.float64).unbind()
+        for place, outputs, _ in self._passes(state, x, rows, to_end=True):
+            losses = self._loss(outputs, y[rows[place].to(y.device)]).double().cpu()
+            sums.index_add_(0, owner[place], losses)
+            squares.index_add_(0, owner[place], losses.square())
+        samples = torch.bincount(owner, minlength=owners)
+        return sums / samples, (squares / samples).sqrt()
+
     def _passes(
         self, state: ModelState, x: Tensor, rows: Tensor | None, *, to_end: bool
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -94,8 +108,9 @@ class Examiner:
 
     def _plain_pass(self, x: Tensor, *, to_end: bool) -> tuple[Tensor, Tensor]:
         outputs = x.new_empty(0)
-        with _Watch(self._layer, samples=len(x), and_stop=not to_end) as watch:
+        with _Watch(self._layer, samples=len(x), and_stop=not to_end) as watch, casting(self._precision, x.device):
             outputs = self._module(x)
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         return outputs, x.new_empty(0) if self._layer is None else watch.seen()
 
 

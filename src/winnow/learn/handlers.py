@@ -1,6 +1,6 @@
-"""What a learning site can do: train, profile, assess. Each answers for all of the site's invited clients at once."""
+"""What a learning site can do: train, profile, value, assess; each for all of the site's invited clients at once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Handler, Reply, Task
+from winnow.learn.client import ClientUpdate, Job
 from winnow.learn.examine import Examiner
 from winnow.learn.local import LocalUpdate
 from winnow.learn.metrics import METRICS
 from winnow.learn.profile import Profile
-from winnow.learn.stack import Execution, ModelState, TensorData, train
+from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData, Trained
 
 T = TypeVar("T")
 
@@ -25,18 +26,23 @@ SEED_BYTES = 8
 class LearningSite:
     """A party that hosts clients' data and can run the model on them."""
 
-    data: TensorData
+    data: ClientSamples
     execution: Execution
     examiner: Examiner
     initial: ModelState
     """The model every party builds from the broadcast seed."""
+    own_test: TensorData | None = None
+    """Samples that clients keep out of their training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     local: LocalUpdate
+    client: ClientUpdate
     seed: int
     profile: bool
+    value: bool
+    """Whether to tell the loss of the model as it came, over all of the client's samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +51,18 @@ class ProfileSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ValueSettings:
+    """Tell the loss of the model that came with the task on the client's samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AssessSettings:
+    metric: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSettings:
+    client: ClientUpdate
     metric: str
 
 
@@ -53,25 +70,52 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """Local training of the cohort as one stack; where asked, each client first profiles its data."""
     first, clients = tasks[0], _clients(tasks)
     settings, start = _settings(first, TrainSettings), _model(first, site)
-    trained = train(site.execution, start, settings.local, site.data, clients, round=first.round, seed=settings.seed)
-    profiles = _profiles(site, start, clients) if settings.profile else None
-    names, columns = list(trained.states), [stack.unbind(0) for stack in trained.states.values()]
-    losses = trained.loss.tolist()
-    replies = []
-    for i, task in enumerate(tasks):
-        payload: dict[str, Arrays] = {"model": {name: column[i] for name, column in zip(names, columns, strict=True)}}
-        if profiles is not None:
-            payload["profile"] = _arrays(profiles[i])
-        replies.append(Reply(task=task, payload=payload, metrics={"loss": losses[i]}))
-    return replies
+    data = site.data.cohort(clients)
+    job = Job(
+        execution=site.execution,
+        data=data,
+        clients=clients,
+        local=settings.local,
+        round=first.round,
+        seed=settings.seed,
+        sent={**first.payload, "model": start},
+        stored=[task.kept for task in tasks],
+    )
+    update = settings.client.update(job)
+    sent, keep = _apart({"model": update.model, **update.parts}, len(tasks)), _apart(update.keep, len(tasks))
+    metrics = _training_report(update.trained, job)
+    if settings.value:
+        metrics |= _values(site.examiner, start, data, clients)
+    reports = _rows_of(metrics)
+    if settings.profile:
+        for payload, profile in zip(sent, _profiles(site.examiner, start, data, clients), strict=True):
+            payload["profile"] = _arrays(profile)
+    return [
+        Reply(task=task, payload=payload, metrics=report, keep=kept)
+        for task, payload, report, kept in zip(tasks, sent, reports, keep, strict=True)
+    ]
+
+
+def _training_report(trained: Trained, job: Job) -> dict[str, list[float]]:
+    """The loss, the number of steps, and how far they would go along gradients of one."""
+    reach = job.local.reach(trained.steps) * job.rate
+    return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "reach": reach.tolist()}
 
 
 def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """The profiles of clients' data through one model."""
-    profiles = _profiles(site, _model(tasks[0], site), _clients(tasks))
+    state, blocks = _model(tasks[0], site), site.data.blocks(_clients(tasks))
+    profiles = (profile for clients, data in blocks for profile in _profiles(site.examiner, state, data, clients))
     return [
         Reply(task=task, payload={"profile": _arrays(profile)}) for task, profile in zip(tasks, profiles, strict=True)
     ]
+
+
+def value_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+    """The loss of one model on each client's samples, without training."""
+    state, blocks = _model(tasks[0], site), site.data.blocks(_clients(tasks))
+    reports = (row for clients, data in blocks for row in _rows_of(_values(site.examiner, state, data, clients)))
+    return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
 
 def assess_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
@@ -79,25 +123,36 @@ def assess_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     settings, state = _settings(tasks[0], AssessSettings), _model(tasks[0], site)
     replies = []
     for task in tasks:
-        rows = _rows(site.data, task.client)
-        x, y = site.data.x[rows], site.data.y[rows]
+        data = site.data.cohort(_clients([task]))
+        rows = torch.as_tensor(data.rows_of(task.client))
+        x, y = data.x[rows], data.y[rows]
         seen = site.examiner.examine(state, x, y, METRICS[settings.metric](y))
         payload = {"profile": _arrays(seen.profile)} if seen.profile is not None else {}
         replies.append(Reply(task=task, payload=payload, metrics={settings.metric: seen.score, "loss": seen.loss}))
     return replies
 
 
+def judge_own(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+    """Each client scores the model that it uses itself on the samples that it kept for that."""
+    settings, state = _settings(tasks[0], JudgeSettings), _model(tasks[0], site)
+    assert site.own_test is not None
+    replies = []
+    for task in tasks:
+        rows = torch.as_tensor(site.own_test.rows_of(task.client))
+        x, y = site.own_test.x[rows], site.own_test.y[rows]
+        own = settings.client.personal(state, task.kept)
+        seen = site.examiner.examine(own, x, y, METRICS[settings.metric](y))
+        replies.append(Reply(task=task, metrics={settings.metric: seen.score, "loss": seen.loss}))
+    return replies
+
+
 HANDLERS: dict[str, Handler[LearningSite]] = {
     "train": train_clients,
     "profile": profile_clients,
+    "value": value_clients,
     "assess": assess_clients,
+    "judge": judge_own,
 }
-
-
-def profile_of(reply: Reply) -> Profile:
-    """The profile that a reply carries."""
-    part = reply.payload["profile"]
-    return Profile(mean=np.asarray(part["mean"], np.float32), variance=np.asarray(part["variance"], np.float32))
 
 
 def _arrays(profile: Profile) -> Arrays:
@@ -109,7 +164,8 @@ def _clients(tasks: Sequence[Task]) -> NDArray[np.int64]:
 
 
 def _model(task: Task, site: LearningSite) -> ModelState:
-    return dict(task.payload["model"]) if "model" in task.payload else site.initial
+    """The model that came with the task; what is not sent (a private part, version 0) is as every party builds it."""
+    return site.initial | dict(task.payload["model"]) if "model" in task.payload else site.initial
 
 
 def _settings(task: Task, kind: type[T]) -> T:
@@ -117,12 +173,35 @@ def _settings(task: Task, kind: type[T]) -> T:
     return task.settings
 
 
-def _rows(data: TensorData, client: int) -> torch.Tensor:
-    return torch.as_tensor(data.rows[data.offsets[client] : data.offsets[client + 1]])
+def _apart(parts: Mapping[str, ModelState], clients: int) -> list[dict[str, Arrays]]:
+    """Each client's own of stacked parts."""
+    columns = {part: {name: stack.unbind(0) for name, stack in states.items()} for part, states in parts.items()}
+    return [
+        {part: {name: column[i] for name, column in named.items()} for part, named in columns.items()}
+        for i in range(clients)
+    ]
 
 
-def _profiles(site: LearningSite, state: ModelState, clients: NDArray[np.int64]) -> list[Profile]:
-    rows = torch.cat([_rows(site.data, int(k)) for k in clients])
-    sizes = torch.as_tensor(np.diff(site.data.offsets)[clients])
-    owner = torch.repeat_interleave(torch.arange(len(clients)), sizes)
-    return site.examiner.profiles(state, site.data.x, rows, owner, len(clients))
+def _rows_of(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
+    """Each client's own of named columns."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _values(
+    examiner: Examiner, state: ModelState, data: TensorData, clients: NDArray[np.int64]
+) -> dict[str, list[float]]:
+    rows, owner = _samples(data, clients)
+    mean, rms = examiner.values(state, data.x, data.y, rows, owner, len(clients))
+    return {"start_loss": mean.tolist(), "start_loss_rms": rms.tolist()}
+
+
+def _profiles(examiner: Examiner, state: ModelState, data: TensorData, clients: NDArray[np.int64]) -> list[Profile]:
+    rows, owner = _samples(data, clients)
+    return examiner.profiles(state, data.x, rows, owner, len(clients))
+
+
+def _samples(data: TensorData, clients: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of these clients, one client after another, and the place of each row's client."""
+    rows = torch.as_tensor(np.concatenate([data.rows_of(k) for k in clients.tolist()]))
+    owner = torch.repeat_interleave(torch.arange(len(clients)), torch.as_tensor(data.sizes(clients)))
+    return rows, owner

@@ -4,20 +4,21 @@ Every version is scored on the reference set, which sits at the server or with o
 disjoint test set at the server. The same pass gives the reference profile of that version.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
-from winnow.core import ModelError, Outcome, Payload, Reply, Task, Work
+from winnow.core import ModelError, Payload, Reply, Task, Work
+from winnow.learn.client import ClientUpdate
 from winnow.learn.examine import Examiner
-from winnow.learn.handlers import SEED_BYTES, AssessSettings, profile_of
+from winnow.learn.handlers import SEED_BYTES, AssessSettings, JudgeSettings
+from winnow.learn.matching import Matcher
 from winnow.learn.metrics import METRICS
-from winnow.learn.profile import Profile, pool
+from winnow.learn.profile import Ask, ReferenceProfile
 from winnow.learn.stack import ModelState
-
-Ask = Callable[[Sequence[Task]], list[Outcome]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +26,11 @@ class Verdict:
     """Scores by data set, and the reference profile if one is needed."""
 
     metrics: dict[str, dict[str, float]]
-    profile: Profile | None
+    profile: ReferenceProfile | None
 
 
 class Reference(Protocol):
-    """The holder of the reference set."""
+    """Whoever holds samples to judge by: the reference set, or others beside it."""
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict: ...
 
@@ -54,11 +55,14 @@ class AtClients:
     of a profile.
     """
 
-    def __init__(self, size_of: Mapping[int, int], *, metric: str, message_bytes: int, profile_bytes: int) -> None:
-        self._size, self._metric = size_of, metric
+    def __init__(
+        self, size_of: Mapping[int, int], matcher: Matcher, *, metric: str, message_bytes: int, profile_bytes: int
+    ) -> None:
+        self._size, self._matcher, self._metric = size_of, matcher, metric
         self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
+        self._matcher.open(ask)
         replies = [outcome for outcome in ask(self._tasks(state, version, round)) if isinstance(outcome, Reply)]
         if not replies:
             raise ModelError("none of the clients that hold the reference set answered")
@@ -67,8 +71,8 @@ class AtClients:
             name: sum(n * reply.metrics[name] for n, reply in zip(counts, replies, strict=True)) / sum(counts)
             for name in (self._metric, "loss")
         }
-        profiles = [profile_of(reply) for reply in replies if "profile" in reply.payload]
-        return Verdict(metrics={"reference": scores}, profile=pool(profiles, counts) if profiles else None)
+        profile = self._matcher.reference(replies, counts) if self._profile_bytes else None
+        return Verdict(metrics={"reference": scores}, profile=profile)
 
     def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
         seeded = version == 0
@@ -85,15 +89,43 @@ class AtClients:
         ]
 
 
-class Judge:
-    """The reference and, beside it, a test set."""
+class ByEachClient:
+    """Every client judges the model that it uses itself, on samples of its own. Nobody is charged: it is a measurement.
 
-    def __init__(self, reference: Reference, test: AtServer | None) -> None:
-        self._reference, self._test = reference, test
+    The score is the mean over clients, whatever their sizes; its spread (the standard deviation) and the lowest decile
+    show how fair the outcome is.
+    """
+
+    def __init__(self, clients: Sequence[int], client: ClientUpdate, metric: str) -> None:
+        self._clients, self._metric = clients, metric
+        self._settings = JudgeSettings(client=client, metric=metric)
+
+    def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
+        payload: Payload = {"model": state}
+        tasks = [
+            Task(name="judge", client=k, round=round, version=version, payload=payload, settings=self._settings)
+            for k in self._clients
+        ]
+        replies = [outcome for outcome in ask(tasks) if isinstance(outcome, Reply)]
+        scores = np.array([reply.metrics[self._metric] for reply in replies])
+        metrics = {
+            self._metric: float(scores.mean()),
+            "loss": float(np.mean([reply.metrics["loss"] for reply in replies])),
+            "spread": float(scores.std()),
+            "lowest_decile": float(np.quantile(scores, 0.1)),
+        }
+        return Verdict(metrics={"clients": metrics}, profile=None)
+
+
+class Judge:
+    """The reference and, beside it, a test set and the clients themselves."""
+
+    def __init__(self, reference: Reference, *beside: Reference) -> None:
+        self._reference, self._beside = reference, beside
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
         verdict = self._reference.assess(state, version, round, ask)
-        if self._test is None:
-            return verdict
-        beside = self._test.assess(state, version, round, ask)
-        return Verdict(metrics=verdict.metrics | beside.metrics, profile=verdict.profile)
+        metrics = dict(verdict.metrics)
+        for other in self._beside:
+            metrics |= other.assess(state, version, round, ask).metrics
+        return Verdict(metrics=metrics, profile=verdict.profile)

@@ -13,12 +13,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from winnow.core import Choice
+from winnow.learn.part import Part
 
 Tensors = list[Tensor]
 Number = int | float | Tensor
 
 
-class LocalUpdate(Choice):
+class LocalUpdate(Choice, Part):
     """Local training; `epochs` or `steps` says how long, and `decay` shrinks the learning rate from round to round."""
 
     epochs: int | None = Field(None, ge=1)
@@ -40,6 +41,10 @@ class LocalUpdate(Choice):
             raise ValueError("set epochs or steps, not both")
         return self
 
+    def lasting(self, epochs: int) -> Self:
+        """The same for so many epochs."""
+        return self.model_copy(update={"epochs": epochs, "steps": None})
+
     def rate(self, round: int) -> float:
         """The learning rate of a round; rounds count from 1."""
         return self.learning_rate * self.decay ** (round - 1)
@@ -49,6 +54,10 @@ class LocalUpdate(Choice):
         if self.steps is None:
             return float(self.epochs or 1)
         return self.steps * min(self.batch_size, samples) / samples
+
+    def reach(self, steps: Tensor) -> Tensor:
+        """How far so many steps go at a learning rate of one where every gradient is one: FedNova's ‖a‖₁."""
+        return steps.float()
 
     @abstractmethod
     def slots(self, parameters: Tensors) -> list[Tensors]:
@@ -77,6 +86,16 @@ class Sgd(LocalUpdate):
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
+
+    def reach(self, steps: Tensor) -> Tensor:
+        """Step t goes as far as its velocity, Σ_{j<t} ρ^j; with Nesterov's momentum, one and ρ times that.
+
+        The first is the ‖a‖₁ that FedNova gives for momentum ρ (Wang et al., 2020, section 4.2). Weight decay is left
+        out: it shortens the way by little.
+        """
+        count, rho = steps.float(), self.momentum
+        velocities = (count - rho * (1 - rho**count) / (1 - rho)) / (1 - rho)
+        return count + rho * velocities if self.nesterov else velocities
 
     def slots(self, parameters: Tensors) -> list[Tensors]:
         return [[torch.zeros_like(parameter) for parameter in parameters]] if self.momentum else []

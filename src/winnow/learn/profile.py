@@ -9,19 +9,24 @@ with such data lies very far from any sound reference. A single sample, a consta
 zero; equation 10 then uses a floor (see `divergence`).
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from winnow.core import ModelError
+from winnow.core import Arrays, ModelError, Outcome, Task
 
 LIMIT = 1e18
 """Outputs are cut off here: the square still fits into a float32."""
+
+ELEMENT_BYTES = 8
+"""A profile has two single-precision numbers an element."""
 
 FAR = 1e6
 """A group whose mean lies a thousand of its standard deviations away is summed around its own mean."""
@@ -30,8 +35,33 @@ RELATIVE_FLOOR = 1e-6
 ABSOLUTE_FLOOR = 1e-12
 
 
+Ask: TypeAlias = Callable[[Sequence[Task]], list[Outcome]]
+"""Holds an exchange: hands out tasks, gives back the sound replies."""
+
+
+class ReferenceProfile(ABC):
+    """The profile of the reference set as the server has it: what clients' profiles are compared with."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What a client's profile weighs on its way here."""
+
+    @abstractmethod
+    def fault(self, part: Arrays) -> str | None:
+        """What is wrong with a client's profile, as it came; None if it can be compared with this one."""
+
+    @abstractmethod
+    def divergences(self, parts: Sequence[Arrays], ask: Ask) -> NDArray[np.float64]:
+        """div(RP_k, RP_V) for each of these profiles, as they came; NaN for one that cannot be trusted."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Named arrays for a checkpoint; none if this profile is of no use to a run that is continued."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(ReferenceProfile):
     """RP(θ, D) of equation 8: N(mean_i, variance_i) for each of q elements."""
 
     mean: NDArray[np.float32]
@@ -40,9 +70,28 @@ class Profile:
     def __len__(self) -> int:
         return len(self.mean)
 
+    @classmethod
+    def of(cls, part: Arrays) -> "Profile":
+        """The profile that named arrays hold."""
+        return cls(mean=np.asarray(part["mean"], np.float32), variance=np.asarray(part["variance"], np.float32))
+
     @property
     def nbytes(self) -> int:
         return self.mean.nbytes + self.variance.nbytes
+
+    def fault(self, part: Arrays) -> str | None:
+        mean, variance = np.asarray(part.get("mean")), np.asarray(part.get("variance"))
+        if mean.shape != self.mean.shape or variance.shape != self.mean.shape:
+            return "the profile has the wrong length"
+        if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
+            return "the profile is not finite"
+        return None
+
+    def divergences(self, parts: Sequence[Arrays], ask: Ask) -> NDArray[np.float64]:
+        return divergence([Profile.of(part) for part in parts], self)
+
+    def state(self) -> Arrays:
+        return {"mean": self.mean, "variance": self.variance}
 
 
 class Moments:
@@ -124,13 +173,19 @@ def divergence(profiles: Sequence[Profile], reference: Profile) -> NDArray[np.fl
     finite for any finite profiles, and zero only where means are equal and variances are equal or below the floor.
     """
     mean = np.stack([p.mean for p in profiles]).astype(np.float64)
-    variance = np.stack([p.variance for p in profiles]).astype(np.float64)
-    reference_variance = reference.variance.astype(np.float64)
-    floor = max(RELATIVE_FLOOR * float(reference_variance.mean()), ABSOLUTE_FLOOR)
-    v, v0 = np.maximum(variance, floor), np.maximum(reference_variance, floor)
+    v, v0 = floored(np.stack([p.variance for p in profiles]), reference.variance)
     kl = 0.5 * (np.log(v0 / v) + (v - v0) / v0 + (mean - reference.mean.astype(np.float64)) ** 2 / v0)
     result: NDArray[np.float64] = kl.mean(axis=1)
     return result
+
+
+def floored(
+    variance: NDArray[np.float32], reference: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Variances and the reference's, none below the floor that `divergence` tells of."""
+    exact = reference.astype(np.float64)
+    floor = max(RELATIVE_FLOOR * float(exact.mean()), ABSOLUTE_FLOOR)
+    return np.maximum(variance.astype(np.float64), floor), np.maximum(exact, floor)
 
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)

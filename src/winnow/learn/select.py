@@ -15,7 +15,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from winnow.core import EVERYONE, Choice, ConfigError, Outcome, Population, Reply, Task, Until
-from winnow.learn.profile import Profile
+from winnow.learn.matching import InPlainSight, Matching
+from winnow.learn.part import Part
+from winnow.learn.profile import ReferenceProfile
+from winnow.learn.stack import ModelState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +27,15 @@ class Turn:
 
     round: int
     version: int
+    oldest: int
+    """The oldest version of which replies may still come."""
     rng: np.random.Generator
-    reference: Profile | None
+    model: ModelState
+    reference: ReferenceProfile | None
+    message_bytes: int
+    """What one transfer of the model weighs."""
+    trained: tuple[str, ...]
+    """The names of what clients train of the model."""
     ask: Callable[[Sequence[Task]], list[Outcome]]
     """Hold an exchange of one's own; its cost is charged to the round."""
 
@@ -57,7 +67,7 @@ class Selection(ABC):
         """Continue from a checkpoint."""
 
 
-class Selector(Choice):
+class Selector(Choice, Part):
     """A rule for inviting clients: a fraction of them, or a number."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
@@ -74,6 +84,16 @@ class Selector(Choice):
         """The layer whose profile each reply must carry, for samples like x; None where no profile is needed."""
         return None
 
+    @property
+    def matched(self) -> Matching:
+        """How profiles are compared, where replies carry any."""
+        return InPlainSight()
+
+    @property
+    def values_model(self) -> bool:
+        """Whether each reply must tell the loss, on the client's data, of the model that the client was sent."""
+        return False
+
     @abstractmethod
     def start(self, population: Population) -> Selection: ...
 
@@ -85,6 +105,16 @@ class Selector(Choice):
             return self.count
         assert self.fraction is not None
         return max(1, round(self.fraction * clients))
+
+
+class Distinct(Selector):
+    """A rule that has no meaning for drawing a client twice."""
+
+    @model_validator(mode="after")
+    def _without_replacement(self) -> "Distinct":
+        if self.replacement:
+            raise ValueError("this selection has no replacement; leave it out")
+        return self
 
 
 TINY = np.finfo(np.float32).tiny
@@ -115,6 +145,16 @@ def _shares(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
     weights = np.exp(log_weights - log_weights.max())
     result: NDArray[np.float64] = weights / weights.sum()
     return result
+
+
+class ByWeight(Selection):
+    """Draws by weights that never change."""
+
+    def __init__(self, log_weights: NDArray[np.float64], count: int, *, replacement: bool) -> None:
+        self._log_weights, self._count, self._replacement = log_weights, count, replacement
+
+    def propose(self, turn: Turn) -> Invitation:
+        return draw(self._log_weights, self._count, turn.rng, replacement=self._replacement)
 
 
 class Uniform(Selector):

@@ -10,13 +10,16 @@ from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from winnow.core import (
     EVERYONE,
     Cost,
+    Failure,
     Filter,
     Handler,
     Outcome,
+    Payload,
     Population,
     Reply,
     SiteError,
@@ -27,6 +30,7 @@ from winnow.core import (
     wrap,
 )
 from winnow.fleet import Fleet
+from winnow.learn.store import ClientStore
 
 Site = TypeVar("Site")
 
@@ -60,6 +64,8 @@ class InProcess(Generic[Site]):
         self._population = population
         self._clock = clock or VirtualClock()
         self.handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
+        self.store = ClientStore(len(population))
+        self._proposed: dict[int, tuple[Task, Payload]] = {}
 
     @property
     def population(self) -> Population:
@@ -74,7 +80,13 @@ class InProcess(Generic[Site]):
         exchange.send(tasks)
         return exchange
 
-    def schedule(self, tasks: Sequence[Task], first: int) -> Iterator[_Arrival]:
+    def settle(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            made_for, keep = self._proposed.pop(task.client, (None, {}))
+            if made_for is task:
+                self.store.write(task.client, keep)
+
+    def schedule(self, tasks: Sequence[Task], begun: float, first: int) -> Iterator[_Arrival]:
         """When each task's reply will be there, by the fleet's cost model; ties are broken by the order of sending."""
         groups: dict[Work, list[int]] = {}
         for i, task in enumerate(tasks):
@@ -82,16 +94,24 @@ class InProcess(Generic[Site]):
         for work, members in groups.items():
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
             costs = self.fleet.costs(clients, self._population.sizes[clients], work)
-            finish = (self._clock.now + costs.seconds).tolist()
+            finish = (begun + costs.seconds).tolist()
             for i, at, cost in zip(members, finish, costs.rows(), strict=True):
                 yield _Arrival(at, first + i, tasks[i], cost)
 
     def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """The outcomes of tasks that make up one cohort."""
+        """The outcomes of tasks that make up one cohort; what a client keeps is put in and taken out on the way."""
         name = tasks[0].name
         if name not in self.handlers:
             raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
-        return self.handlers[name](tasks, self.site)
+        outcomes = self.handlers[name]([self._with_kept(task) for task in tasks], self.site)
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, Reply) and outcome.keep:
+                self._proposed[task.client] = (task, outcome.keep)
+        return outcomes
+
+    def _with_kept(self, task: Task) -> Task:
+        kept = self.store.read(task.client)
+        return replace(task, kept=kept) if kept else task
 
 
 class InProcessExchange(Generic[Site]):
@@ -104,9 +124,10 @@ class InProcessExchange(Generic[Site]):
         self._outcomes: dict[int, Outcome] = {}
         self._sent = self._delivered = 0
 
-    def send(self, tasks: Iterable[Task]) -> None:
+    def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
         batch = list(tasks)
-        self._waiting.extend(self._federation.schedule(batch, self._sent))
+        begun = self._federation.clock.now if since is None else since
+        self._waiting.extend(self._federation.schedule(batch, begun, self._sent))
         self._waiting.sort(reverse=True)
         self._sent += len(batch)
 
@@ -121,7 +142,7 @@ class InProcessExchange(Generic[Site]):
             self._waiting.pop()
             self._federation.clock.advance_to(arrival.at)
             self._delivered += 1
-            yield _charged(self._outcomes.pop(arrival.sequence), arrival.cost)
+            yield _as_sent(self._outcomes.pop(arrival.sequence), arrival)
 
     def _answer_cohort_of(self, task: Task) -> None:
         """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""
@@ -152,11 +173,11 @@ class InProcessExchange(Generic[Site]):
         self.close()
 
 
-def _charged(outcome: Outcome, cost: Cost) -> Outcome:
-    """The outcome with its cost; written out, because `dataclasses.replace` is slow and this runs for every reply."""
+def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
+    """The outcome as it travels: for the task that was sent, with its cost, and without what stays at the site."""
     if not isinstance(outcome, Reply):
-        return outcome
-    return Reply(task=outcome.task, payload=outcome.payload, metrics=outcome.metrics, cost=cost)
+        return Failure(task=arrival.task, stage=outcome.stage, reason=outcome.reason)
+    return Reply(task=arrival.task, payload=outcome.payload, metrics=outcome.metrics, cost=arrival.cost)
 
 
 def _alike(one: Task, other: Task) -> bool:

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from pickle import PickleBuffer
+from pickle import PickleBuffer, PicklingError
 from typing import Any, TypeVar
 
 import numpy as np
@@ -107,6 +107,8 @@ class _Actor:
             if not self._handlers:
                 make_site, self._handlers = unpack(self._recipe)
                 self._site = make_site()
+        except ImportError as error:
+            return Broken.by(ConfigError(f'engine.workers = "ray": {error} at a worker; install it there'))
         except Exception as error:
             return Broken.by(error)
         return os.getpid()
@@ -156,5 +158,11 @@ def _pack_with_code(ray: Any, value: object) -> Parcel:
             return reduce_tensor(part) if type(part) is Tensor else super().reducer_override(part)
 
     head, contents = BytesIO(), list[PickleBuffer]()
-    _CodePacker(head, protocol=5, buffer_callback=contents.append).dump(value)
+    try:
+        _CodePacker(head, protocol=5, buffer_callback=contents.append).dump(value)
+    except (TypeError, AttributeError, PicklingError) as error:
+        raise ConfigError(
+            'engine.workers = "ray": the model, the loss or the function that loads data cannot be sent to workers: '
+            f"{str(error).splitlines()[0]}; make what it needs inside it"
+        ) from error
     return Parcel(head.getvalue(), [np.frombuffer(each.raw(), np.uint8) for each in contents])

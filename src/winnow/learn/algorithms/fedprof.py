@@ -11,12 +11,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, ModelError, Outcome, Population, Reply, Task, Work
-from winnow.learn.algorithm import Recipe
-from winnow.learn.handlers import SEED_BYTES, ProfileSettings, profile_of
-from winnow.learn.profile import Profile, check_layer, default_layer, divergence
+from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.handlers import SEED_BYTES, ProfileSettings
+from winnow.learn.matching import InPlainSight, Matching
+from winnow.learn.profile import Ask, Profile, ReferenceProfile, check_layer, default_layer
 from winnow.learn.select import Invitation, Selection, Selector, Turn, draw
 
+REFERENCE = "reference/"
+"""Under this name a checkpoint holds the reference profiles of versions that clients are still at work on."""
+
 NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
+
+COMPARED_TOGETHER = 4096
+"""Profiles that are compared with the reference at a time: temporary arrays stay small where all clients send one."""
 
 
 class ByProfile(Selector):
@@ -30,6 +37,14 @@ class ByProfile(Selector):
     alpha: NotNegative | tuple[NotNegative, ...] = 10.0
     divergence: Literal["raw", "normalised"] = "raw"
     layer: str | None = None
+    matching: Matching = InPlainSight()
+
+    def objection(self, whole: Algorithm) -> str | None:
+        return self.matching.objection(whole)
+
+    @property
+    def matched(self) -> Matching:
+        return self.matching
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str:
         return default_layer(module, x) if self.layer is None else check_layer(module, self.layer)
@@ -53,18 +68,19 @@ class _ProfileSelection(Selection):
             raise ConfigError(f"select.alpha: {len(self._alpha)} factors for {clients} clients")
         self._divergence = np.full(clients, np.nan)
         self._version = np.full(clients, -1, np.int64)
-        self._references: dict[int, Profile] = {}
+        self._references: dict[int, ReferenceProfile] = {}
 
     def propose(self, turn: Turn) -> Invitation:
         if turn.reference is None:
             raise ModelError("selection by profile needs a reference profile")
-        self._references = {turn.version: turn.reference}
-        if turn.version == 0:
-            self._fold(turn.ask(self._first_profiles(turn)))
+        self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest}
+        self._references[turn.version] = turn.reference
+        if np.isnan(self._divergence).all():
+            self._fold(turn.ask(self._first_profiles(turn)), turn.ask)
         return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
 
     def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
-        self._fold(replies)
+        self._fold(replies, turn.ask)
 
     def _first_profiles(self, turn: Turn) -> list[Task]:
         work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)
@@ -74,14 +90,18 @@ class _ProfileSelection(Selection):
             for k in range(len(self._version))
         ]
 
-    def _fold(self, outcomes: Sequence[Outcome]) -> None:
+    def _fold(self, outcomes: Sequence[Outcome], ask: Ask) -> None:
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         for version in sorted({reply.task.version for reply in replies}):
             group = [reply for reply in replies if reply.task.version == version]
-            clients = [reply.task.client for reply in group]
-            profiles = [profile_of(reply) for reply in group]
-            self._divergence[clients] = divergence(profiles, self._references[version])
-            self._version[clients] = version
+            for first in range(0, len(group), COMPARED_TOGETHER):
+                self._compare(group[first : first + COMPARED_TOGETHER], version, ask)
+
+    def _compare(self, replies: Sequence[Reply], version: int, ask: Ask) -> None:
+        clients = [reply.task.client for reply in replies]
+        profiles = [reply.payload["profile"] for reply in replies]
+        self._divergence[clients] = self._references[version].divergences(profiles, ask)
+        self._version[clients] = version
 
     def _log_scores(self) -> NDArray[np.float64]:
         """log λ_k. A client that never sent a profile counts as the farthest of those that did."""
@@ -94,11 +114,21 @@ class _ProfileSelection(Selection):
         return result
 
     def state(self) -> Mapping[str, Any]:
-        return {"divergence": self._divergence, "version": self._version}
+        references = {
+            f"{REFERENCE}{version}/{name}": array
+            for version, profile in self._references.items()
+            for name, array in profile.state().items()
+        }
+        return {"divergence": self._divergence, "version": self._version, **references}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._divergence = np.asarray(state["divergence"], np.float64)
         self._version = np.asarray(state["version"], np.int64)
+        versions = {int(key.split("/")[1]) for key in state if key.startswith(REFERENCE)}
+        self._references = {
+            v: Profile(**{name: np.asarray(state[f"{REFERENCE}{v}/{name}"]) for name in ("mean", "variance")})
+            for v in versions
+        }
 
 
 fedprof = Recipe(

@@ -1,0 +1,86 @@
+"""AFL, active federated learning (Goetz et al., 2019): invite clients on whose data the model does badly."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from winnow.core import Population, Reply
+from winnow.learn.algorithm import Recipe
+from winnow.learn.select import Distinct, Invitation, Selection, Turn, draw
+from winnow.learn.value import START_LOSS, ask_values, clients_of, told
+
+
+class ByValuation(Distinct):
+    """Valuations v_k = 1/√n_k · Σ_i loss_i, and the draw of the paper's algorithm 2.
+
+    The fraction `alpha1` of clients with the smallest valuations is left out; of the others (1 − `alpha3`)·K are drawn
+    by exp(`alpha2`·v_k), and from all who are left then, those too, `alpha3`·K uniformly. A valuation is renewed when
+    its client trains, with the model that the client received. The first ones come from the common start, which every
+    client values before round 1: the paper says nothing of them.
+    """
+
+    name: Literal["valuation"] = "valuation"
+    alpha1: float = Field(0.75, ge=0, lt=1)
+    alpha2: float = Field(0.01, ge=0)
+    alpha3: float = Field(0.1, ge=0, lt=1)
+
+    @property
+    def values_model(self) -> bool:
+        return True
+
+    def start(self, population: Population) -> Selection:
+        return _ValuationSelection(self, population)
+
+
+class _ValuationSelection(Selection):
+    def __init__(self, settings: ByValuation, population: Population) -> None:
+        self._settings = settings
+        self._root_sizes = np.sqrt(population.sizes)
+        invited = settings.invited(len(population))
+        self._uniform = int(settings.alpha3 * invited)
+        self._valued = invited - self._uniform
+        self._left_out = min(int(settings.alpha1 * len(population)), len(population) - self._valued)
+        self._valuations = np.zeros(len(population))
+
+    def propose(self, turn: Turn) -> Invitation:
+        if turn.version == 0:
+            self._renew(ask_values(turn, np.arange(len(self._valuations))))
+        by_value = draw(self._log_weights(turn.rng), self._valued, turn.rng, replacement=False)
+        rest = np.delete(np.arange(len(self._valuations)), by_value.clients)
+        uniform = turn.rng.choice(rest, self._uniform, replace=False)
+        clients = np.sort(np.concatenate([by_value.clients, uniform]))
+        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64), scores=by_value.scores)
+
+    def _log_weights(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """α2·v_k, and minus infinity for those left out; among equal valuations chance decides."""
+        weights: NDArray[np.float64] = self._settings.alpha2 * self._valuations
+        if self._left_out:
+            limit = np.partition(self._valuations, self._left_out - 1)[self._left_out - 1]
+            below, at = np.flatnonzero(self._valuations < limit), np.flatnonzero(self._valuations == limit)
+            weights[below] = -np.inf
+            weights[rng.choice(at, self._left_out - len(below), replace=False)] = -np.inf
+        return weights
+
+    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+        self._renew(replies)
+
+    def _renew(self, replies: Sequence[Reply]) -> None:
+        """√n_k times the mean loss. Who tells no finite loss is worth nothing."""
+        clients = clients_of(replies)
+        self._valuations[clients] = self._root_sizes[clients] * told(replies, START_LOSS, otherwise=0.0)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"valuations": self._valuations}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._valuations = np.array(state["valuations"], np.float64)
+
+
+afl = Recipe(
+    name="afl",
+    summary="selection by the loss on clients' data, partial aggregation",
+    parts={"select": {"name": "valuation"}, "aggregate": {"name": "partial"}},
+)

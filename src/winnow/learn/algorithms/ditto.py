@@ -1,0 +1,39 @@
+"""Ditto (Li et al., 2021, algorithm 1): beside the common model every client trains one of its own, held near it."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from winnow.core import Payload
+from winnow.learn.algorithm import Recipe
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.stack import ModelState
+
+PERSONAL = "personal"
+
+
+class Personal(ClientUpdate):
+    """v_k ← v_k − η·(∇f_k(v_k) + λ·(v_k − θ)), from where v_k was left; it stays at the client.
+
+    The global model is trained as ever. A client's first v_k is the first global model that it receives. `pull` is λ:
+    1, or 0.1 where strong attacks are feared, as the paper chooses where a client cannot tune it.
+    """
+
+    name: Literal["ditto"] = "ditto"
+    pull: float = Field(1.0, ge=0)
+    trainings: ClassVar[float] = 2.0
+
+    def update(self, job: Job) -> Update:
+        trained = job.train()
+        own = job.train(job.kept(PERSONAL, job.model), pull=self.pull, anchor=job.model)
+        return Update(model=trained.states, trained=trained, keep={PERSONAL: own.states})
+
+    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+        return dict(kept.get(PERSONAL, model))
+
+
+ditto = Recipe(
+    name="ditto",
+    summary="every client also trains a model of its own",
+    parts={"select": {"name": "uniform"}, "client": {"name": "ditto"}, "aggregate": {"name": "partial"}},
+)

@@ -1,0 +1,46 @@
+"""FedBN (Li et al., 2021): clients keep their own batch normalisation, because their features differ in scale."""
+
+from typing import Literal
+
+from torch import nn
+
+from winnow.core import Payload
+from winnow.learn.algorithm import Recipe
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.stack import ModelState
+from winnow.learn.tree import only
+
+NORMS = "norms"
+
+
+class OwnNorms(ClientUpdate):
+    """Training departs from the global model with the client's own normalisation layers, statistics included.
+
+    The whole model is sent, so that the global one has averaged statistics and can be judged as well. What a client
+    uses itself has its own. A model without batch normalisation is trained as by FedAvg.
+    """
+
+    name: Literal["own-norms"] = "own-norms"
+
+    def update(self, job: Job) -> Update:
+        names = norm_names(job.execution.module)
+        own = job.kept(NORMS, only(job.model, names))
+        trained = job.train(job.model | own)
+        return Update(model=trained.states, trained=trained, keep={NORMS: only(trained.states, names)})
+
+    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+        return model | dict(kept.get(NORMS, {}))
+
+
+def norm_names(module: nn.Module) -> list[str]:
+    """The entries of a state that belong to batch normalisation."""
+    norms = nn.modules.batchnorm._BatchNorm
+    paths = [path for path, layer in module.named_modules() if isinstance(layer, norms)]
+    return [name for name in module.state_dict() if name.rpartition(".")[0] in paths]
+
+
+fedbn = Recipe(
+    name="fedbn",
+    summary="clients keep their own batch normalisation",
+    parts={"select": {"name": "uniform"}, "client": {"name": "own-norms"}, "aggregate": {"name": "partial"}},
+)

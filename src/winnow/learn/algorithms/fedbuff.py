@@ -1,0 +1,103 @@
+"""FedBuff (Nguyen et al., 2022): clients train all the time, and every few replies make a new version of the model."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from msgspec.structs import replace
+from pydantic import Field
+
+from winnow.core import AnyEvent, Federation, Outcome, Reply
+from winnow.learn.algorithm import Recipe
+from winnow.learn.collect import Gathered, fold_finite, sift
+from winnow.learn.pace import Pace
+from winnow.learn.select import Invitation, Selection, Turn
+from winnow.learn.stack import ModelState
+from winnow.learn.training import Training
+from winnow.learn.tree import minus, plus, real
+from winnow.learn.underway import Underway
+
+DRAWS = 100
+"""If so many draws find nobody who is idle, there is nobody."""
+
+
+class Buffered(Pace):
+    """As many clients as `select` invites are always at work; every `goal` replies make a version (the paper's K).
+
+    A reply that is τ versions late counts 1/√(1 + τ): θ ← θ + 1/K·Σ s(τ_k)·(θ_k − θ_v), where θ_v is the version from
+    which client k departed. When a client has answered, another one takes its place and is sent the present version.
+    """
+
+    name: Literal["buffered"] = "buffered"
+    goal: int = Field(10, ge=1)
+
+    def run(self, training: Training, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        with federation.dispatch(()) as exchange:
+            underway = Underway.resumed(training, federation, exchange)
+            while training.round < training.rounds:
+                turn = training.begin(federation, underway.oldest(training.round))
+                invitation = selection.propose(turn)
+                idle = _idle(invitation, selection, turn, underway)
+                places, sent, arrived = len(invitation.clients), list[int](), list[Outcome]()
+                while len(arrived) < min(self.goal, places):
+                    fresh = list(dict.fromkeys(islice(idle, places - len(underway))))
+                    underway.send(training, federation, fresh)
+                    sent += fresh
+                    arrived.append(next(iter(exchange)))
+                    underway.done(arrived[-1].task)
+                yield from training.announce(_only(invitation, sent), federation)
+                gathered = _fold(arrived, training, federation)
+                training.apply(gathered, federation)
+                selection.observe(turn, gathered.reported)
+                training.underway = underway.snapshot()
+                yield from training.finish(gathered, selection, federation)
+
+
+def _idle(invitation: Invitation, selection: Selection, turn: Turn, underway: Underway) -> Iterator[int]:
+    """Clients that are not at work, in the order in which the selection would have them."""
+    for _ in range(DRAWS):
+        for client in turn.rng.permutation(invitation.clients).tolist():
+            if client not in underway:
+                yield client
+        invitation = selection.propose(turn)
+
+
+def _only(invitation: Invitation, clients: Sequence[int]) -> Invitation:
+    """The invitation as far as it was sent."""
+    chosen, counts = np.unique(np.array(clients, np.int64), return_counts=True)
+    return Invitation(clients=chosen, counts=counts, scores=invitation.scores)
+
+
+def _fold(arrived: Sequence[Outcome], training: Training, federation: Federation) -> Gathered:
+    """Fold the replies as if each had departed from the present model."""
+    ordered = sorted(arrived, key=lambda outcome: outcome.task.client)
+    sound, refused = sift(ordered, training.expected)
+    moved = [_moved(reply, training.shared, training.round - 1) for reply in sound]
+    aggregate, population = training.algorithm.aggregate, federation.population
+    counts = {reply.task.client: 1 for reply in sound}
+    folded, model, parts = fold_finite(
+        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(moved))
+    )
+    answered = [outcome for outcome in ordered if isinstance(outcome, Reply)]
+    return Gathered(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+
+
+def _moved(reply: Reply, present: ModelState, version: int) -> Reply:
+    """The client's step, shortened by its lateness, taken from the present model. Counters come as they are."""
+    own, departed = real(reply.payload["model"]), reply.task.payload["model"]
+    weight = 1 / np.sqrt(1 + version - reply.task.version)
+    step = minus(own, departed)
+    model = {**reply.payload["model"], **plus({name: present[name] for name in own}, step, weight)}
+    return replace(reply, payload={**reply.payload, "model": model})
+
+
+fedbuff = Recipe(
+    name="fedbuff",
+    summary="asynchronous: every few replies make a new version",
+    parts={
+        "select": {"name": "uniform"},
+        "aggregate": {"name": "partial", "weights": "uniform"},
+        "pace": {"name": "buffered"},
+    },
+)

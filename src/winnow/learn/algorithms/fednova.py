@@ -1,0 +1,65 @@
+"""FedNova (Wang et al., 2020): clients that take more steps do not pull the model further than their data warrant.
+
+Everything travels as sums, so any aggregation may stand between the two parts.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+
+from winnow.learn.algorithm import Recipe
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.server import Folded, ServerStep
+from winnow.learn.stack import ModelState
+from winnow.learn.tree import divided, minus, only, plus
+
+REACH = "reach"
+
+
+class Normalised(ClientUpdate):
+    """Sends θ + d_k with d_k = (θ_k − θ)/‖a_k‖₁, an average step (equation 6), and what the server needs for τ_eff.
+
+    ‖a_k‖₁ is the number of steps for plain SGD, and more with momentum (`LocalUpdate.reach`). Batch statistics are sent
+    as they are.
+    """
+
+    name: Literal["normalised"] = "normalised"
+    needs: ClassVar[Mapping[str, str]] = {"server": "fednova"}
+
+    def update(self, job: Job) -> Update:
+        trained = job.train()
+        reach = job.local.reach(trained.steps.clamp(min=1))
+        now = only(job.model, job.trained)
+        step = divided(minus(only(trained.states, job.trained), now), reach)
+        samples = torch.as_tensor(job.data.sizes(job.clients)).to(reach)
+        return Update(
+            model=trained.states | plus(step, now),
+            trained=trained,
+            parts={REACH: {"weighted": samples * reach, "samples": samples}},
+        )
+
+
+class EffectiveSteps(ServerStep):
+    """θ ← θ + τ_eff·Σ p_k·d_k with τ_eff = Σ p_k·‖a_k‖₁ and p_k = |D_k| / |D_S| (equation 7)."""
+
+    name: Literal["fednova"] = "fednova"
+    needs: ClassVar[Mapping[str, str]] = {"client": "normalised"}
+
+    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
+        reach = folded.parts[REACH]
+        effective = float(reach["weighted"] / reach["samples"])
+        mean, now = only(folded.model, folded.trained), only(model, folded.trained)
+        return state, folded.model | plus(now, minus(mean, now), effective)
+
+
+fednova = Recipe(
+    name="fednova",
+    summary="updates normalised by the clients' steps",
+    parts={
+        "select": {"name": "uniform"},
+        "client": {"name": "normalised"},
+        "aggregate": {"name": "partial"},
+        "server": {"name": "fednova"},
+    },
+)

@@ -1,0 +1,109 @@
+"""Models in two parts, one of which stays with its client: FedPer, LG-FedAvg and FedRep."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from winnow.core import ConfigError, Payload
+from winnow.learn.algorithm import Recipe
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.split import from_layer, last_layer, matching
+from winnow.learn.stack import ModelState
+from winnow.learn.tree import only
+
+OWN = "own"
+
+
+class InTwoParts(ClientUpdate):
+    """A model whose `private` part, its head or its body, stays with the client and is never sent.
+
+    The head is the layer `cut` and all after it (the last layer unless given), or what is called by one of `names`
+    (`fc2.*`); the body is the rest.
+    """
+
+    private: Literal["head", "body"] = "head"
+    cut: str | None = None
+    names: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_cut(self) -> Self:
+        if self.cut is not None and self.names:
+            raise ValueError("give either cut or names")
+        return self
+
+    def head(self, module: nn.Module) -> frozenset[str]:
+        """The entries of a state that make up the head."""
+        head = matching(module, self.names) if self.names else from_layer(module, self.cut or last_layer(module))
+        if len(head) == len(module.state_dict()):
+            raise ConfigError("client.cut: everything would belong to the head; cut the model further towards its end")
+        return head
+
+    def private_names(self, module: nn.Module) -> frozenset[str]:
+        head = self.head(module)
+        return head if self.private == "head" else frozenset(module.state_dict()) - head
+
+    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+        return model | dict(kept.get(OWN, {}))
+
+    def own(self, job: Job) -> ModelState:
+        """The clients' own parts, [K, ...]; before the first training the one that all parties build."""
+        names = self.private_names(job.execution.module)
+        return job.kept(OWN, {name: tensor for name, tensor in job.model.items() if name in names})
+
+
+class Split(InTwoParts):
+    """Both parts are trained together, from the common part and the client's own."""
+
+    name: Literal["split"] = "split"
+
+    def update(self, job: Job) -> Update:
+        own = self.own(job)
+        trained = job.train(job.model | own)
+        return Update(model=_without(trained.states, own), trained=trained, keep={OWN: only(trained.states, own)})
+
+
+class Alternating(InTwoParts):
+    """FedRep's scheme (Collins et al., 2021; SRPFL, equations 3 and 4): first the head is trained while the body stands
+    still, then the body while the head does.
+
+    `head_epochs` is τ_h; the body is trained for as long as `local` says, τ_φ.
+    """
+
+    name: Literal["alternating"] = "alternating"
+    head_epochs: int = Field(10, ge=1)
+    trainings: ClassVar[float] = 2.0
+
+    def update(self, job: Job) -> Update:
+        own, head = self.own(job), self.head(job.execution.module)
+        body = frozenset(job.model) - head
+        fitted = job.train(job.model | own, moving=head, epochs=self.head_epochs)
+        trained = job.train(fitted.states, moving=body, phase=1)
+        return Update(model=_without(trained.states, own), trained=trained, keep={OWN: only(trained.states, own)})
+
+
+def _without(states: ModelState, private: ModelState) -> ModelState:
+    return {name: tensor for name, tensor in states.items() if name not in private}
+
+
+fedper = Recipe(
+    name="fedper",  # Arivazhagan et al., 2019
+    summary="a common body, heads that stay with the clients",
+    parts={"select": {"name": "uniform"}, "client": {"name": "split"}, "aggregate": {"name": "partial"}},
+)
+
+lg_fedavg = Recipe(
+    name="lg-fedavg",  # Liang et al., 2020
+    summary="a common head, bodies that stay with the clients",
+    parts={
+        "select": {"name": "uniform"},
+        "client": {"name": "split", "private": "body"},
+        "aggregate": {"name": "partial"},
+    },
+)
+
+fedrep = Recipe(
+    name="fedrep",
+    summary="private heads and the common body trained in turn",
+    parts={"select": {"name": "uniform"}, "client": {"name": "alternating"}, "aggregate": {"name": "partial"}},
+)

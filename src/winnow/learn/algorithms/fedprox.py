@@ -1,0 +1,44 @@
+"""FedProx (Li et al., 2020): clients are drawn by the size of their data and held near the global model by a proximal
+term; their models count alike.
+"""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from winnow.core import Population
+from winnow.learn.algorithm import Recipe
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.select import ByWeight, Selection, Selector
+
+
+class BySize(Selector):
+    """Clients are drawn with probability p_k = |D_k| / |D|."""
+
+    name: Literal["size"] = "size"
+
+    def start(self, population: Population) -> Selection:
+        return ByWeight(np.log(population.sizes), self.invited(len(population)), replacement=self.replacement)
+
+
+class Proximal(ClientUpdate):
+    """min f_k(w) + μ/2·‖w − w_t‖² (equation 2), so that the gradient has the term μ·(w − w_t)."""
+
+    name: Literal["proximal"] = "proximal"
+    mu: float = Field(0.01, ge=0)
+
+    def update(self, job: Job) -> Update:
+        trained = job.train(pull=self.mu)
+        return Update(model=trained.states, trained=trained)
+
+
+fedprox = Recipe(
+    name="fedprox",
+    summary="selection by data size, a proximal term, partial aggregation",
+    parts={
+        "select": {"name": "size"},
+        "client": {"name": "proximal"},
+        "aggregate": {"name": "partial", "weights": "uniform"},
+    },
+)

@@ -1,0 +1,136 @@
+"""Oort (Lai et al., 2021, algorithm 1): invite clients whose samples have high losses and whose devices are quick."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from winnow.core import Population, Reply
+from winnow.learn.algorithm import Recipe
+from winnow.learn.select import TINY, Distinct, Invitation, Selection, Turn, draw
+from winnow.learn.value import START_LOSS_RMS, clients_of, seconds_of, told
+
+
+class ByUtility(Distinct):
+    """(U_k + √(0.1·log R / L_k)) · (T / t_k)^`penalty`, with U_k = n_k·√(mean loss²) over all of a client's samples.
+
+    R is the round, L_k the last round in which the client took part, t_k how long it took; the last factor only counts
+    where t_k exceeds the preferred duration T. U_k is cut off at the quantile `clip` of all. A share of the invited,
+    which falls from `exploration` by `exploration_decay` a round to `exploration_least`, is drawn uniformly from those
+    never tried: how quick they are is not known. The others are drawn by utility from the clients that reach `cut_off`
+    times the utility of the last who would be among the best.
+
+    T is the percentile `preferred` of the measured durations, so that it fits any fleet. At the end of every
+    `pacer_window` rounds in which less utility was gathered than in as many before, it is raised by `pacer_step`.
+    Clients that took part more than `blacklist` times are left out while enough others remain.
+    """
+
+    name: Literal["utility"] = "utility"
+    exploration: float = Field(0.9, ge=0, le=1)
+    exploration_decay: float = Field(0.98, gt=0, le=1)
+    exploration_least: float = Field(0.2, ge=0, le=1)
+    penalty: float = Field(2.0, ge=0)
+    cut_off: float = Field(0.95, ge=0, le=1)
+    clip: float = Field(0.95, gt=0, le=1)
+    preferred: float = Field(30.0, ge=0, le=100)
+    pacer_step: float = Field(5.0, ge=0, le=100)
+    pacer_window: int = Field(20, ge=1)
+    blacklist: int | None = Field(None, ge=1)
+
+    @property
+    def values_model(self) -> bool:
+        return True
+
+    def start(self, population: Population) -> Selection:
+        return _UtilitySelection(self, population)
+
+
+class _UtilitySelection(Selection):
+    def __init__(self, settings: ByUtility, population: Population) -> None:
+        clients = len(population)
+        self._settings, self._sizes = settings, population.sizes
+        self._invited = settings.invited(clients)
+        self._utility, self._seconds = np.zeros(clients), np.zeros(clients)
+        self._last, self._times = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
+        self._gathered = np.zeros(0)
+        self._preferred = settings.preferred
+
+    def propose(self, turn: Turn) -> Invitation:
+        tried, untried = self._within_blacklist()
+        exploring = min(len(untried), max(round(self._exploration(turn) * self._invited), self._invited - len(tried)))
+        exploited = self._exploit(turn, tried, self._invited - exploring)
+        explored = turn.rng.choice(untried, exploring, replace=False)
+        clients = np.sort(np.concatenate([exploited, explored]))
+        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64))
+
+    def _exploration(self, turn: Turn) -> float:
+        settings = self._settings
+        return max(settings.exploration_least, settings.exploration * settings.exploration_decay ** (turn.round - 1))
+
+    def _within_blacklist(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those that were tried, and those that were not."""
+        allowed = np.ones(len(self._times), bool)
+        if self._settings.blacklist is not None:
+            unlisted = self._times <= self._settings.blacklist
+            allowed = unlisted if unlisted.sum() >= self._invited else allowed
+        tried = self._last > 0
+        return np.flatnonzero(allowed & tried), np.flatnonzero(allowed & ~tried)
+
+    def _exploit(self, turn: Turn, tried: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        if count == 0:
+            return tried[:0]
+        utilities = self._utilities(turn, tried)
+        last_of_best = np.partition(utilities, len(tried) - count)[len(tried) - count]
+        good = utilities >= self._settings.cut_off * last_of_best
+        drawn = draw(np.log(np.maximum(utilities[good], TINY)), count, turn.rng, replacement=False)
+        result: NDArray[np.int64] = tried[good][drawn.clients]
+        return result
+
+    def _utilities(self, turn: Turn, tried: NDArray[np.int64]) -> NDArray[np.float64]:
+        utility, seconds = self._utility[tried], self._seconds[tried]
+        clipped = np.minimum(utility, np.quantile(utility, self._settings.clip))
+        uncertainty = np.sqrt(0.1 * np.log(turn.round) / self._last[tried])
+        duration = np.percentile(seconds, self._preferred)
+        quickness = np.divide(duration, seconds, out=np.ones(len(tried)), where=seconds > duration)
+        result: NDArray[np.float64] = (clipped + uncertainty) * quickness**self._settings.penalty
+        return result
+
+    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+        clients = clients_of(replies)
+        self._utility[clients] = self._sizes[clients] * told(replies, START_LOSS_RMS, otherwise=0.0)
+        self._seconds[clients] = seconds_of(replies)
+        self._last[clients] = turn.round
+        self._times[clients] += 1
+        self._pace(turn, self._utility[clients].sum())
+
+    def _pace(self, turn: Turn, gathered: float) -> None:
+        """Be content with slower clients where the quick ones have less and less to give."""
+        window = self._settings.pacer_window
+        self._gathered = np.append(self._gathered, gathered)[-2 * window :]
+        before, lately = self._gathered[:-window], self._gathered[-window:]
+        if turn.round % window == 0 and len(before) == window and before.sum() > lately.sum():
+            self._preferred = min(100.0, self._preferred + self._settings.pacer_step)
+
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "utility": self._utility,
+            "seconds": self._seconds,
+            "last": self._last,
+            "times": self._times,
+            "gathered": self._gathered,
+            "preferred": np.array([self._preferred]),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._utility, self._seconds = np.array(state["utility"]), np.array(state["seconds"])
+        self._last, self._times = np.array(state["last"]), np.array(state["times"])
+        self._gathered, self._preferred = np.array(state["gathered"]), float(state["preferred"][0])
+
+
+oort = Recipe(
+    name="oort",
+    summary="selection by loss and speed, partial aggregation",
+    parts={"select": {"name": "utility"}, "aggregate": {"name": "partial"}},
+)

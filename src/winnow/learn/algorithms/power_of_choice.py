@@ -1,0 +1,47 @@
+"""Power of choice (Cho et al., 2020): of some candidates, invite those on whose data the model does worst."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from winnow.core import Population
+from winnow.learn.algorithm import Recipe
+from winnow.learn.select import Distinct, Invitation, Selection, Turn, draw
+from winnow.learn.value import START_LOSS, ask_values, clients_of, told
+
+
+class OfCandidates(Distinct):
+    """d = `candidates`·K clients are drawn by the size of their data, without replacement; each tells its loss of the
+    present model, and the K with the highest are invited (the paper's π_pow-d). Ties are broken by chance.
+    """
+
+    name: Literal["power-of-choice"] = "power-of-choice"
+    candidates: float = Field(2.0, ge=1)
+
+    def start(self, population: Population) -> Selection:
+        invited = self.invited(len(population))
+        candidates = min(round(self.candidates * invited), len(population))
+        return _CandidateSelection(population, invited, candidates)
+
+
+class _CandidateSelection(Selection):
+    def __init__(self, population: Population, invited: int, candidates: int) -> None:
+        self._log_sizes = np.log(population.sizes)
+        self._invited, self._candidates = invited, candidates
+
+    def propose(self, turn: Turn) -> Invitation:
+        candidates = draw(self._log_sizes, self._candidates, turn.rng, replacement=False).clients
+        losses = np.full(len(self._log_sizes), -np.inf)  # of those who do not answer, or tell no finite loss
+        replies = ask_values(turn, candidates)
+        losses[clients_of(replies)] = told(replies, START_LOSS, otherwise=-np.inf)
+        shuffled = turn.rng.permutation(candidates)
+        highest = shuffled[np.argsort(-losses[shuffled], kind="stable")[: self._invited]]
+        return Invitation(clients=np.sort(highest), counts=np.ones(self._invited, np.int64))
+
+
+power_of_choice = Recipe(
+    name="power-of-choice",
+    summary="of candidates the highest losses, partial aggregation",
+    parts={"select": {"name": "power-of-choice"}, "aggregate": {"name": "partial", "weights": "uniform"}},
+)

@@ -1,0 +1,72 @@
+"""q-FedAvg (Li et al., 2020, "Fair Resource Allocation in Federated Learning", algorithm 2): clients on which the model
+does badly count more.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from winnow.core import Population
+from winnow.learn.aggregate import Aggregate, Contribution, Fold, WeightedSum
+from winnow.learn.algorithm import Recipe
+from winnow.learn.stack import ModelState
+from winnow.learn.tree import minus, norm, real
+
+TINY = 1e-10
+"""Added to losses: where q < 1, a loss of nothing would have an infinite power."""
+
+
+class Fair(Aggregate):
+    """θ ← θ − Σ Δ_k / Σ h_k, where F_k is client k's loss of θ, and
+
+        Δ_k = F_k^q·L·(θ − θ_k)    and    h_k = q·F_k^(q−1)·L²·‖θ − θ_k‖² + L·F_k^q.
+
+    L is the inverse of the learning rate; with momentum, of the mean length of a step. With q = 0 every client counts
+    alike. The weights of the clients' models add up to at most one, so counters and batch statistics remain sound.
+    """
+
+    name: Literal["fair"] = "fair"
+    q: float = Field(1.0, ge=0)
+    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+
+    @property
+    def values_model(self) -> bool:
+        return True
+
+    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+        return _FairFold(self.q, model)
+
+
+class _FairFold:
+    """All powers of losses are taken relative to the first client's: only ratios matter, and nothing overflows."""
+
+    def __init__(self, q: float, model: ModelState) -> None:
+        self._q, self._model = q, model
+        self._sum = WeightedSum(model)
+        self._unit = 0.0
+        self._h = 0.0
+
+    def add(self, update: Contribution) -> None:
+        loss, reach = update.metrics.get("start_loss", math.nan) + TINY, update.metrics.get("reach", 0.0)
+        if not (reach and math.isfinite(loss)):
+            self._sum.add(update.model, 0.0)  # nothing to weigh it by; if it is not finite, that must still show
+            return
+        self._unit = self._unit or loss
+        inverse = update.metrics["steps"] / reach
+        weight = update.count * inverse * (loss / self._unit) ** self._q
+        squared = float(norm(minus(real(update.model), self._model))) ** 2
+        self._sum.add(update.model, weight)
+        self._h += weight * (1 + self._q / loss * inverse * squared)
+
+    def finish(self) -> ModelState:
+        self._sum.add(self._model, self._h - self._sum.weight if self._h else 1.0)
+        return self._sum.mean()
+
+
+qfedavg = Recipe(
+    name="qfedavg",
+    summary="clients with a higher loss count more",
+    parts={"select": {"name": "uniform"}, "aggregate": {"name": "fair"}},
+)

@@ -1,0 +1,151 @@
+"""SAFA (Wu et al., 2021): semi-asynchronous rounds in which stragglers go on with what they have, up to a lag."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from winnow.core import AnyEvent, Exchange, Federation, Outcome, Reply, Snapshot
+from winnow.learn.aggregate import Contribution
+from winnow.learn.algorithm import Recipe
+from winnow.learn.collect import Gathered, Refusal, finite, mean_parts, sift
+from winnow.learn.pace import Pace
+from winnow.learn.select import Invitation, Selection
+from winnow.learn.stack import ModelState
+from winnow.learn.store import ClientStore
+from winnow.learn.training import Training
+from winnow.learn.underway import Underway
+
+CACHE = "cache/"
+PICKED = "picked"
+MODEL = "model"
+
+
+class LagTolerant(Pace):
+    """Everybody trains; the first replies fill a quota, as large as what `select` invites, and end the round.
+
+    Clients that were not picked in the last round are picked first (compensatory first come, first merged). The server
+    keeps an entry for each client and folds all of them (the paper's three-step discriminative aggregation): before,
+    the picked replace theirs, and entries of clients that lag more than `tolerance` versions become the present model;
+    after, replies that did not fit into the quota replace theirs, and so count in the next round. Clients at work go on
+    with the version that they have; the reply of one that lagged too far is not used.
+    """
+
+    name: Literal["lag-tolerant"] = "lag-tolerant"
+    tolerance: int = Field(5, ge=0)
+
+    def run(self, training: Training, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        clients = range(len(federation.population))
+        cache, picked_last = _restored(training.underway, len(clients))
+        with federation.dispatch(()) as exchange:
+            underway = Underway.resumed(training, federation, exchange)
+            while training.round < training.rounds:
+                turn = training.begin(federation, underway.oldest(training.round))
+                quota = len(selection.propose(turn).clients)
+                idle = [k for k in clients if k not in underway]
+                yield from training.announce(_invitation(idle), federation)
+                underway.send(training, federation, idle)
+                lagging = {task.client for task in underway.tasks if turn.version - task.version > self.tolerance}
+                harvest = self._harvest(quota, picked_last, training, exchange, underway)
+                gathered = _fold(harvest, lagging, cache, training, federation)
+                training.apply(gathered, federation)
+                selection.observe(turn, gathered.reported)
+                picked_last = {reply.task.client for reply in harvest.picked}
+                training.underway = _snapshot(underway, cache, picked_last)
+                yield from training.finish(gathered, selection, federation)
+
+    def _harvest(
+        self, quota: int, picked_last: set[int], training: Training, exchange: Exchange, underway: Underway
+    ) -> "_Harvest":
+        """Replies in the order of their arrival, until the quota is full or nobody is left."""
+        harvest, present = _Harvest(), training.round - 1
+        for outcome in exchange:
+            underway.done(outcome.task)
+            sound = harvest.check(outcome, training)
+            if sound is None or present - sound.task.version > self.tolerance:
+                continue
+            (harvest.late if sound.task.client in picked_last else harvest.picked).append(sound)
+            if len(harvest.picked) == quota:
+                break
+        short = quota - len(harvest.picked)
+        harvest.picked += harvest.late[:short]
+        harvest.late = harvest.late[short:]
+        return harvest
+
+
+@dataclass
+class _Harvest:
+    """What came in a round: those picked for the quota, those that were not, and everything that was not sound."""
+
+    picked: list[Reply] = field(default_factory=list)
+    late: list[Reply] = field(default_factory=list)
+    answered: list[Reply] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+    def check(self, outcome: Outcome, training: Training) -> Reply | None:
+        """The reply, if it can be used."""
+        if isinstance(outcome, Reply):
+            self.answered.append(outcome)
+        sound, refused = sift([outcome], training.expected)
+        self.refused += refused
+        if sound and not finite(sound[0].payload[MODEL]):
+            self.refused.append(Refusal(client=outcome.task.client, reason="the update is not finite"))
+            return None
+        return sound[0] if sound else None
+
+
+def _fold(
+    harvest: _Harvest, lagging: set[int], cache: ClientStore, training: Training, federation: Federation
+) -> Gathered:
+    for client in lagging:
+        cache.write(client, {MODEL: training.shared})
+    _store(harvest.picked, cache)
+    population = federation.population
+    fold = training.algorithm.aggregate.start(training.shared, population, len(population))
+    for client in range(len(population)):
+        fold.add(Contribution(model=_entry(cache, client, training.initial), client=client))
+    _store(harvest.late, cache)
+    harvest.picked.sort(key=lambda reply: reply.task.client)
+    return Gathered(
+        model=fold.finish(),
+        parts=mean_parts(harvest.picked),
+        folded=harvest.picked,
+        reported=sorted([*harvest.picked, *harvest.late], key=lambda reply: reply.task.client),
+        refused=harvest.refused,
+        answered=harvest.answered,
+    )
+
+
+def _store(replies: list[Reply], cache: ClientStore) -> None:
+    for reply in replies:
+        cache.write(reply.task.client, {MODEL: reply.payload[MODEL]})
+
+
+def _entry(cache: ClientStore, client: int, initial: ModelState) -> Mapping[str, Any]:
+    """What the server has of a client; at first the common start."""
+    return cache.read(client).get(MODEL, initial)
+
+
+def _invitation(clients: list[int]) -> Invitation:
+    return Invitation(clients=np.array(clients, np.int64), counts=np.ones(len(clients), np.int64))
+
+
+def _snapshot(underway: Underway, cache: ClientStore, picked: set[int]) -> Snapshot:
+    tasks = underway.snapshot()
+    kept = {f"{CACHE}{name}": array for name, array in cache.state().items()}
+    return Snapshot(arrays={**tasks.arrays, **kept}, values={**tasks.values, PICKED: sorted(picked)})
+
+
+def _restored(before: Snapshot, clients: int) -> tuple[ClientStore, set[int]]:
+    cache = ClientStore(clients)
+    cache.restore({n.removeprefix(CACHE): array for n, array in before.arrays.items() if n.startswith(CACHE)})
+    return cache, set(before.values.get(PICKED, ()))
+
+
+safa = Recipe(
+    name="safa",
+    summary="the first replies end a round, stragglers go on",
+    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "pace": {"name": "lag-tolerant"}},
+)

@@ -1,0 +1,68 @@
+"""SCAFFOLD (Karimireddy et al., 2020, algorithm 1): control variates correct the drift of clients whose data differ."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from winnow.core import Payload
+from winnow.learn.algorithm import Recipe
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.server import Folded, ServerStep
+from winnow.learn.stack import ModelState
+from winnow.learn.tree import combine, divided, minus, only, plus, zeros
+
+CONTROL = "control"
+
+
+class ControlVariates(ClientUpdate):
+    """Steps along ∇f_k(w) − c_k + c; then c_k⁺ = c_k − c + (x − y_k)/(τ_k·η), the paper's option II.
+
+    Sent are the model and c_k⁺ − c_k. The rule is derived for plain SGD; with momentum, where a step is longer than η,
+    the steps' reach stands for their number τ_k, so that the slope remains the mean gradient.
+    """
+
+    name: Literal["control-variates"] = "control-variates"
+    models_up: ClassVar[float] = 2.0
+    needs: ClassVar[Mapping[str, str]] = {"server": "scaffold"}
+
+    def update(self, job: Job) -> Update:
+        common = job.received(CONTROL)
+        own = job.kept(CONTROL, zeros(common))
+        trained = job.train(drift=minus(common, own))
+        walked = minus(only(job.model, job.trained), only(trained.states, job.trained))
+        slope = divided(walked, job.local.reach(trained.steps.clamp(min=1)) * job.rate)
+        change = combine(lambda s, c: s - c, slope, common)
+        return Update(model=trained.states, trained=trained, parts={CONTROL: change}, keep={CONTROL: plus(own, change)})
+
+
+class Controlled(ServerStep):
+    """x ← x + η_g·(x̄ − x) and c ← c + |S|/N·mean(c_k⁺ − c_k); c goes out with every task."""
+
+    name: Literal["scaffold"] = "scaffold"
+    learning_rate: float = Field(1.0, gt=0)
+    models_down: ClassVar[float] = 2.0
+    needs: ClassVar[Mapping[str, str]] = {"client": "control-variates"}
+
+    def start(self, trained: ModelState) -> ModelState:
+        return zeros(trained)
+
+    def broadcast(self, state: ModelState) -> Payload:
+        return {CONTROL: state}
+
+    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
+        control = plus(state, folded.parts[CONTROL], folded.clients / folded.population)
+        now, mean = only(model, folded.trained), only(folded.model, folded.trained)
+        return control, folded.model | plus(now, minus(mean, now), self.learning_rate)
+
+
+scaffold = Recipe(
+    name="scaffold",
+    summary="control variates at the clients and the server",
+    parts={
+        "select": {"name": "uniform"},
+        "client": {"name": "control-variates"},
+        "aggregate": {"name": "partial", "weights": "uniform"},
+        "server": {"name": "scaffold"},
+    },
+)

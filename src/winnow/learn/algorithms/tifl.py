@@ -1,0 +1,122 @@
+"""TiFL (Chai et al., 2020): clients of a round are about equally quick, and tiers that learn badly have more turns."""
+
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from winnow.core import ConfigError, ModelError, Population, Reply
+from winnow.learn.algorithm import Recipe
+from winnow.learn.select import Distinct, Invitation, Selection, Turn
+from winnow.learn.value import START_LOSS, ask_values, clients_of, seconds_of, told
+
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+class ByTier(Distinct):
+    """All of a round's clients are drawn from one tier, and the tier adaptively (the paper's algorithm 2).
+
+    Before round 1 every client is sent the model and tells its loss; those who do not answer are left out for good, the
+    others are split into equally large tiers by the time that they took: `tiers` of them, or as many as can fill an
+    invitation. Every `interval` rounds the model is valued by a panel of each tier, as many clients as are invited. If
+    the loss of the tier last used has not fallen since, tiers are drawn by the rank of their losses from then on, the
+    highest most often: a loss where the paper has an accuracy, which regressions lack.
+
+    A tier can be used as often as its `credits` say, the quickest first; when all are spent, they are granted again.
+    """
+
+    name: Literal["tier"] = "tier"
+    tiers: Positive = 5
+    interval: Positive = 20
+    credits: tuple[Positive, ...] | None = None
+
+    def start(self, population: Population) -> Selection:
+        return _TierSelection(self, population)
+
+
+class _TierSelection(Selection):
+    def __init__(self, settings: ByTier, population: Population) -> None:
+        self._settings, self._sizes = settings, population.sizes
+        self._invited = settings.invited(len(population))
+        tiers = max(1, min(settings.tiers, len(population) // self._invited))
+        if settings.credits is not None and len(settings.credits) != tiers:
+            raise ConfigError(f"select.credits: {len(settings.credits)} numbers for {tiers} tiers")
+        self._granted = np.full(tiers, np.inf) if settings.credits is None else np.array(settings.credits, np.float64)
+        self._credits = self._granted.copy()
+        self._tier = np.full(len(population), -1, np.int64)
+        self._panel = np.zeros(0, np.int64)
+        self._losses: NDArray[np.float64] = np.zeros(tiers)
+        self._chances: NDArray[np.float64] = np.ones(tiers)
+        self._used = 0
+
+    def propose(self, turn: Turn) -> Invitation:
+        if turn.version == 0:
+            self._form_tiers(turn)
+        elif turn.version % self._settings.interval == 0:
+            self._adapt(turn)
+        self._used = self._next_tier(turn.rng)
+        members = np.flatnonzero(self._tier == self._used)
+        clients = np.sort(turn.rng.choice(members, min(self._invited, len(members)), replace=False))
+        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64))
+
+    def _form_tiers(self, turn: Turn) -> None:
+        replies = ask_values(turn, np.arange(len(self._tier)), always_send=True)
+        if len(replies) < len(self._losses):
+            raise ModelError("selection by tier needs replies to its first exchange, and nearly no client answered")
+        quickest_first = clients_of(replies)[np.argsort(seconds_of(replies), kind="stable")]
+        tiers = np.array_split(quickest_first, len(self._losses))
+        for number, members in enumerate(tiers):
+            self._tier[members] = number
+        self._panel = np.concatenate(
+            [turn.rng.choice(members, min(self._invited, len(members)), replace=False) for members in tiers]
+        )
+        on_panel = np.isin(clients_of(replies), self._panel)
+        self._losses = self._tier_losses(list(compress(replies, on_panel)))
+
+    def _adapt(self, turn: Turn) -> None:
+        losses = self._tier_losses(ask_values(turn, np.sort(self._panel)))
+        if losses[self._used] >= self._losses[self._used]:
+            self._chances = losses.argsort(kind="stable").argsort().astype(np.float64) + 1
+        self._losses = losses
+
+    def _tier_losses(self, replies: Sequence[Reply]) -> NDArray[np.float64]:
+        """The mean over the samples of each tier's panel; the former loss where nobody tells a finite one."""
+        clients, losses = clients_of(replies), told(replies, START_LOSS, otherwise=np.nan)
+        clients, losses = clients[np.isfinite(losses)], losses[np.isfinite(losses)]
+        tiers, sizes = self._tier[clients], self._sizes[clients]
+        sums = np.bincount(tiers, sizes * losses, minlength=len(self._losses))
+        samples = np.bincount(tiers, sizes, minlength=len(self._losses))
+        return np.divide(sums, samples, out=self._losses.copy(), where=samples > 0)
+
+    def _next_tier(self, rng: np.random.Generator) -> int:
+        if not self._credits.any():
+            self._credits = self._granted.copy()
+        chances = self._chances * (self._credits > 0)
+        tier = int(rng.choice(len(chances), p=chances / chances.sum()))
+        self._credits[tier] -= 1
+        return tier
+
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "tier": self._tier,
+            "panel": self._panel,
+            "losses": self._losses,
+            "chances": self._chances,
+            "credits": self._credits,
+            "used": np.array([self._used]),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._tier, self._panel = np.array(state["tier"]), np.array(state["panel"])
+        self._losses, self._chances = np.array(state["losses"]), np.array(state["chances"])
+        self._credits, self._used = np.array(state["credits"]), int(state["used"][0])
+
+
+tifl = Recipe(
+    name="tifl",
+    summary="clients of one tier of speed a round, partial aggregation",
+    parts={"select": {"name": "tier"}, "aggregate": {"name": "partial"}},
+)

@@ -1,0 +1,129 @@
+"""What a client does in a round, around local training.
+
+A `ClientUpdate` is written once for K clients: tensors have a leading dimension of clients, or of 1 where all share
+them. It trains through `job.train`, as often and from wherever it likes, and returns what is sent and what is kept.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from winnow.core import Choice, Payload
+from winnow.learn.local import LocalUpdate
+from winnow.learn.part import Part
+from winnow.learn.stack import Departure, Execution, ModelState, TensorData, Trained, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What K clients send (the model, and other parts if the method has any) and what they keep for the next time."""
+
+    model: ModelState
+    trained: Trained
+    """The training whose loss and number of steps are reported."""
+    parts: Mapping[str, ModelState] = field(default_factory=dict)
+    keep: Mapping[str, ModelState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One round at K clients: what they were sent, what they have kept, and how they train."""
+
+    execution: Execution
+    data: TensorData
+    clients: NDArray[np.int64]
+    local: LocalUpdate
+    round: int
+    seed: int
+    sent: Payload
+    stored: Sequence[Payload]
+
+    @property
+    def model(self) -> ModelState:
+        """The global model, [1, ...]."""
+        return self.received("model")
+
+    @property
+    def rate(self) -> float:
+        return self.local.rate(self.round)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The names of what is trained; the rest of a model is carried along (batch statistics)."""
+        return self.execution.layout.trained
+
+    def received(self, part: str) -> ModelState:
+        """A part that came with the task, [1, ...]."""
+        return {name: tensor.unsqueeze(0) for name, tensor in self.sent[part].items()}
+
+    def kept(self, part: str, otherwise: ModelState) -> ModelState:
+        """What each client kept the last time, [K, ...]; clients that are new here have `otherwise`, [1, ...]."""
+        rows = [kept.get(part) for kept in self.stored]
+        return {
+            name: torch.stack([first[0] if row is None else row[name] for row in rows])
+            for name, first in otherwise.items()
+        }
+
+    def train(
+        self,
+        start: ModelState | None = None,
+        *,
+        pull: float = 0.0,
+        anchor: ModelState | None = None,
+        drift: ModelState | None = None,
+        moving: frozenset[str] | None = None,
+        epochs: int | None = None,
+        phase: int = 0,
+    ) -> Trained:
+        """Local training from the global model, or from another start; see `Departure` for the terms.
+
+        With `moving` only these names are trained. `epochs` replaces the length of a training that is set for all. A
+        second training of the same round sees its batches in an order of its own if it is another `phase`.
+        """
+        states = self.model if start is None else start
+        departure = Departure(states=states, pull=pull, anchor=anchor, drift=drift, moving=moving)
+        local = self.local if epochs is None else self.local.lasting(epochs)
+        return train(
+            self.execution,
+            departure,
+            local,
+            self.data,
+            self.clients,
+            round=self.round,
+            seed=self.seed,
+            phase=phase,
+        )
+
+
+class ClientUpdate(Choice, Part):
+    """A method at the client. How many trainings it takes and how many models its reply weighs is said here."""
+
+    trainings: ClassVar[float] = 1.0
+    models_up: ClassVar[float] = 1.0
+
+    @abstractmethod
+    def update(self, job: Job) -> Update: ...
+
+    def private_names(self, module: nn.Module) -> frozenset[str]:
+        """The entries of a model's state that stay with each client and are never sent."""
+        return frozenset()
+
+    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+        """The model that a client uses itself, given the global one and what the client has kept."""
+        return model
+
+
+class Plain(ClientUpdate):
+    """Local training, and nothing else."""
+
+    name: Literal["plain"] = "plain"
+
+    def update(self, job: Job) -> Update:
+        trained = job.train()
+        return Update(model=trained.states, trained=trained)

@@ -1,0 +1,74 @@
+"""How profiles are compared with the reference's, and so who gets to see them.
+
+A `Matching` is the setting. It has a side at the server, the `Matcher`, which makes a reference profile of what its
+holders send, and it may have one at the sites: handlers for exchanges of its own, and filters on what leaves a site.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from winnow.core import Choice, Filter, Handler, Reply
+from winnow.learn.profile import Ask, Profile, ReferenceProfile, pool
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtSites:
+    """What sites do besides: tasks that they can answer, and filters on their replies."""
+
+    handlers: Mapping[str, Handler[Any]] = field(default_factory=dict)
+    filters: Sequence[Filter[Any]] = ()
+
+
+class Matcher(ABC):
+    """The server's side, in one run, where clients hold the reference set."""
+
+    @abstractmethod
+    def open(self, ask: Ask) -> None:
+        """Called before the holders are asked for a profile: the place for exchanges that must come first."""
+
+    @abstractmethod
+    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> ReferenceProfile:
+        """The reference profile out of what its holders replied; each holds so many samples."""
+
+
+class Matching(Choice):
+    """A way to compare profiles."""
+
+    def check(self, holders: Sequence[int], elements: int) -> None:
+        """Refuse, by name, holders of the reference set or a number of profiled elements that cannot work."""
+
+    def objection(self, whole: "Algorithm") -> str | None:
+        """What is wrong with an algorithm for this way, as one line for a user; None if nothing is."""
+        return None
+
+    def profile_bytes(self, plain: int) -> int:
+        """What a profile weighs on its way to the server, given what it weighs in the clear."""
+        return plain
+
+    @abstractmethod
+    def start(self, holders: Sequence[int], clients: int) -> Matcher: ...
+
+    def at_sites(self) -> AtSites:
+        return AtSites()
+
+
+class InPlainSight(Matching):
+    """The server sees every profile, and compares them itself."""
+
+    name: Literal["plain"] = "plain"
+
+    def start(self, holders: Sequence[int], clients: int) -> Matcher:
+        return _Pooling()
+
+
+class _Pooling(Matcher):
+    def open(self, ask: Ask) -> None:
+        """Nothing needs to come first."""
+
+    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> Profile:
+        return pool([Profile.of(reply.payload["profile"]) for reply in replies], sizes)

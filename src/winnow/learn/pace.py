@@ -1,0 +1,40 @@
+"""When a model is brought up to date: round by round, or in another rhythm.
+
+A `Pace` drives a training run through its steps (`begin`, `invite`, `gather`, `apply`, `finish`) until its rounds are
+done. A round is whatever ends with a new version of the model.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from winnow.core import AnyEvent, Choice, Federation
+from winnow.learn.part import Part
+from winnow.learn.select import Selection
+
+if TYPE_CHECKING:
+    from winnow.learn.training import Training
+
+
+class Pace(Choice, Part):
+    """A rhythm of invitations, arrivals and new versions."""
+
+    @abstractmethod
+    def run(self, training: "Training", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        """Drive the training to its end, from wherever it stands."""
+
+
+class Rounds(Pace):
+    """Invite, wait, fold, assess; then the next round (FedProf's algorithm 2)."""
+
+    name: Literal["rounds"] = "rounds"
+
+    def run(self, training: "Training", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        while training.round < training.rounds:
+            turn = training.begin(federation)
+            invitation = selection.propose(turn)
+            yield from training.announce(invitation, federation)
+            gathered = training.gather(invitation, federation)
+            training.apply(gathered, federation)
+            selection.observe(turn, gathered.reported)
+            yield from training.finish(gathered, selection, federation)

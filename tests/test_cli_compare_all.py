@@ -1,0 +1,47 @@
+"""winnow compare --all: every known algorithm in one table; what cannot run is named and left out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import call, write_tiny
+from winnow.cli.jobs import make_runs
+from winnow.experiment.resolve import resolve
+from winnow.experiment.workers import Job
+from winnow.learn.algorithm import Recipe
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two known algorithms: one runs, the other is ruled out by its parts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Recipe, "known", {"fedavg": Recipe.known["fedavg"]})
+    Recipe(name="impossible", summary="", parts={"select": {"name": "uniform", "no_such_key": 1}})
+
+
+def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_path):
+    done = call(capsys, "compare", write_tiny(tmp_path), "--all", "--seeds", "2", "--jobs", 1, "--json", "--quiet")
+    assert done.code == 0, done.err
+    assert [json.loads(line)["algorithm"] for line in done.out.splitlines()] == ["fedavg", "fedavg"]
+    said = [line for line in done.err.splitlines() if "impossible" in line]
+    assert len(said) == 1
+    assert said[0].startswith("winnow: impossible is left out: ")
+    assert "no_such_key" in said[0]
+
+
+def test_a_mistake_that_rules_out_all_is_said_once(capsys, few, tmp_path):
+    done = call(capsys, "compare", "no-such-preset", "--all")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "no preset 'no-such-preset'" in done.err
+
+
+def test_what_is_refused_only_once_it_meets_the_data_is_said_once_for_all_seeds(capsys, tmp_path):
+    tiny = write_tiny(tmp_path)
+    work = [
+        Job(experiment=resolve(tiny, seed=seed, reference_clients=[99]), out=tmp_path / str(seed), resume=False)
+        for seed in (0, 1)
+    ]
+    failures = make_runs(work, 1, quiet=True, tolerant=True)
+    assert [failures[index].refused for index in (0, 1)] == [True, True]
+    assert capsys.readouterr().err.count("winnow: fedprof is left out: reference_clients: there is no client 99") == 1
