@@ -1,0 +1,1 @@
+"""Learning from what is not shown: profiles that are compared under encryption."""

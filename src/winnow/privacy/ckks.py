@@ -1,0 +1,147 @@
+"""Approximate arithmetic on encrypted vectors: CKKS (Cheon et al., 2017), by TenSEAL and Microsoft SEAL.
+
+A *private* context holds the secret key. What leaves its owner are *public* contexts: one with the public key alone, to
+encrypt with, and one that can also multiply and rotate, to compute with. Everything travels as arrays of bytes.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import ConfigError
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Context: TypeAlias = Any
+Encrypted: TypeAlias = Any
+
+DEGREE = 8192
+SLOTS = DEGREE // 2
+"""Numbers that one ciphertext holds."""
+
+PRIME_BITS = (40, 38, 44, 44, 52)
+"""218 bits in all, the most that this degree allows at 128 bits of security. Two primes of 44 bits are spent on two
+multiplications one after the other; the first two stay, and the last serves relinearisation and rotation only.
+"""
+
+SCALE = 2.0**44
+
+CAPACITY = 2.0**30
+"""Results up to this size cannot overflow: 78 bits stay after two multiplications, 44 of them behind the point."""
+
+FRESH_PRIMES = len(PRIME_BITS) - 1
+"""What a ciphertext has before anything was multiplied."""
+
+
+class UnreadableError(ValueError):
+    """Bytes that are not what they should be, in one line."""
+
+
+def make_keys() -> Context:
+    """A private context with all its keys, from the operating system's randomness."""
+    ts = _tenseal()
+    context = ts.context(ts.SCHEME_TYPE.CKKS, DEGREE, coeff_mod_bit_sizes=list(PRIME_BITS), n_threads=1)
+    context.global_scale = SCALE
+    context.generate_galois_keys()
+    return context
+
+
+def public_part(context: Context, *, to_compute: bool) -> Bytes:
+    """The context without its secret key: to encrypt with, or also to compute with."""
+    return _as_array(
+        context.serialize(
+            save_public_key=True, save_secret_key=False, save_galois_keys=to_compute, save_relin_keys=to_compute
+        )
+    )
+
+
+def read_context(data: Bytes) -> Context:
+    """A public context. One with a secret key in it is refused: nobody else should have it."""
+    try:
+        context = _tenseal().context_from(_as_bytes(data), n_threads=1)
+    except (ValueError, RuntimeError) as error:
+        raise UnreadableError(f"the keys cannot be read ({error})") from error
+    if context.has_secret_key():
+        raise UnreadableError("the keys hold a secret key, which must stay with its owner")
+    return context
+
+
+def encrypt(context: Context, values: NDArray[np.float64]) -> Bytes:
+    """The values and zeros up to a whole ciphertext, encrypted."""
+    return _as_array(_tenseal().ckks_vector(context, _padded(values)).serialize())
+
+
+def read_fresh(context: Context, data: Bytes) -> Encrypted:
+    """A ciphertext as `encrypt` made it: full, and with all its levels."""
+    vector = _read(context, data)
+    ciphertexts = vector.ciphertext()
+    if len(ciphertexts) != 1 or vector.size() != SLOTS:
+        raise UnreadableError("it is no ciphertext of a whole vector")
+    (ciphertext,) = ciphertexts
+    if ciphertext.size() != 2 or ciphertext.is_transparent():
+        raise UnreadableError("it is not as encryption leaves it")
+    if ciphertext.coeff_modulus_size() != FRESH_PRIMES or ciphertext.scale != SCALE:
+        raise UnreadableError("it was encrypted with other parameters")
+    return vector
+
+
+def weighted(vector: Encrypted, weights: NDArray[np.float64]) -> Encrypted:
+    """Each element times a weight in the clear."""
+    return vector * _padded(weights)
+
+
+def squared_distance(one: Encrypted, other: Encrypted, more: float) -> Bytes:
+    """Σ_i (one_i − other_i)² + more, as a new ciphertext.
+
+    The sum runs over all slots in a circle, so every slot of the result holds the same number: whoever decrypts it
+    learns the sum and no part of it.
+    """
+    difference = one - other
+    difference.square_()
+    difference.sum_()
+    return _as_array((difference + more).serialize())
+
+
+def decrypt(context: Context, data: Bytes) -> float:
+    """The number in a ciphertext that `squared_distance` made; takes a private context."""
+    vector = _read(context, data)
+    if vector.size() != 1:
+        raise UnreadableError("it holds more than one number")
+    return float(vector.decrypt()[0])
+
+
+def _read(context: Context, data: Bytes) -> Encrypted:
+    try:
+        return _tenseal().ckks_vector_from(context, _as_bytes(data))
+    except (ValueError, RuntimeError) as error:
+        raise UnreadableError(str(error)) from error
+
+
+def _padded(values: NDArray[np.float64]) -> list[float]:
+    padded: list[float] = np.pad(values, (0, SLOTS - len(values))).tolist()
+    return padded
+
+
+def _as_array(data: bytes) -> Bytes:
+    return np.frombuffer(data, np.uint8)
+
+
+def _as_bytes(data: Bytes) -> bytes:
+    array = np.asarray(data)
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise UnreadableError("it is not an array of bytes")
+    return array.tobytes()
+
+
+def require() -> None:
+    """Fail now, in one line, if the library is missing."""
+    _tenseal()
+
+
+def _tenseal() -> Any:
+    """TenSEAL itself, which not everybody needs."""
+    try:
+        import tenseal  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError('select.matching = "encrypted" needs an extra: pip install "winnow[encryption]"') from error
+    return tenseal

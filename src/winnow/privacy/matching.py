@@ -1,0 +1,155 @@
+"""Profile matching under homomorphic encryption, the server's side (FedProf, appendix C.2).
+
+The server has the keys to compute with, and none to decrypt with. It turns two sealed profiles into an encrypted
+divergence, and asks the holder of the reference set, who made the keys, for the number in it.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import Arrays, ConfigError, ModelError, Payload, Reply, Task, Work
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.handlers import SEED_BYTES
+from winnow.learn.matching import AtSites, Matcher, Matching
+from winnow.learn.pace import Rounds
+from winnow.learn.profile import Ask, ReferenceProfile
+from winnow.privacy import ckks
+from winnow.privacy.keyring import KeyRing
+from winnow.privacy.sealed import Sealed, compare, read
+
+SEALED_BYTES = 414_000
+"""What a ciphertext of means weighs: it is compressed, and varies by a few hundred bytes."""
+
+KEYS_BYTES = 54_900_000
+"""What the holder's public keys weigh together, most of it for rotations."""
+
+DECRYPTED_TOGETHER = 64
+"""Encrypted divergences in one message to the holder, 200 kB each."""
+
+IMPOSSIBLE = -1e-3
+"""No divergence is negative, and the noise of a decrypted number is far smaller than this."""
+
+
+class Encrypted(Matching):
+    """Means are compared under encryption: the server sees none, and the holder of the reference set divergences only.
+
+    The variances stay in the clear (equation 36).
+    """
+
+    name: Literal["encrypted"] = "encrypted"
+
+    def check(self, holders: Sequence[int], elements: int) -> None:
+        ckks.require()
+        if len(holders) != 1:
+            number = f"names {len(holders)}" if holders else "names none"
+            raise ConfigError(
+                'reference_clients: select.matching = "encrypted" needs one client, who holds the reference set '
+                f"and the secret key; the list {number}"
+            )
+        if elements > ckks.SLOTS:
+            raise ConfigError(
+                f"select.layer: the profiled layer has {elements} elements, and at most {ckks.SLOTS} can be compared "
+                "under encryption; name a smaller one"
+            )
+
+    def objection(self, whole: Algorithm) -> str | None:
+        if not isinstance(whole.pace, Rounds):
+            return 'select.matching = "encrypted" needs pace.name = "rounds": all of a round belongs to one version'
+        return None
+
+    def profile_bytes(self, plain: int) -> int:
+        return SEALED_BYTES + plain // 2 if plain else 0
+
+    def start(self, holders: Sequence[int], clients: int) -> Matcher:
+        (holder,) = holders
+        return _EncryptedMatcher(holder, clients)
+
+    def at_sites(self) -> AtSites:
+        return KeyRing().at_site()
+
+
+class _EncryptedMatcher(Matcher):
+    """Fetches keys once a run. Secret keys do not outlive a process, so a resumed run begins with new ones."""
+
+    def __init__(self, holder: int, clients: int) -> None:
+        self._holder, self._clients = holder, clients
+        self._context: ckks.Context | None = None
+
+    def open(self, ask: Ask) -> None:
+        if self._context is not None:
+            return
+        work = Work(download_bytes=SEED_BYTES, upload_bytes=KEYS_BYTES)
+        keys = _answer(ask([_task("make-keys", self._holder, {}, work)]), self._holder).payload["keys"]
+        try:
+            self._context = ckks.read_context(keys["compute"])
+        except ckks.UnreadableError as error:
+            raise ModelError(f"client {self._holder}, who holds the reference set: {error}") from error
+        payload: Payload = {"keys": {"encrypt": keys["encrypt"]}}
+        work = Work(download_bytes=keys["encrypt"].nbytes)
+        ask([_task("take-key", client, payload, work) for client in range(self._clients)])
+
+    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> "SealedReference":
+        (reply,) = replies
+        part = reply.payload["profile"]
+        try:
+            sealed = read(part, len(np.asarray(part.get("variance", ()))), self._context)
+        except ckks.UnreadableError as error:
+            raise ModelError(f"client {self._holder}, who holds the reference set: {error}") from error
+        return SealedReference(sealed, self._holder, self._context)
+
+
+class SealedReference(ReferenceProfile):
+    """The reference profile of a version, sealed by its holder."""
+
+    def __init__(self, sealed: Sealed, holder: int, context: ckks.Context) -> None:
+        self._sealed, self._holder, self._context = sealed, holder, context
+
+    @property
+    def nbytes(self) -> int:
+        return SEALED_BYTES + self._sealed.variance.nbytes
+
+    def fault(self, part: Arrays) -> str | None:
+        try:
+            self._read(part)
+        except ckks.UnreadableError as error:
+            return f"the sealed profile cannot be used: {error}"
+        return None
+
+    def divergences(self, parts: Sequence[Arrays], ask: Ask) -> NDArray[np.float64]:
+        starts = range(0, len(parts), DECRYPTED_TOGETHER)
+        return np.concatenate([self._divergences(parts[i : i + DECRYPTED_TOGETHER], ask) for i in starts])
+
+    def _divergences(self, parts: Sequence[Arrays], ask: Ask) -> NDArray[np.float64]:
+        compared = [compare(self._read(part), self._sealed) for part in parts]
+        payload: Payload = {"divergences": {f"{i}": each.ciphertext for i, each in enumerate(compared)}}
+        work = Work(download_bytes=sum(each.ciphertext.nbytes for each in compared), upload_bytes=8 * len(compared))
+        reply = _answer(ask([_task("decrypt", self._holder, payload, work)]), self._holder)
+        values = np.asarray(reply.payload["divergences"]["values"], np.float64)
+        if values.shape != (len(compared),):
+            raise ModelError(f"client {self._holder}, who holds the secret key, did not decrypt what it was sent")
+        credible = np.isfinite(values) & (values > IMPOSSIBLE)
+        divergences = np.maximum(values, 0) / np.array([each.factor for each in compared])
+        result: NDArray[np.float64] = np.where(credible, divergences, np.nan)
+        return result
+
+    def state(self) -> Arrays:
+        """Nothing: it is of no use without the secret key, which is gone when the run is resumed."""
+        return {}
+
+    def _read(self, part: Arrays) -> Sealed:
+        return read(part, len(self._sealed.variance), self._context)
+
+
+def _task(name: str, client: int, payload: Payload, work: Work) -> Task:
+    """An exchange about keys and divergences, which belongs to no round or version."""
+    return Task(name=name, client=client, round=0, version=0, payload=payload, work=work)
+
+
+def _answer(outcomes: Sequence[object], holder: int) -> Reply:
+    replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+    if not replies:
+        raise ModelError(f"client {holder}, who holds the reference set and the secret key, did not answer")
+    return replies[0]

@@ -1,0 +1,25 @@
+"""Papers reproduced: every table and figure of a paper, ours beside theirs, on one page."""
+
+from winnow.reproduce.fedprof import FEDPROF
+from winnow.reproduce.lines import RunLine, SampleLine, read_lines, write_lines
+from winnow.reproduce.page import write_page, write_text_page
+from winnow.reproduce.paper import Paper, Piece, Run, Wanted
+from winnow.reproduce.plan import Plan, plan
+
+PAPERS = {paper.name: paper for paper in (FEDPROF,)}
+
+__all__ = [
+    "PAPERS",
+    "Paper",
+    "Piece",
+    "Plan",
+    "Run",
+    "RunLine",
+    "SampleLine",
+    "Wanted",
+    "plan",
+    "read_lines",
+    "write_lines",
+    "write_page",
+    "write_text_page",
+]

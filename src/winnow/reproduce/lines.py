@@ -1,0 +1,149 @@
+"""Results as small JSON lines. A page is made of lines alone, wherever they were computed."""
+
+from collections.abc import Iterable, Mapping
+from math import isnan
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from winnow.core import RunError
+from winnow.report.traces import trace
+from winnow.runs import RunView
+from winnow.runs.files import one_line_errors, write_atomically
+from winnow.runs.summary import REFERENCE
+
+CLIENTS = "clients"
+SCORES_UP_TO = 20
+"""Scores of larger populations are left out: they would outweigh everything else."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How often each client was invited; `condition` says by its place in `labels` what was done to its data."""
+
+    labels: tuple[str, ...]
+    condition: tuple[int, ...]
+    invitations: tuple[int, ...]
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="kind", omit_defaults=True):
+    """What one run gave: `of` names the table or figure, `algorithm` the row or curve; the trace starts at round 0."""
+
+    of: str
+    algorithm: str
+    seed: int
+    rounds: int
+    best: float | None = None
+    test_best: float | None = None
+    own_best: float | None = None
+    """The best mean over clients of the model that each uses itself, on samples of its own (`data.own_test`)."""
+    rounds_to_target: int | None = None
+    seconds_to_target: float | None = None
+    wh_to_target: float | None = None
+    invited_wh_to_target: float | None = None
+    """With the work of those whose replies were not waited for, where there were any."""
+    trace: tuple[float | None, ...] = ()
+    counts: Counts | None = None
+    scores: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.of, self.algorithm, str(self.seed)
+
+
+class SampleLine(msgspec.Struct, frozen=True, kw_only=True, tag="sample", tag_field="kind"):
+    """The distribution of one quantity over `samples` samples, in a panel (row, column) of a figure.
+
+    `density` holds the heights of a histogram between `low` and `high`; `quantiles` are the sample's at
+    (i + 1/2)/m for i < m, standardised. `distance` and `correlation` measure how normal it is (see `normality`).
+    """
+
+    of: str
+    row: str
+    column: str
+    series: str
+    samples: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+    density: tuple[float, ...]
+    quantiles: tuple[float, ...]
+    distance: float
+    correlation: float
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.of, self.row, self.column, self.series
+
+
+Line: TypeAlias = RunLine | SampleLine
+Lines: TypeAlias = Mapping[tuple[str, ...], Line]
+
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def keyed(lines: Iterable[Line]) -> dict[tuple[str, ...], Line]:
+    """Lines by what they are the result of; later ones replace earlier ones."""
+    return {line.key: line for line in lines}
+
+
+def read_lines(path: Path) -> list[Line]:
+    with one_line_errors(path):
+        texts = path.read_bytes().splitlines()
+    lines = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            lines.append(_DECODER.decode(text))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{path}, line {number}, is no result: {error}") from None
+    return lines
+
+
+def write_lines(path: Path, lines: Lines) -> None:
+    text = b"".join(msgspec.json.encode(lines[key]) + b"\n" for key in lines)
+    with one_line_errors(path):
+        write_atomically(path, lambda temporary: temporary.write_bytes(text))
+
+
+def runs_of(lines: Lines, of: str, algorithm: str) -> list[RunLine]:
+    """All runs of a row or curve, by seed."""
+    found = (line for line in lines.values() if isinstance(line, RunLine))
+    return sorted((line for line in found if (line.of, line.algorithm) == (of, algorithm)), key=lambda line: line.seed)
+
+
+def samples_of(lines: Lines, of: str) -> list[SampleLine]:
+    return [line for line in lines.values() if isinstance(line, SampleLine) and line.of == of]
+
+
+def line_of(view: RunView, *, of: str, algorithm: str, invited_wh: float | None = None, counted: bool) -> RunLine:
+    """A finished run as a line. Where clients are to be `counted` it says how often each was invited and its scores."""
+    summary, run = view.summary(), trace(view)
+    readings = [point.value(REFERENCE, summary.metric) for point in run.points]
+    own = [value for point in run.points if (value := point.value(CLIENTS, summary.metric)) is not None]
+    few = run.scores is not None and run.scores.values.shape[1] <= SCORES_UP_TO
+    counts = Counts(
+        labels=run.participation.labels,
+        condition=tuple(run.participation.of_client.tolist()),
+        invitations=tuple(run.participation.invitations.tolist()),
+    )
+    return RunLine(
+        of=of,
+        algorithm=algorithm,
+        seed=view.label.seed,
+        rounds=summary.rounds,
+        best=summary.best.value if summary.best else None,
+        test_best=summary.test_best.value if summary.test_best else None,
+        own_best=max(own, default=None),
+        rounds_to_target=summary.rounds_to_target,
+        seconds_to_target=summary.seconds_to_target,
+        wh_to_target=summary.wh_to_target,
+        invited_wh_to_target=invited_wh,
+        trace=tuple(None if value is None or isnan(value) else round(value, 4) for value in readings),
+        counts=counts if counted else None,
+        scores=tuple(rounded(scores, 5) for scores in run.scores.values) if counted and run.scores and few else (),
+    )
+
+
+def rounded(values: Iterable[float], places: int) -> tuple[float, ...]:
+    return tuple(round(float(value), places) for value in values)

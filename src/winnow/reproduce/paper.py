@@ -1,0 +1,106 @@
+"""What a paper is made of here: tables and figures, each of which knows its runs and draws itself from result lines.
+
+Another paper is another `Paper` value in a package of its own, listed in `winnow.reproduce.PAPERS`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.core import ConfigError, suggest
+from winnow.experiment.schema import Experiment
+from winnow.learn.algorithms.fedprof import ByProfile
+from winnow.reproduce.blocks import Block
+from winnow.reproduce.in_vain import wh_of_all_invited
+from winnow.reproduce.lines import Lines, RunLine, SampleLine, line_of
+from winnow.runs import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a user may change about a reproduction."""
+
+    seeds: int = 5
+    rounds: int | None = None
+    """Rounds of every run and epochs of every measurement, in the place of the paper's."""
+    sets: tuple[str, ...] = ()
+    data_directory: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A federated run that a table or figure needs. Several pieces may ask for the same one."""
+
+    of: str
+    algorithm: str
+    experiment: Experiment
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.of, self.algorithm, str(self.experiment.seed)
+
+    def folder(self, out: Path) -> Path:
+        return out / "runs" / self.of / f"{self.algorithm}-seed{self.experiment.seed}"
+
+    def line(self, out: Path, wanted: Wanted) -> RunLine:
+        """What came of it, once it is finished."""
+        view = RunFolder.open(self.folder(out))
+        invited_wh = wh_of_all_invited(view, self.experiment, wanted.data_directory)
+        counted = isinstance(self.experiment.select, ByProfile)
+        return line_of(view, of=self.of, algorithm=self.algorithm, invited_wh=invited_wh, counted=counted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece(ABC):
+    """A table or a figure of a paper."""
+
+    name: str
+    title: str
+
+    def runs(self, wanted: Wanted) -> list[Run]:
+        """The federated runs whose lines it shows."""
+        return []
+
+    def unknown(self) -> list[str]:
+        """Algorithms of the paper that this version does not know."""
+        return []
+
+    def data_sets(self, wanted: Wanted) -> set[str]:
+        """What must be on this machine to compute it."""
+        return {run.experiment.data.name for run in self.runs(wanted)}
+
+    @property
+    def wants_accelerator(self) -> bool:
+        """Whether a CPU would take days, so that it is computed on one only when asked for by name."""
+        return False
+
+    def measured(self, lines: Lines) -> bool:
+        """Whether there is nothing to measure besides runs, or it has been measured."""
+        return True
+
+    def measure(self, wanted: Wanted) -> list[SampleLine]:
+        """What it shows besides runs."""
+        return []
+
+    @abstractmethod
+    def body(self, lines: Lines) -> list[Block]:
+        """Its part of the page; empty where the lines hold nothing for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper's tables and figures, in the order of the page."""
+
+    name: str
+    title: str
+    lead: str
+    pieces: tuple[Piece, ...]
+
+    def named(self, names: Sequence[str]) -> list[Piece]:
+        """The pieces of these names, of which a figure may have several; all where none is named."""
+        known = {piece.name for piece in self.pieces}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{self.name} has no {name!r}; {suggest(name, known)}")
+        return [piece for piece in self.pieces if piece.name in names or not names]

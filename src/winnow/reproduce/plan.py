@@ -1,0 +1,40 @@
+"""What of a paper is left to compute on this machine, and what cannot be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from winnow.data import catalogue
+from winnow.reproduce.lines import Lines
+from winnow.reproduce.paper import Paper, Piece, Run, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Runs and measurements that are missing, and one line for everything that is left out."""
+
+    runs: tuple[Run, ...]
+    measurements: tuple[Piece, ...]
+    left_out: tuple[str, ...]
+
+
+def plan(paper: Paper, names: Sequence[str], wanted: Wanted, known: Lines) -> Plan:
+    """What is missing among the known lines. A long computation that nobody named is left to an accelerator."""
+    runs: dict[tuple[str, ...], Run] = {}
+    measurements, left_out = list[Piece](), dict[str, None]()
+    present = {each.name for each in catalogue(wanted.data_directory) if each.present}
+    for piece in paper.named(names):
+        missing = [run for run in piece.runs(wanted) if run.key not in known]
+        left_out |= dict.fromkeys(f"{piece.name}: {name} is not known to this version" for name in piece.unknown())
+        if not missing and piece.measured(known):
+            continue
+        absent = piece.data_sets(wanted) - present
+        if absent:
+            left_out[f"{piece.name}: left out; {', '.join(sorted(absent))} is not here (winnow data get NAME)"] = None
+        elif piece.wants_accelerator and piece.name not in names and not torch.cuda.is_available():
+            left_out[f"{piece.name}: left out; a CPU would take days (name {piece.name} to run it all the same)"] = None
+        else:
+            runs |= {run.key: run for run in missing}
+            measurements += [] if piece.measured(known) else [piece]
+    return Plan(runs=tuple(runs.values()), measurements=tuple(measurements), left_out=tuple(left_out))
