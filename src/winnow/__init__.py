@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from winnow.api import compare, run
     from winnow.core import WinnowError
+    from winnow.data import OnDemand
     from winnow.experiment.compare import Comparison
     from winnow.experiment.run import Result
     from winnow.learn.algorithm import Algorithm
 
     __version__: str
 
-__all__ = ["Algorithm", "Comparison", "Result", "WinnowError", "__version__", "compare", "run"]
+__all__ = ["Algorithm", "Comparison", "OnDemand", "Result", "WinnowError", "__version__", "compare", "run"]
 
 _HOMES = {
     "Algorithm": "winnow.learn.algorithm",
     "Comparison": "winnow.experiment.compare",
+    "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
     "WinnowError": "winnow.core",
     "compare": "winnow.api",

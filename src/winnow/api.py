@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from winnow.core import ConfigError, DataError, RunError, suggest
-from winnow.data import DataSet, DataSettings, as_configured
+from winnow.data import DataSet, DataSettings, OnDemand, as_configured
+from winnow.data.client_files import count_clients
 from winnow.data.files import own_kind, own_name
+from winnow.data.known import KNOWN
 from winnow.data.own import MapStyle, Pair, pair_of
 from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid, with_algorithm
 from winnow.experiment.explain import section_of
@@ -65,7 +67,8 @@ def run(
 
     config      a preset, a .toml file, a mapping or an Experiment; sensible defaults where there is none
     model       any nn.Module (it is left as it is; the trained one is in the result), or a model by name
-    data        (x, y) arrays or tensors, a torch Dataset, a DataSet, a .csv, .parquet or .npz file, a known set's name
+    data        (x, y) arrays or tensors, a torch Dataset, a DataSet, a .csv, .parquet or .npz file, a known set's name;
+                an OnDemand or a folder with an .npz file a client, which are loaded when clients are invited
     loss        "cross-entropy", "nll", "mse", or a function that gives one loss a sample
     algorithm   an algorithm by name, or an Algorithm composed of parts
     target      the value of the metric to be reached
@@ -117,7 +120,7 @@ class _Given:
     """What was passed as objects, and what belongs into the configuration."""
 
     inputs: Inputs
-    data: Pair | DataSet | None
+    data: Pair | DataSet | OnDemand | None
     sections: dict[str, Any]
 
     def inputs_of(self, experiment: Experiment) -> Inputs:
@@ -169,7 +172,7 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**sections, "data": of_data} if of_data else sections
 
 
-def _data(data: Any) -> tuple[Pair | DataSet | None, dict[str, Any]]:
+def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
     """What was passed, and what the configuration says of it: a file that it named before does not count any more."""
     if data is None:
         return None, {}
@@ -177,12 +180,16 @@ def _data(data: Any) -> tuple[Pair | DataSet | None, dict[str, Any]]:
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
+        if path.is_dir() and str(data) not in KNOWN:
+            return None, {"path": str(data), "name": own_name(path), "clients": count_clients(path)}
         return None, {"path": str(data), "name": own_name(path)} if own_kind(path) else {
             "name": str(data),
             "path": None,
         }
     if isinstance(data, DataSet):
         return data, {"name": data.name, "path": None}
+    if isinstance(data, OnDemand):
+        return data, {"name": data.name, "path": None, "clients": data.clients}
     if isinstance(data, tuple) and len(data) == 2:
         return (_array(data[0]), _array(data[1])), {"name": "arrays", "path": None}
     if isinstance(data, Dataset):

@@ -10,6 +10,7 @@ from winnow.cli.compare import compare
 from winnow.cli.data import data
 from winnow.cli.presets import presets
 from winnow.cli.report import report
+from winnow.cli.reproduce import reproduce
 from winnow.cli.run import run
 from winnow.cli.show import show
 from winnow.cli.version import print_version, version
@@ -54,8 +55,17 @@ app.command(
         "winnow compare demo",
         "winnow compare gas-turbine --algorithms fedprof,fedavg-rp --seeds 5 --json",
         "winnow compare mine.toml --seeds 3,7,11 --out runs/comparison --resume",
+        "winnow compare demo --all --seeds 1",
     ),
 )(compare)
+app.command(
+    rich_help_panel=EXPERIMENTS,
+    epilog=_examples(
+        "winnow reproduce fedprof table1 --seeds 5 --out runs/fedprof",
+        "winnow reproduce fedprof --out runs/fedprof",
+        "winnow reproduce fedprof --from results.jsonl --no-run",
+    ),
+)(reproduce)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0"))(show)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow report runs/a runs/b --out both.html"))(report)
 app.add_typer(presets, name="presets", rich_help_panel=CATALOGUES)

@@ -1,6 +1,5 @@
 """winnow compare"""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
+from winnow.cli.jobs import cores, failure, left_out, make_runs
 from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithms
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ def compare(
     algorithms: Annotated[
         str, typer.Option(metavar="A,B,…", help="Which algorithms.", autocompletion=complete_algorithms)
     ] = "fedprof,fedavg-rp",
+    every: Annotated[
+        bool, typer.Option("--all", help="Every known algorithm; those that cannot run here are named and left out.")
+    ] = False,
     seeds: Annotated[str, typer.Option(metavar="N | A,B,…", help="How many seeds (0, 1, …), or which.")] = "3",
     rounds: Rounds = None,
     sets: Sets = None,
@@ -44,23 +47,29 @@ def compare(
     With --json it prints one record a run, each on a line of its own.
     """
     with interruptible(lambda: NOTHING_DONE):
-        experiments = _plan(source, algorithms, seeds, tuple(sets or ()), rounds, data)
+        experiments = _plan(source, None if every else algorithms, seeds, tuple(sets or ()), rounds, data)
     folder = _folder(experiments[0].name, out, resume=resume)
     with interruptible(lambda: _how_to_resume(folder)):
-        comparison = _run(_jobs(experiments, folder, resume, data), jobs or _cores(), quiet=quiet)
+        comparison = _run(_jobs(experiments, folder, resume, data), jobs or cores(), quiet=quiet, tolerant=every)
     _answer(comparison, folder, as_json=as_json)
     if comparison.failures:
         raise typer.Exit(1)
 
 
 def _plan(
-    source: str, algorithms: str, seeds: str, sets: tuple[str, ...], rounds: int | None, data: Path | None
+    source: str, algorithms: str | None, seeds: str, sets: tuple[str, ...], rounds: int | None, data: Path | None
 ) -> "list[Experiment]":
-    """All runs, checked, and their data on this machine."""
+    """All runs, checked, and their data on this machine; without names, of every algorithm that the source admits."""
+    from winnow.cli.console import say
     from winnow.cli.downloads import make_present
-    from winnow.experiment.compare import grid
+    from winnow.experiment.compare import grid, grid_of_all
 
-    experiments = grid(source, algorithms=algorithms, seeds=_seeds(seeds), sets=sets, rounds=rounds)
+    if algorithms is None:
+        experiments, refused = grid_of_all(source, seeds=_seeds(seeds), sets=sets, rounds=rounds)
+        for name, reason in refused.items():
+            say(left_out(name, reason))
+    else:
+        experiments = grid(source, algorithms=algorithms, seeds=_seeds(seeds), sets=sets, rounds=rounds)
     make_present(experiments[0].data, data)
     return experiments
 
@@ -89,24 +98,16 @@ def _answer(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
         console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
 
 
-def _run(work: "list[Job]", workers: int, *, quiet: bool) -> "Comparison":
-    """Make all runs; what fails is said at once and does not stop the others."""
-    from winnow.cli.board import Board
-    from winnow.cli.console import messages, say
+def _run(work: "list[Job]", workers: int, *, quiet: bool, tolerant: bool) -> "Comparison":
     from winnow.experiment.compare import Comparison
-    from winnow.experiment.workers import Failed, run_all
     from winnow.runs import RunFolder
 
-    failures: dict[int, str] = {}
-    with Board([job.experiment for job in work], None if quiet else messages()) as board:
-        for index, message in run_all(work, min(workers, len(work))):
-            if isinstance(message, Failed):
-                experiment = work[index].experiment
-                failures[index] = f"{experiment.algorithm}, seed {experiment.seed}: {message.reason}"
-                say(f"winnow: error: {failures[index]}")
-            board.seen(index, message)
-    finished = (job.out for index, job in enumerate(work) if index not in failures)
-    return Comparison(runs=tuple(map(RunFolder.open, finished)), failures=tuple(failures.values()))
+    failed = make_runs(work, workers, quiet=quiet, tolerant=tolerant)
+    finished = (job.out for index, job in enumerate(work) if index not in failed)
+    return Comparison(
+        runs=tuple(map(RunFolder.open, finished)),
+        failures=tuple(failure(work[k], how.reason) for k, how in failed.items() if not (tolerant and how.refused)),
+    )
 
 
 def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
@@ -125,11 +126,6 @@ def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
 
 def _how_to_resume(folder: Path) -> str:
     return f"winnow: stopped; continue with the same command and --out {as_argument(folder)} --resume"
-
-
-def _cores() -> int:
-    """The cores that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _seeds(text: str) -> int | list[int]:

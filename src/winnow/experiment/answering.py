@@ -31,7 +31,7 @@ def open_pool(
     """The workers that the settings ask for, if any. Processes share this site, those elsewhere remake it."""
     if engine.workers == 0:
         return None
-    if site.data.x.is_cuda:
+    if site.data.device.type == "cuda":
         raise ConfigError('engine.workers: workers compute on CPUs; write engine.device = "cpu" or engine.workers = 0')
     crew: Crew
     if engine.workers == "ray":

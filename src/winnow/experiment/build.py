@@ -8,23 +8,53 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, Population, RunError, Snapshot, VirtualClock
-from winnow.data import Conditions, DataSet, DataSettings, Examples, Federated, federate, load
+from winnow.data import (
+    ClientsOnDemand,
+    Conditions,
+    DataSet,
+    DataSettings,
+    Examples,
+    Federated,
+    OnDemand,
+    federate,
+    load,
+)
 from winnow.experiment.answering import handlers_here, open_pool
-from winnow.experiment.checks import check_batches, check_outputs, fingerprint
-from winnow.experiment.schema import Experiment
+from winnow.experiment.checks import check_batches, check_cohort, check_outputs, check_profiled, fingerprint
+from winnow.experiment.schema import EngineSettings, Experiment
 from winnow.fleet import Fleet
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import LearningSite
-from winnow.learn.judge import AtClients, AtServer, Judge, Reference
+from winnow.learn.judge import AtClients, AtServer, ByEachClient, Judge, Reference
+from winnow.learn.matching import Matching
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
-from winnow.learn.stack import Force, Loss, Pace, TensorData, as_loss, as_tensor, choose_execution, model_state
+from winnow.learn.profile import ELEMENT_BYTES
+from winnow.learn.stack import (
+    ClientSamples,
+    Layout,
+    LoadedData,
+    Loss,
+    Pace,
+    TensorData,
+    allow_tf32,
+    as_loss,
+    as_tensor,
+    choose_execution,
+    clients_that_fit,
+    free_bytes,
+    model_state,
+)
 from winnow.learn.training import Plan, Training
 from winnow.simulate import InProcess, WorkerPool
+
+CLIENTS = "clients/"
+"""Under this name a checkpoint holds what clients keep."""
 
 SAMPLE = 4
 """Samples with which a model's execution is tried out."""
@@ -59,6 +89,12 @@ class Prepared:
     pool: WorkerPool | None
     """The workers, if this process has any; they are dismissed on leaving the context."""
 
+    def snapshot(self) -> Snapshot:
+        """The workflow's state and what clients keep: all that it takes to continue."""
+        own, kept = self.training.snapshot(), self.federation.store.state()
+        arrays = {**own.arrays, **{f"{CLIENTS}{name}": array for name, array in kept.items()}}
+        return Snapshot(arrays=arrays, values=own.values)
+
     def __enter__(self) -> Self:
         return self
 
@@ -73,7 +109,7 @@ def prepare(
     experiment: Experiment,
     *,
     data_directory: Path | None = None,
-    dataset: DataSet | None = None,
+    dataset: DataSet | OnDemand | None = None,
     module: nn.Module | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     snapshot: Snapshot | None = None,
@@ -85,13 +121,14 @@ def prepare(
     `begun_with` the same inputs.
     """
     torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
-    dataset = dataset or load(experiment.data, data_directory)
+    allow_tf32(experiment.engine.precision)
+    data = dataset or load(experiment.data, data_directory)
+    spread = federate(data, _held_out(experiment), experiment.seed, in_place=data is not dataset)
     world = _World(
         experiment=experiment,
-        dataset=dataset,
-        spread=federate(dataset, _held_out(experiment), experiment.seed),
-        module=(module or _build(experiment, dataset)).to(_device(experiment.engine.device)),
-        loss=_loss(experiment, dataset, loss),
+        spread=spread,
+        module=(module or _build(experiment, spread)).to(_device(experiment.engine.device)),
+        loss=_loss(experiment, spread.clients.classes, loss),
     )
     if begun_with not in ("", world.fingerprint):
         raise RunError("the run was begun with other data, another model or another loss; use another --out")
@@ -103,7 +140,6 @@ class _World:
     """What a run is about: data spread over clients, a model, a loss."""
 
     experiment: Experiment
-    dataset: DataSet
     spread: Federated
     module: nn.Module
     loss: Loss
@@ -113,8 +149,19 @@ class _World:
         return _device(self.experiment.engine.device)
 
     @cached_property
-    def data(self) -> TensorData:
-        return TensorData.from_client_data(self.spread.clients, self.device)
+    def data(self) -> ClientSamples:
+        clients = self.spread.clients
+        if isinstance(clients, ClientsOnDemand):
+            return LoadedData(source=clients, device=self.device)
+        return TensorData.from_client_data(clients, self.device)
+
+    @cached_property
+    def own_test(self) -> TensorData | None:
+        """The clients' own tests, on the same tensors as their other samples."""
+        own = self.spread.own_test
+        if own is None or not isinstance(self.data, TensorData):
+            return None
+        return TensorData(x=self.data.x, y=self.data.y, rows=own.rows, offsets=own.offsets)
 
     @cached_property
     def population(self) -> Population:
@@ -131,17 +178,24 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
     training = _training(world, site.examiner, facts)
     if snapshot is not None:
         training.restore(_on(world.device, snapshot))
-    engine = experiment.engine.model_copy(update={"execution": facts.execution, "device": world.device.type})
-    remake = partial(_remade_site, world.data, world.module, world.loss, facts.layer, engine.execution)
+    chosen = {"execution": facts.execution, "device": world.device.type, "chunk": _chunk(world, site)}
+    engine = experiment.engine.model_copy(update=chosen)
+    remake = partial(_remade_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
     pool = open_pool(engine, site, remake, population.sizes)
-    bits = 8 * world.data.x[0].nbytes
+    bits = 8 * world.data.few(1)[0].nbytes
+    besides = experiment.select.matched.at_sites()
+    handlers = handlers_here(engine, population.sizes) if pool is None else pool.handlers()
     federation = InProcess(
         site=site,
-        handlers=handlers_here(engine, population.sizes) if pool is None else pool.handlers(),
+        handlers={**handlers, **besides.handlers},
+        filters=besides.filters,
         population=population,
         fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=bits),
         clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
     )
+    if snapshot is not None:
+        kept = _on(world.device, snapshot).arrays
+        federation.store.restore({n.removeprefix(CLIENTS): a for n, a in kept.items() if n.startswith(CLIENTS)})
     return Prepared(
         experiment=experiment.model_copy(update={"engine": engine}),
         training=training,
@@ -158,24 +212,42 @@ def _site_and_facts(world: _World) -> tuple[LearningSite, Facts]:
     """The site that hosts the clients, and what is known once a way to compute has been chosen."""
     experiment, module, loss = world.experiment, world.module, world.loss
     select, local, engine = experiment.select, experiment.local, experiment.engine
-    some_x, some_y = world.data.x[:SAMPLE], world.data.y[:SAMPLE]
-    check_outputs(module, some_x, world.dataset, loss)
+    (some_x, some_y), classes = world.data.few(SAMPLE), world.spread.clients.classes
+    check_outputs(module, some_x, classes, loss)
     untrainable = check_batches(module, local, world.spread.clients.sizes)
     select.start(world.population)  # what cannot be selected is said now, before anything is written
+    check_cohort(experiment.composed(), len(world.population))
     pace = Pace(clock=time.perf_counter, batch_size=local.batch_size)
-    execution = choose_execution(module, some_x, some_y, loss, engine.execution, engine.threads, pace)
+    execution = choose_execution(module, some_x, some_y, loss, engine.execution, engine.threads, pace, engine.precision)
     layer, initial = select.layer_for(module, some_x), model_state(module)
+    private = experiment.client.private_names(module)
+    check_profiled(module, layer, private)
     examiner = Examiner(module, loss, layer, execution)
+    profile_bytes = examiner.profile_bytes(some_x[:1]) if layer is not None else 0
+    select.matched.check(experiment.reference_clients, elements=profile_bytes // ELEMENT_BYTES)
     facts = Facts(
-        metric=metric_name(experiment.metric, world.dataset.classes, pooled=bool(experiment.reference_clients)),
+        metric=metric_name(experiment.metric, classes, pooled=bool(experiment.reference_clients)),
         parameters=sum(p.numel() for p in module.parameters()),
-        message_bytes=experiment.fleet.message_bytes(sum(t.nbytes for t in initial.values())),
-        profile_bytes=examiner.profile_bytes(some_x[:1]) if layer is not None else 0,
+        message_bytes=experiment.fleet.message_bytes(sum(t.nbytes for n, t in initial.items() if n not in private)),
+        profile_bytes=select.matched.profile_bytes(profile_bytes),
         execution=execution.name,
         notice="; ".join(filter(None, (execution.notice, untrainable))),
         layer=layer,
     )
-    return LearningSite(data=world.data, execution=execution, examiner=examiner, initial=initial), facts
+    site = LearningSite(
+        data=world.data, execution=execution, examiner=examiner, initial=initial, own_test=world.own_test
+    )
+    return site, facts
+
+
+def _chunk(world: _World, site: LearningSite) -> int | None:
+    """The clients to train together: on a CUDA device no more than its memory has room for."""
+    experiment = world.experiment
+    if experiment.engine.chunk is not None or world.device.type == "cpu":
+        return experiment.engine.chunk
+    x, y = world.data.few(SAMPLE)
+    fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
+    return fit if fit < experiment.select.invited(len(world.population)) else None
 
 
 def _training(world: _World, examiner: Examiner, facts: Facts) -> Training:
@@ -188,21 +260,36 @@ def _training(world: _World, examiner: Examiner, facts: Facts) -> Training:
         metric=facts.metric,
         message_bytes=facts.message_bytes,
         profile_bytes=facts.profile_bytes,
+        layout=Layout.of(world.module),
+        private=experiment.client.private_names(world.module),
     )
     reference: Reference = (
-        _at_clients(experiment.reference_clients, world.population, plan)
+        _at_clients(experiment.reference_clients, world.population, plan, experiment.select.matched)
         if experiment.reference_clients
         else AtServer("reference", examiner, _tensors(spread.reference, world.device), facts.metric)
     )
-    test = AtServer("test", examiner, _tensors(spread.test, world.device), facts.metric) if len(spread.test) else None
-    return Training(plan, model_state(world.module), Judge(reference, test))
+    beside: list[Reference] = []
+    if len(spread.test):
+        beside.append(AtServer("test", examiner, _tensors(spread.test, world.device), facts.metric))
+    if spread.own_test is not None:
+        judging = np.flatnonzero(spread.own_test.sizes).tolist()
+        beside.append(ByEachClient(judging, experiment.client, facts.metric))
+    return Training(plan, model_state(world.module), Judge(reference, *beside))
 
 
-def _remade_site(data: TensorData, module: nn.Module, loss: Loss, layer: str | None, execution: Force) -> LearningSite:
+def _remade_site(
+    data: ClientSamples,
+    own_test: TensorData | None,
+    module: nn.Module,
+    loss: Loss,
+    layer: str | None,
+    engine: EngineSettings,
+) -> LearningSite:
     """The site made anew, for a worker that cannot share this process's and has one core."""
-    chosen = choose_execution(module, data.x[:SAMPLE], data.y[:SAMPLE], loss, execution, threads=1)
+    chosen = choose_execution(module, *data.few(SAMPLE), loss, engine.execution, threads=1, precision=engine.precision)
     examiner = Examiner(module, loss, layer, chosen)
-    return LearningSite(data=data, execution=chosen, examiner=examiner, initial=model_state(module))
+    initial = model_state(module)
+    return LearningSite(data=data, execution=chosen, examiner=examiner, initial=initial, own_test=own_test)
 
 
 def _held_out(experiment: Experiment) -> DataSettings:
@@ -210,26 +297,28 @@ def _held_out(experiment: Experiment) -> DataSettings:
     return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
 
 
-def _build(experiment: Experiment, dataset: DataSet) -> nn.Module:
-    outputs = dataset.classes if dataset.classes is not None else dataset.y.shape[1]
-    return build_model(experiment.model, dataset.x.shape[1:], outputs, experiment.seed)
+def _build(experiment: Experiment, spread: Federated) -> nn.Module:
+    like, classes = spread.reference, spread.clients.classes
+    outputs = classes if classes is not None else like.y.shape[1]
+    return build_model(experiment.model, like.x.shape[1:], outputs, experiment.seed)
 
 
-def _loss(experiment: Experiment, dataset: DataSet, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
     if given is not None:
         return as_loss(given)
-    default = "mse" if dataset.classes is None else "cross-entropy"
+    default = "mse" if classes is None else "cross-entropy"
     if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
-        kind = "a regression" if dataset.classes is None else "a classification"
+        kind = "a regression" if classes is None else "a classification"
         raise ConfigError(f"loss: {experiment.loss!r} does not fit {kind}; leave it out or write {default!r}")
     return as_loss(experiment.loss or default)
 
 
-def _at_clients(holders: Sequence[int], population: Population, plan: Plan) -> AtClients:
+def _at_clients(holders: Sequence[int], population: Population, plan: Plan, matching: Matching) -> AtClients:
     if max(holders) >= len(population):
         raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
     return AtClients(
         {k: int(population.sizes[k]) for k in holders},
+        matching.start(holders, len(population)),
         metric=plan.metric,
         message_bytes=plan.message_bytes,
         profile_bytes=plan.profile_bytes,

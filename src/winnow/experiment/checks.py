@@ -2,30 +2,46 @@
 
 import hashlib
 from copy import deepcopy
+from itertools import takewhile
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, ModelError
-from winnow.data import DataSet, Federated
+from winnow.data import Federated
+from winnow.learn.algorithm import Algorithm
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack import Loss, ModelState
 from winnow.learn.stack.execution import smallest_batch
 
 
 @torch.no_grad()
-def check_outputs(module: nn.Module, x: Tensor, dataset: DataSet, loss: Loss) -> None:
+def check_outputs(module: nn.Module, x: Tensor, classes: int | None, loss: Loss) -> None:
     """One output a class: a label beyond the last output would only be met in the middle of a run."""
-    if dataset.classes is None or loss.name not in {"cross-entropy", "nll"}:
+    if classes is None or loss.name not in {"cross-entropy", "nll"}:
         return
     try:
         outputs = deepcopy(module).eval()(x)
         width = outputs.shape[1] if outputs.dim() > 1 else 1
     except Exception:  # a model that does not take the samples at all is explained where it is tried out
         return
-    if width < dataset.classes:
-        raise ModelError(f"the model gives {width} outputs for {dataset.classes} classes; give it {dataset.classes}")
+    if width < classes:
+        raise ModelError(f"the model gives {width} outputs for {classes} classes; give it {classes}")
+
+
+def check_profiled(module: nn.Module, layer: str | None, private: frozenset[str]) -> None:
+    """A profile is only comparable if every client computes it with the same parameters."""
+    if layer is None or not private:
+        return
+    before = takewhile(lambda path: path != layer, (path for path, _ in module.named_modules()))
+    owners = {*before, layer} - {""}
+    for name in module.state_dict():
+        if name in private and (name.rpartition(".")[0] in owners or name.startswith(f"{layer}.")):
+            raise ConfigError(
+                f"select.layer: {layer} comes after {name}, which each client keeps to itself, so profiles cannot be "
+                "compared; name a layer before the private part, or another select"
+            )
 
 
 def check_batches(module: nn.Module, local: LocalUpdate, sizes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> str:
@@ -40,10 +56,18 @@ def check_batches(module: nn.Module, local: LocalUpdate, sizes: "np.ndarray[tupl
     return f"{single} clients with a single sample cannot train: the model normalises batches" if single else ""
 
 
+def check_cohort(algorithm: Algorithm, clients: int) -> None:
+    """An aggregation that compares updates needs enough of them."""
+    invited, rule = algorithm.select.invited(clients), algorithm.aggregate
+    if invited < rule.fewest:
+        needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.fewest} updates a round"
+        raise ConfigError(f"{needs}; select invites {invited}: raise select.count, or ask less of the rule")
+
+
 def fingerprint(spread: Federated, initial: ModelState, loss: Loss) -> str:
     """Tells apart data, models and losses that a configuration cannot tell apart, so that a run resumes as itself."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (spread.clients.x, spread.clients.y, spread.clients.offsets, spread.reference.x, spread.test.x):
+    digest = hashlib.sha256()  # processors have instructions for it, which counts where data are large
+    for array in (*spread.clients.traits(), spread.reference.x, spread.test.x):
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]

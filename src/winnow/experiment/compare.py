@@ -16,7 +16,7 @@ from winnow.core import ConfigError
 from winnow.experiment.resolve import resolve
 from winnow.experiment.schema import Experiment
 from winnow.experiment.terminal import table
-from winnow.learn.algorithm import Algorithm
+from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.report import ComparisonRow, comparison_header, comparison_table, write_report
 from winnow.runs import Reading, RunView, Summary
 from winnow.runs.files import one_line_errors, write_text_atomically
@@ -54,6 +54,19 @@ def grid(
         for algorithm in rivals
         for seed in wanted
     ]
+
+
+def grid_of_all(config: str | Path | Mapping[str, Any], **options: Any) -> tuple[list[Experiment], dict[str, str]]:
+    """Every known algorithm with each seed; and those that the experiment rules out, with the reason."""
+    experiments, refused = list[Experiment](), dict[str, ConfigError]()
+    for name in sorted(Recipe.known):
+        try:
+            experiments += grid(config, algorithms=[name], **options)
+        except ConfigError as error:
+            refused[name] = error
+    if not experiments:
+        raise next(iter(refused.values()))
+    return experiments, {name: str(error) for name, error in refused.items()}
 
 
 def with_algorithm(

@@ -29,7 +29,8 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
             return f"unknown key {key}; it belongs to [{belongs}]"
         return f"unknown key {key}; {suggest(path[-1], settings.model_fields if settings else ())}"
     if kind == "unknown_choice":
-        return f"{key}.name = {given['name']!r} is unknown; {suggest(str(given['name']), _choosable(context))}"
+        name = given["name"] if isinstance(given, Mapping) else given
+        return f"{key}.name = {name!r} is unknown; {suggest(str(name), _choosable(context))}"
     if kind == "unnamed_choice":
         return f"{key}.name is missing; valid: {', '.join(_choosable(context))}"
     if kind == "missing":

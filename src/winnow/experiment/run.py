@@ -11,17 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
-from winnow.data import Conditions, DataSet
+from winnow.data import Conditions, DataSet, OnDemand
 from winnow.experiment.build import Facts, Prepared, prepare
 from winnow.experiment.resolve import check, to_toml
 from winnow.experiment.schema import Experiment
-from winnow.report import write_report
 from winnow.runs import RunFolder, RunLabel, RunView, Summary, names, points, result_record
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.metrics import row_of
 
 CHECKPOINT_SECONDS = 2.0
 """At most this much work, or one round if that takes longer, is done again after a kill."""
+
+CHECKPOINT_SHARE = 10
+"""Checkpoints that take long (clients may keep a lot) are so much rarer than the time they take."""
 
 OnStart = Callable[[Prepared], object]
 OnEvent = Callable[[AnyEvent], object]
@@ -31,7 +33,7 @@ OnEvent = Callable[[AnyEvent], object]
 class Inputs:
     """What Python code may hand over in the place of names in a configuration."""
 
-    dataset: DataSet | None = None
+    dataset: DataSet | OnDemand | None = None
     module: nn.Module | None = None
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     data_directory: Path | None = None
@@ -62,7 +64,7 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write this run's report, one file that opens offline."""
-        return write_report(Path(path), [self.view])
+        return _write_report(Path(path), self.view)
 
     def __repr__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self._facts())
@@ -200,17 +202,16 @@ def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
 
 def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_event: OnEvent) -> Result:
     on_start(prepared)
-    saved = time.monotonic()
+    due = time.monotonic() + CHECKPOINT_SECONDS
     for event in prepared.training.run(prepared.federation):
         folder.record(event)
-        if isinstance(event, RoundFinished) and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            _save(prepared, folder)
-            saved = time.monotonic()
+        if isinstance(event, RoundFinished) and time.monotonic() > due:
+            due = _save(prepared, folder)
         on_event(event)
     _save(prepared, folder)
     view = folder.view()
     result = _result(prepared, view)
-    write_report(folder.path / names.REPORT, [view])
+    _write_report(folder.path / names.REPORT, view)
     folder.finish(
         result_record(
             result.summary,
@@ -223,9 +224,12 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
     return result
 
 
-def _save(prepared: Prepared, folder: RunFolder) -> None:
-    training = prepared.training
-    folder.checkpoint(training.snapshot(), {"best": training.best, "last": training.model})
+def _save(prepared: Prepared, folder: RunFolder) -> float:
+    """Write a checkpoint; when the next one is due: not so soon that writing them would take much of the time."""
+    begun = time.monotonic()
+    folder.checkpoint(prepared.snapshot(), {"best": prepared.training.best, "last": prepared.training.model})
+    done = time.monotonic()
+    return done + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (done - begun))
 
 
 def _result(prepared: Prepared, view: RunView) -> Result:
@@ -237,3 +241,9 @@ def _result(prepared: Prepared, view: RunView) -> Result:
         view=view,
         model=prepared.module.eval(),
     )
+
+
+def _write_report(path: Path, view: RunView) -> Path:
+    from winnow.report import write_report  # noqa: PLC0415 - Plotly is not needed before a run has ended
+
+    return write_report(path, [view])

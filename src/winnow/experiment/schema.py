@@ -1,28 +1,32 @@
 """An experiment, fully described: what a configuration file says, checked by types."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from winnow.core import ModelError, Settings
+from winnow.core import ConfigError, ModelError, Settings
 from winnow.data import DataSettings
 from winnow.fleet import FleetSettings
 from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
 from winnow.learn.aggregate import Aggregate
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Plain
+from winnow.learn.client import ClientUpdate, Plain
+from winnow.learn.collect import Collect, InTheClear
 from winnow.learn.local import LocalUpdate
 from winnow.learn.models import ModelSettings
+from winnow.learn.pace import Pace, Rounds
 from winnow.learn.select import Selector
 from winnow.learn.server import Replace, ServerStep
+from winnow.privacy import matching as _private  # noqa: F401  # makes encrypted matching known
 
 
 class EngineSettings(Settings):
-    """How the simulation computes; results do not depend on it beyond the last bits."""
+    """How the simulation computes; results do not depend on it beyond the last bits, `precision` apart."""
 
     execution: Literal["auto", "native", "stacked", "vmap", "loop"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     threads: int | None = Field(default=None, ge=1, le=1024)
     workers: Annotated[int, Field(ge=0, le=1024)] | Literal["ray"] = 0
     chunk: int | None = Field(default=None, ge=1)
@@ -64,10 +68,20 @@ class Experiment(Settings):
     select: Selector
     local: LocalUpdate
     aggregate: Aggregate
-    collect: Collect = Plain()
+    client: ClientUpdate = Plain()
+    collect: Collect = InTheClear()
     server: ServerStep = Replace()
+    pace: Pace = Rounds()
     fleet: FleetSettings = FleetSettings()
     engine: EngineSettings = EngineSettings()
+
+    @model_validator(mode="after")
+    def _parts_go_together(self) -> Self:
+        try:
+            self.composed()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def composed(self) -> Algorithm:
         """The algorithm's parts as one value."""
@@ -75,6 +89,8 @@ class Experiment(Settings):
             select=self.select,
             local=self.local,
             aggregate=self.aggregate,
+            client=self.client,
             collect=self.collect,
             server=self.server,
+            pace=self.pace,
         )

@@ -15,12 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from winnow.core import RoundFinished
 from winnow.experiment.build import Prepared
+from winnow.learn.stack import Precision, casting
 from winnow.learn.stack import train as training_step
 
 TRAINING_PASSES = 3
 """A training step costs a forward pass, and about two more for the gradients of inputs and weights."""
 
-PEAK_SIZE, PEAK_REPEAT = 1024, 8
+PEAK_SIZES, PEAK_REPEAT = {"cpu": 1024, "cuda": 8192}, 8
 OTHER = "everything else"
 
 
@@ -100,7 +101,8 @@ class Instruments:
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.examiner, "profiles", "profiling")
         self._attach(training.judge, "assess", "evaluation")
-        self._attach(training, "_gather", "aggregation")
+        self._attach(training, "gather", "aggregation")
+        self._attach(training, "apply", "aggregation")
         self._stopwatch.restart()
 
     def seen(self, event: object) -> None:
@@ -118,12 +120,12 @@ class Instruments:
         self._stopwatch.switch(None)
         self._undo.close()
         site = self._prepared.federation.site
-        flops = forward_flops(self._prepared.module, site.data.x[:1])
+        flops = forward_flops(self._prepared.module, site.data.few(1)[0])
         return Profiled(
             seconds=dict(self._stopwatch.spent),
             rounds=self._rounds,
             training_flops=TRAINING_PASSES * flops * self._samples,
-            peak_flops=peak_flops(site.data.x.device),
+            peak_flops=peak_flops(site.data.device, self._prepared.experiment.engine.precision),
         )
 
     def _replace(self, table: dict[str, Any], name: str, part: str) -> None:
@@ -144,14 +146,16 @@ def forward_flops(module: nn.Module, x: Tensor) -> float:
     return float(counter.get_total_flops())
 
 
-def peak_flops(device: torch.device) -> float:
+def peak_flops(device: torch.device, precision: Precision = "float32") -> float:
     """What the machine does at its best with all of its cores: the fastest of a few large products."""
-    left, right = torch.randn(2, PEAK_SIZE, PEAK_SIZE, device=device).unbind()
+    size = PEAK_SIZES[device.type]
+    left, right = torch.randn(2, size, size, device=device).unbind()
     threads, best = torch.get_num_threads(), float("inf")
     torch.set_num_threads(os.cpu_count() or 1)
     for _ in range(PEAK_REPEAT):
         start = time.perf_counter()
-        (left @ right).sum().item()
+        with casting(precision, device):
+            (left @ right).sum().item()
         best = min(best, time.perf_counter() - start)
     torch.set_num_threads(threads)
-    return 2 * PEAK_SIZE**3 / best
+    return 2 * size**3 / best

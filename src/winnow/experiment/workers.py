@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeAlias
 
-from winnow.core import AnyEvent, RoundFinished, WinnowError
+from winnow.core import AnyEvent, ConfigError, ModelError, RoundFinished, WinnowError
 from winnow.experiment.folders import run_in
 from winnow.experiment.run import Inputs
 from winnow.experiment.schema import Experiment
@@ -50,9 +50,10 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A run was given up."""
+    """A run was given up; `refused` where it never began because settings, data and model do not go together."""
 
     reason: str
+    refused: bool = False
 
 
 Message: TypeAlias = Advanced | Finished | Failed
@@ -150,7 +151,7 @@ def _attempt(job: Job, pipe: Connection) -> Message:
             on_event=_reporter(pipe),
         )
     except WinnowError as error:
-        return Failed(reason=str(error))
+        return Failed(reason=str(error), refused=isinstance(error, ConfigError | ModelError))
     except Exception as error:  # a bug: its traceback is for the developers, and the other runs go on
         traceback.print_exc()
         return Failed(reason=f"{type(error).__name__}: {error}".splitlines()[0])

@@ -47,7 +47,7 @@ def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
     for target in targets - {None}:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
     figure.update_layout(xaxis_title=axis, yaxis_title=escape(metric), hovermode="closest")
-    return _finish(figure, height=380)
+    return finish(figure, height=380)
 
 
 def _curve(run: Trace, data: str, cost: Callable[[Point], float]) -> NDArray[np.float64]:
@@ -92,7 +92,7 @@ def participation(run: Participation) -> go.Figure:
     figure.update_xaxes(showgrid=False, title="Clients" if by_client else None)
     figure.update_yaxes(title="Invitations" if by_client else "Invitations a client")
     figure.update_layout(bargap=0.15, barmode="overlay")
-    return _finish(figure, height=340)
+    return finish(figure, height=340)
 
 
 def _groups(run: Participation, groups: NDArray[np.int64]) -> tuple[list[float], list[str]]:
@@ -123,7 +123,7 @@ def score_map(scores: Scores, run: Participation) -> go.Figure:
         tickvals=middles, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False, automargin=True
     )
     figure.update_xaxes(title="Round", showgrid=False)
-    return _finish(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
+    return finish(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
 
 
 def _heat(rows: NDArray[np.float64], rounds: NDArray[np.int64], names: Sequence[str]) -> go.Heatmap:
@@ -147,7 +147,8 @@ def _hover(rows: NDArray[np.float64]) -> NDArray[np.str_]:
     return np.array([[f"{value:.3g}" for value in row] for row in rows])
 
 
-def _finish(figure: go.Figure, *, height: int) -> go.Figure:
+def finish(figure: go.Figure, *, height: int) -> go.Figure:
+    """The look that all figures share."""
     transparent = "rgba(0,0,0,0)"
     return figure.update_layout(
         template="none",

@@ -1,0 +1,151 @@
+"""winnow reproduce"""
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from winnow.cli.interrupts import as_argument, interruptible
+from winnow.cli.jobs import cores, make_runs
+from winnow.cli.options import DataFolder, Quiet, Sets
+
+if TYPE_CHECKING:
+    from winnow.reproduce import Paper, Plan, Wanted
+    from winnow.reproduce.lines import Line
+
+RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "reproduce.json"
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which paper: fedprof.", show_default=False)],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHAT…",
+            help="Tables and figures such as table1 or fig5; else all that can run here.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="How many seeds.", min=1)] = 5,
+    rounds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Rounds and epochs, in the place of the paper's.", min=1, show_default=False),
+    ] = None,
+    sets: Sets = None,
+    data: DataFolder = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Runs, results and page; else runs/PAPER.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            "--jobs",
+            metavar="N",
+            help="How many runs at a time; else one a core.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    imported: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Results computed elsewhere; may be repeated.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Compute what is missing, or show what there is.")] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce a paper: its tables and figures on one page, ours beside the paper's.
+
+    The same command goes on where it was stopped: finished results in the folder are kept.
+    """
+    from winnow.experiment.folders import RUNS
+    from winnow.reproduce import Wanted
+    from winnow.reproduce.lines import keyed, read_lines, write_lines
+    from winnow.reproduce.page import write_page, write_text_page
+
+    chosen = _paper(paper)
+    chosen.named(what or ())
+    wanted = Wanted(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
+    folder = _folder(out or RUNS / chosen.name, wanted)
+    earlier = [folder / RESULTS] if (folder / RESULTS).exists() else []
+    lines = keyed(line for path in (*earlier, *(imported or ())) for line in read_lines(path))
+    write_lines(folder / RESULTS, lines)
+    failed = 0
+    with interruptible(lambda: f"winnow: stopped; continue with the same command and --out {as_argument(folder)}"):
+        if run:
+            work = _plan(chosen, tuple(what or ()), wanted, lines)
+            made, failed = _runs(work, folder, wanted, workers or cores(), quiet=quiet)
+            for new in chain([made], _measurements(work, wanted, quiet=quiet)):
+                lines |= keyed(new)
+                write_lines(folder / RESULTS, lines)
+    write_text_page(folder / TEXT, chosen, lines)
+    page = write_page(folder / PAGE, chosen, lines)
+    typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _paper(name: str) -> "Paper":
+    from winnow.core import ConfigError, suggest
+    from winnow.reproduce import PAPERS
+
+    if name not in PAPERS:
+        raise ConfigError(f"no paper {name!r}; {suggest(name, PAPERS)}")
+    return PAPERS[name]
+
+
+def _folder(folder: Path, wanted: "Wanted") -> Path:
+    """The folder, if it is new or holds results that were computed with the same options."""
+    from winnow.core import RunError
+    from winnow.runs.files import one_line_errors, write_text_atomically
+
+    text = json.dumps({"rounds": wanted.rounds, "set": wanted.sets}) + "\n"
+    with one_line_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / OPTIONS).exists() and (folder / OPTIONS).read_text("utf-8") != text:
+            raise RunError(f"{folder} holds results with another --rounds or --set; use the same, or another --out")
+        write_text_atomically(folder / OPTIONS, text)
+    return folder
+
+
+def _plan(paper: "Paper", what: tuple[str, ...], wanted: "Wanted", lines: "dict[tuple[str, ...], Line]") -> "Plan":
+    from winnow.cli.console import say
+    from winnow.reproduce import plan
+
+    work = plan(paper, what, wanted, lines)
+    for line in work.left_out:
+        say(f"winnow: {line}")
+    return work
+
+
+def _runs(work: "Plan", folder: Path, wanted: "Wanted", workers: int, *, quiet: bool) -> tuple["list[Line]", int]:
+    """The lines of the federated runs, and how many runs failed."""
+    from winnow.experiment.workers import Job
+
+    jobs = [
+        Job(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
+        for run in work.runs
+    ]
+    failed = make_runs(jobs, workers, quiet=quiet, tolerant=True) if jobs else {}
+    finished = [run for index, run in enumerate(work.runs) if index not in failed]
+    return [run.line(folder, wanted) for run in finished], sum(not how.refused for how in failed.values())
+
+
+def _measurements(work: "Plan", wanted: "Wanted", *, quiet: bool) -> "Iterator[list[Line]]":
+    """The lines of each measurement, as soon as it is made."""
+    from winnow.cli.console import say
+
+    for piece in work.measurements:
+        if not quiet:
+            say(f"{piece.name}: measuring")
+        yield list(piece.measure(wanted))
