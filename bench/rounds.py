@@ -13,7 +13,7 @@ import torch
 
 from bench.table import Row
 from winnow.core import Population, Reply, Task
-from winnow.fleet import Fleet, FleetSettings
+from winnow.fleet import Devices
 from winnow.learn.aggregate import Partial
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.judge import Judge, Verdict
@@ -42,7 +42,7 @@ def federation() -> InProcess[None]:
         site=None,
         handlers={"train": answer},
         population=Population(sizes=np.full(CLIENTS, 100)),
-        fleet=Fleet.draw(FleetSettings(), CLIENTS, 0),
+        fleet=Devices().draw(CLIENTS, 0),
     )
 
 

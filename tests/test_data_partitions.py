@@ -137,6 +137,13 @@ def test_classes_gives_each_client_exactly_so_many(per_client, clients):
     assert all(len(np.unique(held.client(k).y)) == per_client for k in range(clients))
 
 
+def test_classes_can_be_limited_to_so_many_rows_a_client():
+    held = spread(Classes(per_client=3, rows=31), 12).clients
+    for k in range(12):
+        _, counts = np.unique(held.client(k).y, return_counts=True)
+        assert counts.tolist() == [10, 10, 10]
+
+
 def test_normal_sizes_follow_the_distribution():
     sizes = spread(NormalSizes(mean=514, sd=101), 400, rows=300_000).clients.sizes
     assert abs(sizes.mean() - 514) < 4 * 101 / 20
@@ -198,6 +205,7 @@ def test_a_hundred_thousand_clients_are_spread_without_an_object_each():
         (Iid(), None, "cannot be spread over 5000 clients"),
         (Dirichlet(), None, "cannot be spread over 5000 clients"),
         (Classes(per_client=11), None, "only 10 classes"),
+        (Classes(per_client=3, rows=2), None, "too few for 3 classes"),
         (Classes(per_client=2), None, "share a class of"),
         (Natural(), None, "the data name no owners"),
         (Natural(), np.full(ROWS, -1), "none of the clients' rows has an owner"),

@@ -190,6 +190,10 @@ def family(choice: type[Choice], path: str) -> Iterator[tuple[Key, FieldInfo | N
             if name != "name" and (name not in common or field.default != common[name].default)
         }
         yield from (((path, member, name), field) for name, field in own.items())
+        for name, field in own.items():
+            nested = nested_settings(field.annotation)
+            if nested is not None and not issubclass(nested, Choice):
+                yield from walk(nested, f"{path}.{name}")
         if not own:
             yield (path, member, "–"), None
 

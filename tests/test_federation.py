@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.core import Failure, Outcome, Population, Reply, SiteError, Task, Until, VirtualClock, Work
-from winnow.fleet import Fleet, FleetSettings
+from winnow.fleet import DeviceFleet, Devices
 from winnow.simulate import InProcess
 
 SIZES = np.array([40, 10, 30, 20, 50])
@@ -43,7 +43,7 @@ def in_process(site: Diary, filters: Sequence[Callable[..., Sequence[Outcome]]] 
         site=site,
         handlers=HANDLERS,
         population=Population(sizes=SIZES),
-        fleet=Fleet(settings=FleetSettings(), speed_ghz=np.ones(5), bandwidth_mhz=np.ones(5)),
+        fleet=DeviceFleet(settings=Devices(), speed_ghz=np.ones(5), bandwidth_mhz=np.ones(5)),
         clock=VirtualClock(100.0),
         filters=filters,
     )

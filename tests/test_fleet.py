@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from winnow.core import Cost, Work, stream
-from winnow.fleet import Fleet, FleetSettings, Normal
+from winnow.fleet import DeviceFleet, Devices, Normal
 
-GAS_TURBINE = FleetSettings(
+GAS_TURBINE = Devices(
     speed_ghz=Normal(mean=0.5, sd=0.1),
     bandwidth_mhz=Normal(mean=0.7, sd=0.1),
     snr_db=7.0,
@@ -17,7 +17,7 @@ GAS_TURBINE = FleetSettings(
     cycles_per_bit=300,
     message_mb=2.0,
 )
-CIFAR10 = FleetSettings(
+CIFAR10 = Devices(
     speed_ghz=Normal(mean=3.0, sd=0.4),
     bandwidth_mhz=Normal(mean=2.0, sd=0.2),
     snr_db=10.0,
@@ -26,13 +26,13 @@ CIFAR10 = FleetSettings(
 )
 
 
-def fleet_of(settings: FleetSettings, *, speed_ghz: list[float], bandwidth_mhz: list[float]) -> Fleet:
-    return Fleet(settings=settings, speed_ghz=np.array(speed_ghz), bandwidth_mhz=np.array(bandwidth_mhz))
+def fleet_of(settings: Devices, *, speed_ghz: list[float], bandwidth_mhz: list[float]) -> DeviceFleet:
+    return DeviceFleet(settings=settings, speed_ghz=np.array(speed_ghz), bandwidth_mhz=np.array(bandwidth_mhz))
 
 
 def test_costs_equal_a_hand_calculation() -> None:
     """Three devices behind a link of 0 dB, where log2(1 + 1) = 1 makes a hertz a bit per second."""
-    settings = FleetSettings(
+    settings = Devices(
         snr_db=0.0, bits_per_sample=1000, cycles_per_bit=500, transmit_watts=0.75, compute_watts=0.7
     )
     fleet = fleet_of(settings, speed_ghz=[9.0, 0.5, 2.0], bandwidth_mhz=[9.0, 0.8, 1.6])
@@ -85,7 +85,7 @@ def test_fedavg_on_gas_turbine_costs_what_the_paper_reports() -> None:
     rounds, cohort = 500, 10
     energy, time = [], []
     for seed in range(20):
-        fleet = Fleet.draw(GAS_TURBINE, 50, seed)
+        fleet = GAS_TURBINE.draw(50, seed)
         work = Work(training_passes=2, download_bytes=2_000_000, upload_bytes=2_000_000)
         costs = fleet.costs(np.arange(50), np.full(50, 514), work)
         invited = stream(seed, "test", "invited").permuted(np.tile(np.arange(50), (rounds, 1)), axis=1)[:, :cohort]
@@ -96,13 +96,13 @@ def test_fedavg_on_gas_turbine_costs_what_the_paper_reports() -> None:
 
 
 def test_no_profile_no_profiling_cost() -> None:
-    costs = Fleet.draw(GAS_TURBINE, 5, 1).costs(np.arange(5), np.full(5, 100), Work(training_passes=1))
+    costs = GAS_TURBINE.draw(5, 1).costs(np.arange(5), np.full(5, 100), Work(training_passes=1))
     assert not costs.profiling_seconds.any()
     assert not costs.profiling_joules.any()
 
 
 def test_a_draw_repeats_under_its_seed_and_varies_with_it() -> None:
-    first, again, other = (Fleet.draw(GAS_TURBINE, 100, seed) for seed in (3, 3, 4))
+    first, again, other = (GAS_TURBINE.draw(100, seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.speed_ghz, again.speed_ghz)
     np.testing.assert_array_equal(first.bandwidth_mhz, again.bandwidth_mhz)
     assert (first.speed_ghz != other.speed_ghz).all()
@@ -111,12 +111,12 @@ def test_a_draw_repeats_under_its_seed_and_varies_with_it() -> None:
 def test_changing_the_speeds_leaves_the_links_alone() -> None:
     faster = GAS_TURBINE.model_copy(update={"speed_ghz": Normal(mean=5.0, sd=1.0)})
     np.testing.assert_array_equal(
-        Fleet.draw(GAS_TURBINE, 100, 7).bandwidth_mhz, Fleet.draw(faster, 100, 7).bandwidth_mhz
+        GAS_TURBINE.draw(100, 7).bandwidth_mhz, faster.draw(100, 7).bandwidth_mhz
     )
 
 
 def test_a_million_devices() -> None:
-    fleet = Fleet.draw(FleetSettings(), 1_000_000, 1)
+    fleet = Devices().draw(1_000_000, 1)
     costs = fleet.costs(np.arange(len(fleet)), np.full(len(fleet), 50), Work(training_passes=1, upload_bytes=1000))
     assert fleet.speed_ghz.mean() == pytest.approx(1.0, abs=1e-3)
     assert fleet.speed_ghz.std() == pytest.approx(0.2, abs=1e-3)
@@ -144,4 +144,4 @@ def test_no_device_is_slower_than_a_tenth_of_the_mean(mean: float, spread: float
 )
 def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        FleetSettings.model_validate(wrong)
+        Devices.model_validate(wrong)

@@ -9,7 +9,7 @@ import winnow
 
 ROOT = Path(winnow.__file__).parent
 LAYERS = [
-    *("core", "fleet", "data", "learn", "privacy", "simulate"),
+    *("core", "fleet", "data", "learn", "personal", "privacy", "simulate"),
     *("runs", "report", "experiment", "reproduce", "api", "cli"),
 ]
 FORBIDDEN = {
@@ -17,6 +17,7 @@ FORBIDDEN = {
     "fleet": {"torch", "time", "socket"},
     "data": {"torch", "time"},
     "learn": {"time", "socket"},
+    "personal": {"torch", "time", "socket"},
     "privacy": {"time", "socket"},
     "simulate": {"time", "socket"},
 }

@@ -386,6 +386,10 @@ def _spoil(folder: Path, name: str, **arrays: Any) -> None:
         (lambda f: _spoil(f, "1.npz", x=X, y=Y + 9), "client 1: with classes = 3, y must hold whole numbers .*"),
         (lambda f: (f / "reference.npz").unlink(), "clinics: there is no reference set; give one, or name .*"),
         (lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[1, 2]), "{}/index.npz: files must be a list of .*"),
+        (
+            lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[1], classes=[3, 4]),
+            "{}/index.npz: classes must be one whole number.*",
+        ),
         (lambda f: _spoil(f, "index.npz", files=["a.npz"], sizes=[1]), "client 0: {}/a.npz is not a readable .*"),
     ],
 )

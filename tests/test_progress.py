@@ -12,7 +12,8 @@ from winnow.experiment import progress as module
 from winnow.experiment.progress import Course, Headline, Progress, duration
 
 HEADLINE = Headline(title="demo", metric="accuracy", rounds=10)
-EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10)
+JUDGE = SimpleNamespace(by="reference")
+EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE)
 PREPARED = SimpleNamespace(facts=SimpleNamespace(metric="accuracy", notice=""))
 
 

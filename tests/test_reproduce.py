@@ -14,7 +14,6 @@ from winnow.core import ConfigError, Invited, ModelError, RunError
 from winnow.data import federate, load
 from winnow.experiment.resolve import resolve
 from winnow.experiment.run import execute
-from winnow.fleet import Fleet
 from winnow.learn.algorithm import Recipe
 from winnow.reproduce import PAPERS, RunLine, Wanted, plan, read_lines, write_page
 from winnow.reproduce.fedprof import TABLE2, TABLE3
@@ -228,7 +227,7 @@ def test_the_energy_of_those_who_trained_in_vain(tmp_path):
     assert reached is not None
     assert reached > 0
 
-    devices = Fleet.draw(experiment.fleet, 10, experiment.seed)
+    devices = experiment.fleet.draw(10, experiment.seed)
     samples = federate(load(experiment.data), experiment.data, experiment.seed).clients.sizes
     downlink = devices.bandwidth_mhz * 1e6 * np.log2(1 + 10)
     transfer = 0.75 * 3 * 8e6 / downlink  # up takes twice as long as down

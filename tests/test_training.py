@@ -2,18 +2,20 @@
 
 import gc
 from collections.abc import Sequence
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from textbook import State, samples
 from winnow.core import Invited, Outcome, Refused, Reply, RoundFinished, Scored, Task, stream
 from winnow.data import Conditions
 from winnow.experiment.build import Prepared, prepare
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import HANDLERS
-from winnow.learn.profile import divergence
+from winnow.learn.profile import Profile, divergence
 from winnow.simulate import InProcess
 from world import blobs, experiment, prepared
 
@@ -84,16 +86,20 @@ def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
             break
     reference = judge._reference
     clients = range(len(ready.federation.population))
-    first = with_model(site, start, clients)
+    first = [profile_by_hand(ready, start, client) for client in clients]
     seen = site.examiner.examine(start, reference._x, reference._y, reference._score)
     expected = np.exp(-5 * divergence(first, seen.profile))
     np.testing.assert_allclose(scored[0], expected / expected.sum(), rtol=1e-5)
 
 
-def with_model(site, state, clients):
-    from winnow.learn.handlers import _profiles
-
-    return _profiles(site, state, np.array(list(clients)))
+def profile_by_hand(ready: Prepared, state: State, client: int) -> Profile:
+    """The mean and variance of what the profiled layer gives for a client's samples."""
+    module, (x, _), seen = deepcopy(ready.module), samples(ready, client), []
+    module.load_state_dict(state)
+    module.get_submodule(ready.facts.layer).register_forward_hook(lambda layer, given, out: seen.append(out))
+    module.eval()(x)
+    outputs = seen[0].detach().double().numpy()
+    return Profile(mean=outputs.mean(0).astype(np.float32), variance=outputs.var(0).astype(np.float32))
 
 
 def test_first_profiles_need_no_model_and_only_the_invited_refresh_theirs() -> None:

@@ -28,7 +28,9 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Until:
-    """When an exchange has enough: after so many replies, after so many seconds, or when all have answered."""
+    """When an exchange has enough: after so many replies (failures are none), after so many seconds, or when nobody is
+    left who could answer.
+    """
 
     replies: int | None = None
     seconds: float | None = None

@@ -40,6 +40,8 @@ class Choice(Settings):
     """A family of alternatives. The direct child of `Choice` is the family, its descendants are the members."""
 
     members: ClassVar[dict[str, type["Choice"]]]
+    unnamed: ClassVar[str | None] = None
+    """The member that a table without a name means, if any."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,6 +66,8 @@ class Choice(Settings):
             return value
         if isinstance(value, str):
             value = {"name": value}
+        if isinstance(value, Mapping) and cls.unnamed is not None:
+            value = {"name": cls.unnamed, **value}
         if not isinstance(value, Mapping) or "name" not in value:
             raise PydanticCustomError("unnamed_choice", "no name", {"valid": list(cls.members)})
         if not isinstance(value["name"], str) or value["name"] not in cls.members:

@@ -23,6 +23,8 @@ CLEAN = "clean"
 AS_GIVEN = "as given"
 """Where nothing was spoiled on purpose, nobody knows whether data are clean."""
 IMAGE_NDIM = 4
+TRAIT_BYTES = 1 << 24
+"""About so much of the features is looked at to tell one data set from another: a start need not wait for more."""
 LOOKED_AT = 4
 """So many clients are loaded to tell one population from another."""
 
@@ -106,8 +108,8 @@ class ClientData:
         return Examples(x=self.x[rows], y=self.y[rows])
 
     def traits(self) -> tuple[NDArray[Any], ...]:
-        """Arrays that tell these clients from others."""
-        return self.x, self.y, self.rows, self.offsets
+        """Arrays that tell these clients from others: everything but the features, of which every few rows must do."""
+        return self.x[:: 1 + self.x.nbytes // TRAIT_BYTES], self.y, self.rows, self.offsets
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,10 +146,16 @@ class ClientsOnDemand:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditions:
-    """What was done to whose data. For reports alone: no algorithm is ever handed this."""
+    """What was done to whose data. For reports and the simulated world: no algorithm is ever handed this."""
 
     labels: tuple[str, ...]
+    """The first is that of clients whose data were left alone."""
     of_client: Indices
+
+    @property
+    def corrupted(self) -> NDArray[np.bool_]:
+        """Whose data were spoiled."""
+        return self.of_client > 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

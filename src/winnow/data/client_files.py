@@ -73,6 +73,9 @@ def read_index(folder: Path) -> dict[str, NDArray[Any]]:
     files, sizes = index["files"], index["sizes"]
     if files.dtype.kind != "U" or files.ndim != 1 or files.shape != sizes.shape or not len(files):
         raise DataError(f"{path}: files must be a list of names and sizes a list of numbers, with an entry a client")
+    classes = index.get("classes", np.array(2))
+    if classes.ndim or classes.dtype.kind not in "iu" or classes < 2:
+        raise DataError(f"{path}: classes must be one whole number, from 2 on; leave it out for a regression")
     return index
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from winnow.core import DataError, stream
 from winnow.data.arrays import AS_GIVEN, CLEAN, ClientData, Conditions, DataSet, Examples, Federated, Indices
 from winnow.data.corruptions import Corruption, Ranges
+from winnow.data.official import deal_official
 from winnow.data.on_demand import OnDemand
 from winnow.data.partitions import Pool
 from winnow.data.settings import Amount, DataSettings
@@ -29,10 +30,12 @@ def federate(dataset: DataSet | OnDemand, settings: DataSettings, seed: int, *, 
         return dataset.divided(reference_at_clients=settings.reference == 0)
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
-    clients = _spread(dataset, pool, settings, seed, in_place=in_place)
+    clients, dealt = _spread(dataset, pool, settings, seed, spare=_spare(dataset, reference, test), in_place=in_place)
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
     _spoil(clients, corruption_of, settings.corruptions, Ranges.of(dataset), seed)
-    training, own_test = _keep_back(clients, settings.own_test, seed) if settings.own_test else (clients, None)
+    training, own_test = clients, dealt
+    if isinstance(settings.own_test, float) and settings.own_test:
+        training, own_test = _keep_back(clients, settings.own_test, seed)
     return Federated(
         clients=training,
         reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
@@ -76,23 +79,36 @@ def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
 
 
-def _spread(dataset: DataSet, pool: Indices, settings: DataSettings, seed: int, *, in_place: bool) -> ClientData:
-    """The clients' rows: where they are, or as a copy of their own, client after client, without held-out rows."""
+def _spare(dataset: DataSet, reference: Indices, test: Indices) -> Indices:
+    """The rows of the official test split that the server does not hold."""
+    official = dataset.test_rows if dataset.test_rows is not None else np.empty(0, np.int64)
+    return np.setdiff1d(official, np.concatenate([reference, test]))
+
+
+def _spread(
+    dataset: DataSet, pool: Indices, settings: DataSettings, seed: int, *, spare: Indices, in_place: bool
+) -> tuple[ClientData, ClientData | None]:
+    """The clients' rows: where they are, or as a copy of their own, client after client, without held-out rows.
+
+    Where clients test their models on official rows, these are dealt out of the spare ones; both parts share arrays.
+    """
     labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None else None
     owners = dataset.owners[pool] if dataset.owners is not None else None
     assignment = settings.partition.assign(
         Pool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
     )
-    rows = pool[assignment.rows]
+    rows, own = pool[assignment.rows], None
+    if settings.own_test == "official":
+        own = deal_official(dataset, rows, assignment.offsets, spare, stream(seed, "data", "own test"))
     if in_place and dataset.x.flags.writeable and dataset.y.flags.writeable:
-        return ClientData(x=dataset.x, y=dataset.y, rows=rows, offsets=assignment.offsets, classes=dataset.classes)
-    return ClientData(
-        x=dataset.x[rows],
-        y=dataset.y[rows],
-        rows=np.arange(len(rows)),
-        offsets=assignment.offsets,
-        classes=dataset.classes,
-    )
+        x, y = dataset.x, dataset.y
+    else:
+        copied = rows if own is None else np.concatenate([rows, own.rows])
+        x, y = dataset.x[copied], dataset.y[copied]
+        own = None if own is None else replace(own, rows=np.arange(len(rows), len(copied)))
+        rows = np.arange(len(rows))
+    training = ClientData(x=x, y=y, rows=rows, offsets=assignment.offsets, classes=dataset.classes)
+    return training, None if own is None else replace(training, rows=own.rows, offsets=own.offsets)
 
 
 def _keep_back(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:

@@ -85,10 +85,14 @@ class Dirichlet(Partition):
 
 
 class Classes(Partition):
-    """Every client holds rows of a fixed number of classes; a class is split evenly among the clients that hold it."""
+    """Every client holds rows of a fixed number of classes; a class is split evenly among the clients that hold it.
+
+    With `rows` a client gets at most so many, as many of each of its classes.
+    """
 
     name: Literal["classes"] = "classes"
     per_client: int = Field(default=2, ge=1)
+    rows: int | None = Field(default=None, ge=1)
 
     def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
         labels = class_labels(pool, self.name)
@@ -98,6 +102,8 @@ class Classes(Partition):
                 f"partition classes: per_client = {self.per_client} but there are only {len(present)} classes;"
                 " lower per_client"
             )
+        if self.rows is not None and self.rows < self.per_client:
+            raise DataError(f"partition classes: rows = {self.rows} is too few for {self.per_client} classes a client")
         held = self._draw_classes(len(present), clients, rng)
         client_of = np.full(pool.size, -1, dtype=np.int64)
         for index, label in enumerate(present):
@@ -108,6 +114,8 @@ class Classes(Partition):
                     f"partition classes: {len(holders)} clients share a class of {len(rows)} rows;"
                     " use fewer clients or a smaller per_client"
                 )
+            if self.rows is not None:
+                rows = rows[: len(holders) * (self.rows // self.per_client)]
             if len(holders):
                 client_of[rows] = np.repeat(holders, _even_sizes(len(rows), len(holders)))
         return _grouped(client_of, clients, rng)

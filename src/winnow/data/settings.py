@@ -24,6 +24,16 @@ def _rows_or_share(amount: Any) -> Any:
 Amount: TypeAlias = Annotated[int | float, BeforeValidator(_rows_or_share)]
 """So many rows (an integer), or a share of all rows (a fraction below one)."""
 
+
+def _share_or_official(amount: Any) -> Any:
+    if amount == "official" or (isinstance(amount, int | float) and 0 <= amount < 1):
+        return amount
+    raise ValueError(f"{amount!r} is neither a share of each client's rows such as 0.2 (0: none) nor 'official'")
+
+
+OwnTest: TypeAlias = Annotated[float | Literal["official"], BeforeValidator(_share_or_official)]
+"""What clients test their own models on: a share of their own rows, or their part of the official test split."""
+
 Scale: TypeAlias = Literal["default", "standard", "minmax", "none"]
 Kind: TypeAlias = Literal["auto", "classification", "regression"]
 
@@ -51,7 +61,7 @@ class DataSettings(Settings):
     partition: Partition = Iid()
     reference: Amount = 0.1
     test: Amount = 0.1
-    own_test: float = Field(default=0.0, ge=0, lt=1)
+    own_test: OwnTest = 0.0
     corruptions: tuple[Corruption, ...] = ()
 
     @model_validator(mode="before")

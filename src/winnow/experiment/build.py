@@ -1,14 +1,13 @@
 """From an experiment's settings to the objects that run it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,20 +17,24 @@ from winnow.data import (
     Conditions,
     DataSet,
     DataSettings,
-    Examples,
     Federated,
     OnDemand,
     federate,
     load,
 )
 from winnow.experiment.answering import handlers_here, open_pool
-from winnow.experiment.checks import check_batches, check_cohort, check_outputs, check_profiled, fingerprint
+from winnow.experiment.checks import (
+    check_batches,
+    check_cohort,
+    check_outputs,
+    check_profiled,
+    fingerprint,
+    unjudged,
+)
+from winnow.experiment.judging import judge_of
 from winnow.experiment.schema import EngineSettings, Experiment
-from winnow.fleet import Fleet
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import LearningSite
-from winnow.learn.judge import AtClients, AtServer, ByEachClient, Judge, Reference
-from winnow.learn.matching import Matching
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
 from winnow.learn.profile import ELEMENT_BYTES
@@ -44,12 +47,12 @@ from winnow.learn.stack import (
     TensorData,
     allow_tf32,
     as_loss,
-    as_tensor,
     choose_execution,
     clients_that_fit,
     free_bytes,
     model_state,
 )
+from winnow.learn.store import ClientStore
 from winnow.learn.training import Plan, Training
 from winnow.simulate import InProcess, WorkerPool
 
@@ -71,6 +74,8 @@ class Facts:
     execution: str
     notice: str
     layer: str | None
+    private: tuple[str, ...]
+    """The entries of the model's state that stay with each client."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +180,8 @@ class _World:
 def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
     experiment, population = world.experiment, world.population
     site, facts = _site_and_facts(world)
-    training = _training(world, site.examiner, facts)
+    store = ClientStore(len(population))
+    training = _training(world, site.examiner, facts, store)
     if snapshot is not None:
         training.restore(_on(world.device, snapshot))
     chosen = {"execution": facts.execution, "device": world.device.type, "chunk": _chunk(world, site)}
@@ -190,8 +196,11 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
         handlers={**handlers, **besides.handlers},
         filters=besides.filters,
         population=population,
-        fleet=Fleet.draw(experiment.fleet, len(population), experiment.seed, sample_bits=bits),
+        fleet=experiment.fleet.draw(
+            len(population), experiment.seed, sample_bits=bits, corrupted=world.spread.conditions.corrupted
+        ),
         clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
+        store=store,
     )
     if snapshot is not None:
         kept = _on(world.device, snapshot).arrays
@@ -226,13 +235,14 @@ def _site_and_facts(world: _World) -> tuple[LearningSite, Facts]:
     profile_bytes = examiner.profile_bytes(some_x[:1]) if layer is not None else 0
     select.matched.check(experiment.reference_clients, elements=profile_bytes // ELEMENT_BYTES)
     facts = Facts(
-        metric=metric_name(experiment.metric, classes, pooled=bool(experiment.reference_clients)),
+        metric=metric_name(experiment.metric, classes, pooled=_judged_by_clients(experiment)),
         parameters=sum(p.numel() for p in module.parameters()),
         message_bytes=experiment.fleet.message_bytes(sum(t.nbytes for n, t in initial.items() if n not in private)),
         profile_bytes=select.matched.profile_bytes(profile_bytes),
         execution=execution.name,
-        notice="; ".join(filter(None, (execution.notice, untrainable))),
+        notice="; ".join(filter(None, (execution.notice, untrainable, unjudged(experiment.judge.by, private)))),
         layer=layer,
+        private=tuple(name for name in initial if name in private),
     )
     site = LearningSite(
         data=world.data, execution=execution, examiner=examiner, initial=initial, own_test=world.own_test
@@ -247,12 +257,14 @@ def _chunk(world: _World, site: LearningSite) -> int | None:
         return experiment.engine.chunk
     x, y = world.data.few(SAMPLE)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
-    return fit if fit < experiment.select.invited(len(world.population)) else None
+    clients = len(world.population)
+    together = clients if experiment.judge.tune_epochs else experiment.select.invited(clients)
+    return fit if fit < together else None
 
 
-def _training(world: _World, examiner: Examiner, facts: Facts) -> Training:
+def _training(world: _World, examiner: Examiner, facts: Facts, store: ClientStore) -> Training:
     """The workflow, and who judges its models."""
-    experiment, spread = world.experiment, world.spread
+    experiment = world.experiment
     plan = Plan(
         algorithm=experiment.composed(),
         rounds=experiment.rounds,
@@ -261,20 +273,11 @@ def _training(world: _World, examiner: Examiner, facts: Facts) -> Training:
         message_bytes=facts.message_bytes,
         profile_bytes=facts.profile_bytes,
         layout=Layout.of(world.module),
-        private=experiment.client.private_names(world.module),
+        private=frozenset(facts.private),
+        judged_by=experiment.judge.by,
     )
-    reference: Reference = (
-        _at_clients(experiment.reference_clients, world.population, plan, experiment.select.matched)
-        if experiment.reference_clients
-        else AtServer("reference", examiner, _tensors(spread.reference, world.device), facts.metric)
-    )
-    beside: list[Reference] = []
-    if len(spread.test):
-        beside.append(AtServer("test", examiner, _tensors(spread.test, world.device), facts.metric))
-    if spread.own_test is not None:
-        judging = np.flatnonzero(spread.own_test.sizes).tolist()
-        beside.append(ByEachClient(judging, experiment.client, facts.metric))
-    return Training(plan, model_state(world.module), Judge(reference, *beside))
+    judge = judge_of(experiment, world.spread, plan, examiner, world.device, store)
+    return Training(plan, model_state(world.module), judge)
 
 
 def _remade_site(
@@ -290,6 +293,10 @@ def _remade_site(
     examiner = Examiner(module, loss, layer, chosen)
     initial = model_state(module)
     return LearningSite(data=data, execution=chosen, examiner=examiner, initial=initial, own_test=own_test)
+
+
+def _judged_by_clients(experiment: Experiment) -> bool:
+    return bool(experiment.reference_clients) or experiment.judge.by != "reference"
 
 
 def _held_out(experiment: Experiment) -> DataSettings:
@@ -313,26 +320,10 @@ def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, 
     return as_loss(experiment.loss or default)
 
 
-def _at_clients(holders: Sequence[int], population: Population, plan: Plan, matching: Matching) -> AtClients:
-    if max(holders) >= len(population):
-        raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
-    return AtClients(
-        {k: int(population.sizes[k]) for k in holders},
-        matching.start(holders, len(population)),
-        metric=plan.metric,
-        message_bytes=plan.message_bytes,
-        profile_bytes=plan.profile_bytes,
-    )
-
-
 def _on(device: torch.device, snapshot: Snapshot) -> Snapshot:
     """The snapshot with its tensors where the run computes."""
     arrays = {name: a.to(device) if isinstance(a, Tensor) else a for name, a in snapshot.arrays.items()}
     return Snapshot(arrays=arrays, values=snapshot.values)
-
-
-def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
-    return as_tensor(examples.x, device), as_tensor(examples.y, device)
 
 
 def _device(asked: str) -> torch.device:

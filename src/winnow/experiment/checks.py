@@ -56,12 +56,26 @@ def check_batches(module: nn.Module, local: LocalUpdate, sizes: "np.ndarray[tupl
     return f"{single} clients with a single sample cannot train: the model normalises batches" if single else ""
 
 
+def unjudged(judged_by: str, private: frozenset[str]) -> str:
+    """The reference set cannot tell what models with private parts are worth; it is a notice, since they do train."""
+    if not private or judged_by != "reference":
+        return ""
+    return (
+        "the reference set judges the common model, whose private part nobody trains: "
+        "set data.own_test and judge.by = 'clients' to judge each client's own"
+    )
+
+
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
     """An aggregation that compares updates needs enough of them."""
-    invited, rule = algorithm.select.invited(clients), algorithm.aggregate
-    if invited < rule.fewest:
-        needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.fewest} updates a round"
+    select, rule = algorithm.select, algorithm.aggregate
+    needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.fewest} updates a round"
+    if select.invited(clients) < rule.fewest:
+        invited = select.invited(clients)
         raise ConfigError(f"{needs}; select invites {invited}: raise select.count, or ask less of the rule")
+    if select.awaited_at_first(clients) < rule.fewest:
+        awaited = select.awaited_at_first(clients)
+        raise ConfigError(f"{needs}; at first select waits for {awaited}: raise select.first, or ask less of the rule")
 
 
 def fingerprint(spread: Federated, initial: ModelState, loss: Loss) -> str:

@@ -81,7 +81,7 @@ def _walk(
 def _chosen(settings: type[Settings] | None, table: Any) -> type[Settings] | None:
     """The member that a table names, where the settings are a family."""
     if settings is not None and issubclass(settings, Choice) and "members" in vars(settings):
-        return settings.members.get(str(table.get("name"))) if isinstance(table, Mapping) else None
+        return settings.members.get(str(table.get("name", settings.unnamed))) if isinstance(table, Mapping) else None
     return settings
 
 

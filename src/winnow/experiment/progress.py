@@ -31,6 +31,7 @@ class Headline:
     title: str
     metric: str
     rounds: int
+    judged_by: str = "reference"
 
 
 class Course:
@@ -39,6 +40,8 @@ class Course:
     def __init__(self, headline: Headline) -> None:
         self.headline = headline
         self.point: Point | None = None
+        self.value: float | None = None
+        """The last reading: not every round need have one."""
         self.best: float | None = None
         self.invited = 0
         self._track = Track()
@@ -50,6 +53,8 @@ class Course:
         point = self._track.follow(event)
         if point is not None:
             self.point = point
+            reading = point.value(self.headline.judged_by, self.headline.metric)
+            self.value = self.value if reading is None else reading
             seen = (self.best, self.value)
             self.best = max((value for value in seen if value is not None and not math.isnan(value)), default=None)
 
@@ -60,10 +65,6 @@ class Course:
     @property
     def round(self) -> int:
         return self.point.round if self.point else 0
-
-    @property
-    def value(self) -> float | None:
-        return self.point.value("reference", self.headline.metric) if self.point else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -192,7 +193,12 @@ class Progress:
         if prepared.facts.notice:
             self._console.print(prepared.facts.notice, soft_wrap=True, highlight=False, markup=False)
         course = Course(
-            Headline(title=title(self._experiment), metric=prepared.facts.metric, rounds=self._experiment.rounds)
+            Headline(
+                title=title(self._experiment),
+                metric=prepared.facts.metric,
+                rounds=self._experiment.rounds,
+                judged_by=self._experiment.judge.by,
+            )
         )
         for event in self._earlier:
             course.follow(event)

@@ -64,7 +64,7 @@ def read(preset_or_file: str | Path) -> tuple[Table, str]:
 
 def _anchored(table: Table, folder: Path) -> Table:
     """Files that a configuration names are looked for beside it, wherever Winnow is started or resumed."""
-    for section, key in (("data", "path"), ("model", "factory")):
+    for section, key in (("data", "path"), ("model", "factory"), ("fleet", "path")):
         name = table.get(section, {}).get(key) if isinstance(table.get(section), dict) else None
         if isinstance(name, str):
             table[section][key] = str(folder.absolute() / name)

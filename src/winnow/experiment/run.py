@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from winnow.data import Conditions, DataSet, OnDemand
 from winnow.experiment.build import Facts, Prepared, prepare
 from winnow.experiment.resolve import check, to_toml
 from winnow.experiment.schema import Experiment
+from winnow.learn.client import ClientUpdate
+from winnow.learn.stack import ModelState
+from winnow.learn.store import ClientStore
 from winnow.runs import RunFolder, RunLabel, RunView, Summary, names, points, result_record
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.metrics import row_of
@@ -51,10 +56,13 @@ class Result:
     summary: Summary
     view: RunView
     model: nn.Module
+    """The best common model; a part that stays with the clients is as all parties build it at the start."""
+    personal: Callable[[int], nn.Module]
+    """The model that a client, by its number, uses itself after the last round."""
 
     @property
     def best(self) -> float | None:
-        """The best value of the metric on the reference set."""
+        """The best value of the metric on the reference set, or by the clients if they judge."""
         return self.summary.best.value if self.summary.best else None
 
     @property
@@ -129,6 +137,7 @@ def _label(prepared: Prepared) -> RunLabel:
         metric=prepared.facts.metric,
         target=experiment.target,
         inputs=prepared.fingerprint,
+        judged_by=experiment.judge.by,
     )
 
 
@@ -189,7 +198,8 @@ def _resumed(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStar
 def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
     """A run can only be resumed as what it is; more rounds may be asked for."""
     old, new = stored.model_dump(), asked.model_dump()
-    chosen = {key: value for key, value in new["engine"].items() if value != "auto"}
+    left_open = {"execution": "auto", "device": "auto", "chunk": None}  # what a run chooses for its machine
+    chosen = {key: value for key, value in new["engine"].items() if key not in left_open or value != left_open[key]}
     new["engine"] = old["engine"] | chosen
     differing = [key for key in new if key != "rounds" and new[key] != old[key]]
     if differing:
@@ -219,6 +229,7 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
             parameters=prepared.facts.parameters,
             message_bytes=prepared.facts.message_bytes,
             wall_seconds=folder.wall_seconds,
+            private=prepared.facts.private,
         )
     )
     return result
@@ -227,20 +238,35 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
 def _save(prepared: Prepared, folder: RunFolder) -> float:
     """Write a checkpoint; when the next one is due: not so soon that writing them would take much of the time."""
     begun = time.monotonic()
-    folder.checkpoint(prepared.snapshot(), {"best": prepared.training.best, "last": prepared.training.model})
+    training, private = prepared.training, prepared.facts.private
+    models = {
+        name: {key: tensor for key, tensor in model.items() if key not in private}
+        for name, model in (("best", training.best), ("last", training.model))
+    }
+    folder.checkpoint(prepared.snapshot(), models)
     done = time.monotonic()
     return done + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (done - begun))
 
 
 def _result(prepared: Prepared, view: RunView) -> Result:
-    prepared.module.cpu().load_state_dict(prepared.training.best)
+    training, store = prepared.training, prepared.federation.store
+    prepared.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=prepared.experiment,
         facts=prepared.facts,
         summary=view.summary(),
         view=view,
         model=prepared.module.eval(),
+        personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
     )
+
+
+def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: ClientStore, client: int) -> nn.Module:
+    if not 0 <= client < len(store):
+        raise RunError(f"there is no client {client}; the last is {len(store) - 1}")
+    own = deepcopy(like)
+    own.load_state_dict(update.personal(common, store.read(client)))
+    return own.eval()
 
 
 def _write_report(path: Path, view: RunView) -> Path:

@@ -7,7 +7,7 @@ from torch import nn
 
 from winnow.core import ConfigError, ModelError, Settings
 from winnow.data import DataSettings
-from winnow.fleet import FleetSettings
+from winnow.fleet import Devices, FleetSettings
 from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
 from winnow.learn.aggregate import Aggregate
 from winnow.learn.algorithm import Algorithm
@@ -38,6 +38,27 @@ class EngineSettings(Settings):
         if isinstance(workers, str) and workers != "ray":
             raise ValueError(f"{workers!r} is unknown; write a number of processes (0: none besides this) or 'ray'")
         return workers
+
+
+class Judging(Settings):
+    """Whose scores decide, and whether clients also judge models that they have first trained for themselves."""
+
+    by: Literal["reference", "clients", "tuned"] = "reference"
+    tune_epochs: int = Field(default=0, ge=0)
+    tune_every: int = Field(default=10, ge=1)
+    tune_from: Literal["own", "average"] = "own"
+
+    def objection(self, *, own_test: bool, rounds: int) -> str | None:
+        """What is wrong with these settings in an experiment, as one line; None if nothing is."""
+        if self.by == "tuned" and not self.tune_epochs:
+            return "judge.by = 'tuned' needs judge.tune_epochs: say how long clients tune a model before they judge it"
+        if self.by == "clients" and not own_test:
+            return "judge.by = 'clients' needs data.own_test: say what share of its samples each client judges by"
+        if self.tune_epochs and not own_test:
+            return "judge.tune_epochs needs data.own_test: say what share of its samples each client judges by"
+        if self.tune_epochs and self.tune_every > rounds:
+            return f"judge.tune_every = {self.tune_every}, but there are {rounds} rounds; lower it"
+        return None
 
 
 class GivenModel(ModelSettings):
@@ -72,7 +93,8 @@ class Experiment(Settings):
     collect: Collect = InTheClear()
     server: ServerStep = Replace()
     pace: Pace = Rounds()
-    fleet: FleetSettings = FleetSettings()
+    judge: Judging = Judging()
+    fleet: FleetSettings = Devices()
     engine: EngineSettings = EngineSettings()
 
     @model_validator(mode="after")
@@ -81,6 +103,9 @@ class Experiment(Settings):
             self.composed()
         except ConfigError as error:
             raise ValueError(str(error)) from None
+        objection = self.judge.objection(own_test=bool(self.data.own_test), rounds=self.rounds)
+        if objection is not None:
+            raise ValueError(objection)
         return self
 
     def composed(self) -> Algorithm:

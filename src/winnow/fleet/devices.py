@@ -1,80 +1,89 @@
-"""Devices, their links and what work costs them: equations 27 to 34 of the FedProf paper (appendix B.3).
-
-A fleet is a few arrays with one entry a device, never an object a device, so a million devices are a few megabytes.
-"""
+"""Devices, their links and what work costs them: equations 27 to 34 of the FedProf paper (appendix B.3)."""
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from winnow.core import Cost, Work, stream
-from winnow.fleet.settings import FleetSettings
+from winnow.core import Settings, Work, stream
+from winnow.fleet.fleet import Costs, Fleet
+from winnow.fleet.settings import MNIST_SAMPLE_BITS, FleetSettings, NotNegative, Positive
 
 UPLINK_SHARE = 0.5
 """The uplink has half of the downlink's bandwidth, so an upload takes twice as long as a download (equation 29)."""
 
+SLOWEST = 0.1
+"""No device is slower than this share of the mean: a normal draw may be negative, a device may not."""
+
 BITS = 8
-MNIST_SAMPLE_BITS = 28 * 28 * BITS
+MEGABYTE = 10**6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
-    """What the same work costs each of K devices, by what it is spent on; every array has K entries."""
+class Normal(Settings):
+    """A positive quantity that differs between devices: N(mean, sd²), clipped below at a tenth of the mean."""
 
-    transfer_seconds: NDArray[np.float64]
-    training_seconds: NDArray[np.float64]
-    profiling_seconds: NDArray[np.float64]
-    transfer_joules: NDArray[np.float64]
-    training_joules: NDArray[np.float64]
-    profiling_joules: NDArray[np.float64]
+    mean: Positive
+    sd: NotNegative = 0.0
 
-    @property
-    def seconds(self) -> NDArray[np.float64]:
-        """How long each device is busy: what equation 27 takes the maximum of."""
-        return self.transfer_seconds + self.training_seconds + self.profiling_seconds
-
-    @property
-    def joules(self) -> NDArray[np.float64]:
-        """The energy each device uses (equation 28)."""
-        return self.transfer_joules + self.training_joules + self.profiling_joules
-
-    def rows(self) -> list[Cost]:
-        """The cost to each device by itself."""
-        columns = [getattr(self, name).tolist() for name in Cost._fields]
-        return [Cost(*values) for values in zip(*columns, strict=True)]
-
-    def __len__(self) -> int:
-        return len(self.transfer_seconds)
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        return np.maximum(rng.normal(self.mean, self.sd, count), SLOWEST * self.mean)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
-    """The devices of a simulated world: one speed and one bandwidth a device, everything else in common."""
+class Devices(FleetSettings):
+    """Speeds, links and power of the devices (the lower half of table 5). The defaults are those of task 2 (EMNIST
+    digits).
 
-    settings: FleetSettings
+    `bits_per_sample` and `message_mb` are the real sizes of a sample and of the model unless set.
+    """
+
+    name: Literal["devices"] = "devices"
+    speed_ghz: Normal = Normal(mean=1.0, sd=0.2)
+    bandwidth_mhz: Normal = Normal(mean=1.0, sd=0.3)
+    snr_db: Annotated[float, Field(allow_inf_nan=False)] = 10.0
+    bits_per_sample: Positive | None = None
+    cycles_per_bit: Positive = 400.0
+    transmit_watts: NotNegative = 0.75
+    compute_watts: NotNegative = 0.7
+    message_mb: Positive | None = None
+
+    def draw(
+        self,
+        clients: int,
+        seed: int,
+        *,
+        sample_bits: float = MNIST_SAMPLE_BITS,
+        corrupted: NDArray[np.bool_] | None = None,
+    ) -> "DeviceFleet":
+        return DeviceFleet(
+            seed=seed,
+            dropout=self.dropout,
+            settings=self,
+            sample_bits=sample_bits,
+            speed_ghz=self.speed_ghz.draw(clients, stream(seed, "fleet", "speed")),
+            bandwidth_mhz=self.bandwidth_mhz.draw(clients, stream(seed, "fleet", "bandwidth")),
+        )
+
+    def message_bytes(self, model_bytes: int) -> int:
+        return model_bytes if self.message_mb is None else round(self.message_mb * MEGABYTE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFleet(Fleet):
+    """One speed and one bandwidth a device, the same in every round; everything else in common."""
+
+    settings: Devices
     speed_ghz: NDArray[np.float64]
     bandwidth_mhz: NDArray[np.float64]
     sample_bits: float = MNIST_SAMPLE_BITS
     """The real size of a sample, which counts where the settings say nothing else."""
 
-    @classmethod
-    def draw(cls, settings: FleetSettings, clients: int, seed: int, sample_bits: float = MNIST_SAMPLE_BITS) -> Self:
-        """A fleet for this many clients that depends on the settings and the seed alone."""
-        return cls(
-            sample_bits=sample_bits,
-            settings=settings,
-            speed_ghz=settings.speed_ghz.draw(clients, stream(seed, "fleet", "speed")),
-            bandwidth_mhz=settings.bandwidth_mhz.draw(clients, stream(seed, "fleet", "bandwidth")),
-        )
-
     def __len__(self) -> int:
         return len(self.speed_ghz)
 
-    def costs(self, clients: NDArray[np.int64], sizes: NDArray[np.int64], work: Work) -> Costs:
-        """What `work` costs these clients, which hold `sizes` samples each."""
+    def costs(self, clients: NDArray[np.int64], sizes: NDArray[np.int64], work: Work, round: int = 1) -> Costs:
         downlink = self._downlink_bits_per_second(clients)
         uplink = UPLINK_SHARE * downlink
         transfer = BITS * (work.download_bytes / downlink + work.upload_bytes / uplink)  # equation 29

@@ -1,47 +1,43 @@
-"""What the devices of a fleet are like, as a configuration says it: the lower half of table 5 of the FedProf paper."""
+"""What the clients of a simulated world are like, as a configuration says it: a family of worlds."""
 
-from typing import Annotated, TypeAlias
+from abc import abstractmethod
+from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from winnow.core import Settings
+from winnow.core import Choice
+from winnow.fleet.fleet import Fleet
 
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-SLOWEST = 0.1
-"""No device is slower than this share of the mean: a normal draw may be negative, a device may not."""
-
-MEGABYTE = 10**6
+MNIST_SAMPLE_BITS = 28 * 28 * 8
 
 
-class Normal(Settings):
-    """A positive quantity that differs between devices: N(mean, sd²), clipped below at a tenth of the mean."""
+class FleetSettings(Choice):
+    """How long clients take, and how often they vanish while they train: a share `dropout` of all training tasks."""
 
-    mean: Positive
-    sd: NotNegative = 0.0
+    unnamed: ClassVar[str | None] = "devices"
 
-    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        return np.maximum(rng.normal(self.mean, self.sd, count), SLOWEST * self.mean)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
 
+    @abstractmethod
+    def draw(
+        self,
+        clients: int,
+        seed: int,
+        *,
+        sample_bits: float = MNIST_SAMPLE_BITS,
+        corrupted: NDArray[np.bool_] | None = None,
+    ) -> Fleet:
+        """A fleet for this many clients that depends on these settings and the seed alone.
 
-class FleetSettings(Settings):
-    """Speeds, links and power of the devices. The defaults are those of task 2 (EMNIST digits) in table 5.
-
-    `bits_per_sample` and `message_mb` are the real sizes of a sample and of the model unless set.
-    """
-
-    speed_ghz: Normal = Normal(mean=1.0, sd=0.2)
-    bandwidth_mhz: Normal = Normal(mean=1.0, sd=0.3)
-    snr_db: Annotated[float, Field(allow_inf_nan=False)] = 10.0
-    bits_per_sample: Positive | None = None
-    cycles_per_bit: Positive = 400.0
-    transmit_watts: NotNegative = 0.75
-    compute_watts: NotNegative = 0.7
-    message_mb: Positive | None = None
+        `sample_bits` is the real size of a sample; `corrupted` says whose data were spoiled, for worlds in which that
+        goes together with speed.
+        """
 
     def message_bytes(self, model_bytes: int) -> int:
         """The size of a message that carries a model: its real size, unless the settings say otherwise."""
-        return model_bytes if self.message_mb is None else round(self.message_mb * MEGABYTE)
+        return model_bytes

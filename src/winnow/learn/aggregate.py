@@ -68,6 +68,11 @@ class WeightedSum:
         torch._foreach_add_(self.sums, [update[name] for name in self.names], alpha=weight)
         self.weight += weight
 
+    def scale(self, factor: float) -> None:
+        """Have all that was added so far count so much more or less."""
+        torch._foreach_mul_(self.sums, factor)
+        self.weight *= factor
+
     def mean(self) -> ModelState:
         """The sum divided by the weights' sum."""
         return self._cast(torch._foreach_div(self.sums, self.weight))
@@ -100,12 +105,12 @@ class Full(Aggregate):
 
 class _FullFold:
     def __init__(self, model: ModelState, sizes: NDArray[np.int64]) -> None:
-        self._model, self._sizes = model, sizes
+        self._model, self._shares = model, sizes / sizes.sum()
         self._left = 1.0
         self._sum = WeightedSum(model)
 
     def add(self, update: Contribution) -> None:
-        share = float(self._sizes[update.client] / self._sizes.sum())
+        share = float(self._shares[update.client])
         self._left -= share
         self._sum.add(update.model, share)
 

@@ -33,7 +33,7 @@ class Algorithm:
         """Parts that cannot work together are refused by name."""
         for place, part in vars(self).items():
             for other, name in part.needs.items():
-                given = getattr(self, other).name
+                given = getattr(getattr(self, other), "name", "")
                 if given != name:
                     raise ConfigError(f"{place}.name = {part.name!r} needs {other}.name = {name!r}, not {given!r}")
             objection = part.objection(self)

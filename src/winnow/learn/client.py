@@ -17,7 +17,10 @@ from torch import nn
 from winnow.core import Choice, Payload
 from winnow.learn.local import LocalUpdate
 from winnow.learn.part import Part
-from winnow.learn.stack import Departure, Execution, ModelState, TensorData, Trained, train
+from winnow.learn.stack import Departure, Execution, ModelState, Slope, TensorData, Trained, train
+
+TUNING = -1
+"""The phase of tuning: its batches are in an order of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +83,13 @@ class Job:
         moving: frozenset[str] | None = None,
         epochs: int | None = None,
         phase: int = 0,
+        slope: Slope | None = None,
     ) -> Trained:
         """Local training from the global model, or from another start; see `Departure` for the terms.
 
         With `moving` only these names are trained. `epochs` replaces the length of a training that is set for all. A
-        second training of the same round sees its batches in an order of its own if it is another `phase`.
+        second training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow
+        the gradient, or a `slope` of the method's own.
         """
         states = self.model if start is None else start
         departure = Departure(states=states, pull=pull, anchor=anchor, drift=drift, moving=moving)
@@ -98,6 +103,7 @@ class Job:
             round=self.round,
             seed=self.seed,
             phase=phase,
+            slope=slope,
         )
 
 
@@ -110,6 +116,10 @@ class ClientUpdate(Choice, Part):
     @abstractmethod
     def update(self, job: Job) -> Update: ...
 
+    def passes(self, local: LocalUpdate, samples: int) -> float:
+        """How often a client with so many samples goes over its data in a round."""
+        return self.trainings * local.passes(samples)
+
     def private_names(self, module: nn.Module) -> frozenset[str]:
         """The entries of a model's state that stay with each client and are never sent."""
         return frozenset()
@@ -117,6 +127,11 @@ class ClientUpdate(Choice, Part):
     def personal(self, model: ModelState, kept: Payload) -> ModelState:
         """The model that a client uses itself, given the global one and what the client has kept."""
         return model
+
+    def tuned(self, job: Job, start: ModelState, epochs: int) -> ModelState:
+        """What clients make of a model for themselves, to be judged: their private part is trained, or else all."""
+        private = self.private_names(job.execution.module)
+        return job.train(start, moving=private or None, epochs=epochs, phase=TUNING).states
 
 
 class Plain(ClientUpdate):

@@ -42,7 +42,7 @@ class Examiner:
 
     def __init__(self, module: nn.Module, loss: Loss, layer: str | None, execution: Execution | None = None) -> None:
         self._module = deepcopy(module).eval()
-        self._loss = loss
+        self.loss = loss
         self._precision: Precision = execution.precision if execution is not None else "float32"
         self._look = execution.look(layer) if execution is not None else None
         self._layer = self._module.get_submodule(layer) if layer is not None else None
@@ -61,11 +61,16 @@ class Examiner:
         total, loss = torch.zeros((), device=x.device), torch.zeros((), device=x.device)
         for place, outputs, seen in self._passes(state, x, None, to_end=True):
             total += score(outputs, y[place]).sum()
-            loss += self._loss(outputs, y[place]).sum()
+            loss += self.loss(outputs, y[place]).sum()
             if self._layer is not None:
                 moments.add(seen, torch.zeros(len(seen), dtype=torch.int64))
         profile = moments.profiles()[0] if self._layer is not None else None
         return Examined(score=float(total) / len(y), loss=float(loss) / len(y), profile=profile)
+
+    @torch.no_grad()
+    def outputs(self, state: ModelState, x: Tensor, rows: Tensor) -> Tensor:
+        """What the model says to these rows of x."""
+        return torch.cat([outputs for _, outputs, _ in self._passes(state, x, rows, to_end=True)])
 
     @torch.no_grad()
     def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
@@ -85,7 +90,7 @@ class Examiner:
         """For each of several owners' rows, the mean loss of its samples and the root of their mean squared loss."""
         sums, squares = torch.zeros(2, owners, dtype=torch.float64).unbind()
         for place, outputs, _ in self._passes(state, x, rows, to_end=True):
-            losses = self._loss(outputs, y[rows[place].to(y.device)]).double().cpu()
+            losses = self.loss(outputs, y[rows[place].to(y.device)]).double().cpu()
             sums.index_add_(0, owner[place], losses)
             squares.index_add_(0, owner[place], losses.square())
         samples = torch.bincount(owner, minlength=owners)

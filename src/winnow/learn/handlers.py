@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, Handler, Reply, Task
 from winnow.learn.client import ClientUpdate, Job
+from winnow.learn.each import own_models, score_each
 from winnow.learn.examine import Examiner
 from winnow.learn.local import LocalUpdate
 from winnow.learn.metrics import METRICS
@@ -17,6 +18,9 @@ from winnow.learn.profile import Profile
 from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData, Trained
 
 T = TypeVar("T")
+
+OWN_MODELS_BYTES = 1 << 28
+"""So much of clients' own models is in memory at a time while they are judged."""
 
 SEED_BYTES = 8
 """Version 0 need not be sent: every party builds it from the broadcast seed."""
@@ -61,9 +65,20 @@ class AssessSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Before it is judged, each client trains the model for itself: its own, or the one that came with the task."""
+
+    local: LocalUpdate
+    epochs: int
+    seed: int
+    own: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class JudgeSettings:
     client: ClientUpdate
     metric: str
+    tuning: Tuning | None = None
 
 
 def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
@@ -134,16 +149,35 @@ def assess_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
 
 def judge_own(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """Each client scores the model that it uses itself on the samples that it kept for that."""
-    settings, state = _settings(tasks[0], JudgeSettings), _model(tasks[0], site)
+    state = _model(tasks[0], site)
+    together = max(1, OWN_MODELS_BYTES // sum(tensor.nbytes for tensor in state.values()))
+    blocks = (tasks[first : first + together] for first in range(0, len(tasks), together))
+    return [reply for block in blocks for reply in _judged(block, state, site)]
+
+
+def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> list[Reply]:
+    settings, clients = _settings(tasks[0], JudgeSettings), _clients(tasks)
+    own, tuning = [task.kept for task in tasks], settings.tuning
+    if tuning is None or tuning.own:
+        models = own_models(settings.client, state, own)
+    else:
+        models = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
+    if tuning is not None:
+        job = Job(
+            execution=site.execution,
+            data=site.data.cohort(clients),
+            clients=clients,
+            local=tuning.local,
+            round=max(1, tasks[0].round),
+            seed=tuning.seed,
+            sent={"model": state},
+            stored=own,
+        )
+        models = settings.client.tuned(job, models, tuning.epochs)
     assert site.own_test is not None
-    replies = []
-    for task in tasks:
-        rows = torch.as_tensor(site.own_test.rows_of(task.client))
-        x, y = site.own_test.x[rows], site.own_test.y[rows]
-        own = settings.client.personal(state, task.kept)
-        seen = site.examiner.examine(own, x, y, METRICS[settings.metric](y))
-        replies.append(Reply(task=task, metrics={settings.metric: seen.score, "loss": seen.loss}))
-    return replies
+    seen = score_each(site.execution, site.examiner, models, site.own_test, clients, settings.metric)
+    reports = _rows_of({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})
+    return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
 
 HANDLERS: dict[str, Handler[LearningSite]] = {

@@ -12,13 +12,13 @@ import numpy as np
 from torch import Tensor
 
 from winnow.core import ModelError, Payload, Reply, Task, Work
-from winnow.learn.client import ClientUpdate
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import SEED_BYTES, AssessSettings, JudgeSettings
 from winnow.learn.matching import Matcher
 from winnow.learn.metrics import METRICS
 from winnow.learn.profile import Ask, ReferenceProfile
 from winnow.learn.stack import ModelState
+from winnow.learn.store import ClientStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,29 +92,71 @@ class AtClients:
 class ByEachClient:
     """Every client judges the model that it uses itself, on samples of its own. Nobody is charged: it is a measurement.
 
-    The score is the mean over clients, whatever their sizes; its spread (the standard deviation) and the lowest decile
-    show how fair the outcome is.
+    The score is the mean over clients, whatever their sizes; its spread (the standard deviation) and the lowest and
+    highest deciles show how fair the outcome is.
     """
 
-    def __init__(self, clients: Sequence[int], client: ClientUpdate, metric: str) -> None:
-        self._clients, self._metric = clients, metric
-        self._settings = JudgeSettings(client=client, metric=metric)
+    def __init__(self, clients: Sequence[int], settings: JudgeSettings, private: frozenset[str]) -> None:
+        self._clients, self._settings, self._private = clients, settings, private
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
-        payload: Payload = {"model": state}
-        tasks = [
-            Task(name="judge", client=k, round=round, version=version, payload=payload, settings=self._settings)
-            for k in self._clients
-        ]
-        replies = [outcome for outcome in ask(tasks) if isinstance(outcome, Reply)]
-        scores = np.array([reply.metrics[self._metric] for reply in replies])
-        metrics = {
-            self._metric: float(scores.mean()),
-            "loss": float(np.mean([reply.metrics["loss"] for reply in replies])),
-            "spread": float(scores.std()),
-            "lowest_decile": float(np.quantile(scores, 0.1)),
-        }
-        return Verdict(metrics={"clients": metrics}, profile=None)
+        found = _judged_by(self._clients, _without(state, self._private), self._settings, version, round, ask)
+        return Verdict(metrics={"clients": found} if found else {}, profile=None)
+
+
+class ByTunedClients:
+    """Every few rounds each client first trains the model for itself, and then judges what has become of it.
+
+    It departs from the model that it uses itself or, `from_average`, from the common one with the mean of what clients
+    keep: that is read from the simulation's store, where no message could bring it.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int],
+        settings: JudgeSettings,
+        private: frozenset[str],
+        *,
+        every: int,
+        from_average: ClientStore | None,
+    ) -> None:
+        self._clients, self._settings, self._private = clients, settings, private
+        self._every, self._from_average = every, from_average
+
+    def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
+        if round % self._every:
+            return Verdict(metrics={}, profile=None)
+        if self._from_average is None:
+            model = _without(state, self._private)
+        else:
+            model = self._settings.client.personal(state, self._from_average.mean())
+        found = _judged_by(self._clients, model, self._settings, version, round, ask)
+        return Verdict(metrics={"tuned": found} if found else {}, profile=None)
+
+
+def _without(state: ModelState, private: frozenset[str]) -> ModelState:
+    return {name: tensor for name, tensor in state.items() if name not in private}
+
+
+def _judged_by(
+    clients: Sequence[int], model: ModelState, settings: JudgeSettings, version: int, round: int, ask: Ask
+) -> dict[str, float]:
+    """What clients score, as one over all of them; nothing where nobody answers."""
+    payload: Payload = {"model": model}
+    tasks = [
+        Task(name="judge", client=k, round=round, version=version, payload=payload, settings=settings) for k in clients
+    ]
+    replies = [outcome for outcome in ask(tasks) if isinstance(outcome, Reply)]
+    if not replies:
+        return {}
+    scores = np.array([reply.metrics[settings.metric] for reply in replies])
+    return {
+        settings.metric: float(scores.mean()),
+        "loss": float(np.mean([reply.metrics["loss"] for reply in replies])),
+        "spread": float(scores.std()),
+        "lowest_decile": float(np.quantile(scores, 0.1)),
+        "highest_decile": float(np.quantile(scores, 0.9)),
+    }
 
 
 class Judge:

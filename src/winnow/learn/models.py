@@ -70,9 +70,11 @@ class Lenet5(ModelSettings):
     """LeNet-5 with rectifiers and max-pooling; images from 8 × 8."""
 
     name: Literal["lenet5"] = "lenet5"
+    channels: tuple[Width, Width] = (6, 16)
+    hidden: tuple[Width, Width] = (120, 84)
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
-        return LeNet5(_image(self.name, sample_shape, smallest=8), outputs)
+        return LeNet5(_image(self.name, sample_shape, smallest=8), outputs, self.channels, self.hidden)
 
 
 class Resnet18(ModelSettings):

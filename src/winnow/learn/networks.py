@@ -32,17 +32,19 @@ class TinyConvolutional(nn.Module):
 class LeNet5(nn.Module):
     """LeNet-5: 32 × 32 images as published; smaller ones are padded so that enough is left for the second pooling."""
 
-    def __init__(self, image: Image, outputs: int) -> None:
+    def __init__(
+        self, image: Image, outputs: int, channels: tuple[int, int] = (6, 16), hidden: tuple[int, int] = (120, 84)
+    ) -> None:
         super().__init__()
-        channels, height, width = image
+        depth, height, width = image
         margin = 0 if min(height, width) >= 32 else 2
         inner = 2 if min(height, width) < 20 else 0
-        self.conv1 = nn.Conv2d(channels, 6, 5, padding=margin)
-        self.conv2 = nn.Conv2d(6, 16, 5, padding=inner)
+        self.conv1 = nn.Conv2d(depth, channels[0], 5, padding=margin)
+        self.conv2 = nn.Conv2d(*channels, 5, padding=inner)
         sides = [((side - 4 + 2 * margin) // 2 - 4 + 2 * inner) // 2 for side in (height, width)]
-        self.fc1 = nn.Linear(16 * sides[0] * sides[1], 120)
-        self.fc2 = nn.Linear(120, 84)
-        self.fc3 = nn.Linear(84, outputs)
+        self.fc1 = nn.Linear(channels[1] * sides[0] * sides[1], hidden[0])
+        self.fc2 = nn.Linear(*hidden)
+        self.fc3 = nn.Linear(hidden[1], outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)

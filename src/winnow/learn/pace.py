@@ -1,6 +1,6 @@
 """When a model is brought up to date: round by round, or in another rhythm.
 
-A `Pace` drives a training run through its steps (`begin`, `invite`, `gather`, `apply`, `finish`) until its rounds are
+A `Pace` drives a training run through its steps (`begin`, `announce`, `gather`, `apply`, `finish`) until its rounds are
 done. A round is whatever ends with a new version of the model.
 """
 

@@ -106,6 +106,10 @@ class Selector(Choice, Part):
         assert self.fraction is not None
         return max(1, round(self.fraction * clients))
 
+    def awaited_at_first(self, clients: int) -> int:
+        """How many replies the first rounds wait for."""
+        return self.invited(clients)
+
 
 class Distinct(Selector):
     """A rule that has no meaning for drawing a client twice."""

@@ -24,6 +24,10 @@ class ClientStore:
         self._owners: list[int] = []
         self._parts: dict[str, dict[str, Tensor]] = {}
 
+    def __len__(self) -> int:
+        """How many clients there are, whether they keep anything or not."""
+        return len(self._row)
+
     def read(self, client: int) -> Payload:
         """What a client kept; nothing if it never did."""
         row = self._row[client]
@@ -42,6 +46,14 @@ class ClientStore:
             for name, tensor in named.items():
                 rows[name] = _with_room(rows.get(name), tensor, row)
                 rows[name][row] = tensor
+
+    def mean(self) -> Payload:
+        """The mean over those who ever kept something, each counting once; nothing if nobody did."""
+        used = len(self._owners)
+        return {
+            part: {name: rows[:used].mean(0, dtype=torch.float64).to(rows.dtype) for name, rows in named.items()}
+            for part, named in self._parts.items()
+        }
 
     def state(self) -> dict[str, Any]:
         """Named arrays for a checkpoint; none if nobody keeps anything."""

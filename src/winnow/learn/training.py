@@ -52,6 +52,8 @@ class Plan:
     """What of the model is trained."""
     private: frozenset[str] = frozenset()
     """The names of what stays with the clients: it is neither sent nor folded."""
+    judged_by: str = "reference"
+    """Whose scores say which model is the best: those on the reference set, the clients' own, or those once tuned."""
 
 
 class Training:
@@ -127,13 +129,13 @@ class Training:
     def gather(self, invitation: Invitation, federation: Federation) -> Gathered:
         """Have the invited train, and fold what is sound."""
         algorithm, population = self._plan.algorithm, federation.population
-        clients, drawn = invitation.clients.tolist(), int(invitation.counts.sum())
+        clients, drawn, awaited = invitation.clients.tolist(), int(invitation.counts.sum()), invitation.until.replies
         return algorithm.collect.gather(
             federation,
             self.tasks(clients, population.sizes),
             until=invitation.until,
             counts=dict(zip(clients, invitation.counts.tolist(), strict=True)),
-            begin=lambda: algorithm.aggregate.start(self.shared, population, drawn),
+            begin=lambda: algorithm.aggregate.start(self.shared, population, min(drawn, awaited or drawn)),
             expected=self.expected,
         )
 
@@ -199,7 +201,7 @@ class Training:
         @cache
         def work(passes: float) -> Work:
             return Work(
-                training_passes=passes * algorithm.client.trainings,
+                training_passes=passes,
                 profiling_passes=float(profiled or algorithm.values_model),
                 download_bytes=int(plan.message_bytes * algorithm.server.models_down),
                 upload_bytes=int(plan.message_bytes * algorithm.client.models_up),
@@ -214,7 +216,7 @@ class Training:
                 version=number - 1,
                 payload=payload,
                 settings=settings,
-                work=work(algorithm.local.passes(int(sizes[k]))),
+                work=work(algorithm.client.passes(algorithm.local, int(sizes[k]))),
             )
             for k in clients
         ]
@@ -226,8 +228,8 @@ class Training:
         self._verdict = self.judge.assess(
             self.model, self.round, self.round, lambda tasks: self._ask(federation, tasks)
         )
-        score = self._verdict.metrics["reference"][self._plan.metric]
-        if score > self._best_score:
+        score = self._verdict.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
+        if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score
 
     def _ask(self, federation: Federation, tasks: Sequence[Task]) -> list[Outcome]:

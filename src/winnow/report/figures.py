@@ -28,16 +28,19 @@ AXES: dict[str, Callable[[Point], float]] = {
 def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
     """The metric against rounds, device time or energy: one colour an algorithm, thin lines for seeds, bold for means.
 
-    The mean curve passes through the mean cost and the mean metric of each round. A single run shows its test set too.
+    The mean curve passes through the mean cost and the mean metric of each round. A single run that the reference set
+    judges shows its test set too.
     """
     figure = go.Figure()
     metric = next(iter(groups.values()))[0].label.metric
     for index, (algorithm, runs) in enumerate(groups.items()):
         name, ink = escape(algorithm), colour(index)
-        curves = [_curve(run, REFERENCE, AXES[axis]) for run in runs]
+        curves = [_curve(run, run.label.judged_by, AXES[axis]) for run in runs]
         if len(runs) == 1:
             figure.add_trace(_line(curves[0], name, ink, width=2.5))
-            figure.add_trace(_line(_curve(runs[0], TEST, AXES[axis]), f"{name}, test set", ink, width=1.5, dash="dot"))
+            if runs[0].label.judged_by == REFERENCE:
+                test = _curve(runs[0], TEST, AXES[axis])
+                figure.add_trace(_line(test, f"{name}, test set", ink, width=1.5, dash="dot"))
             continue
         for run, curve in zip(runs, curves, strict=True):
             line = _line(curve, f"{name}, seed {run.label.seed}", faint(ink, 0.35), width=1)

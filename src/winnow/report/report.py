@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from winnow.core import RunError
-from winnow.report import figures, tables
+from winnow.report import fairness, figures, tables
 from winnow.report.markup import (
     card,
     cards,
@@ -22,6 +22,7 @@ from winnow.report.page import page
 from winnow.report.traces import Trace, by_algorithm, trace
 from winnow.runs import Reading, RunView
 from winnow.runs.files import one_line_errors, write_text_atomically
+from winnow.runs.summary import JUDGES
 
 Groups: TypeAlias = Mapping[str, Sequence[Trace]]
 REASONS_SHOWN = 20
@@ -35,7 +36,7 @@ def write_report(path: Path, runs: Sequence[RunView]) -> Path:
     if len(metrics) > 1:
         raise RunError(f"runs judged by different metrics ({', '.join(metrics)}) cannot share a report; report on each")
     groups = by_algorithm([trace(run) for run in runs])
-    sections = (_headline, _progress, _participation, _scores, _costs, _refusals, _configurations)
+    sections = (_headline, _progress, _fairness, _participation, _scores, _costs, _refusals, _configurations)
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
     with one_line_errors(path):
         write_text_atomically(path, text)
@@ -54,8 +55,16 @@ def _lead(groups: Groups) -> str:
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     return (
         f"Up to {max(run.summary.rounds for run in runs)} rounds, {seed_text}. "
-        f"Judged by {label.metric} on the reference set{aim}."
+        f"Judged by {label.metric} {_judges(groups)}{aim}."
     )
+
+
+def _judges(groups: Groups) -> str:
+    """Who judged, in words; by algorithm where that differs."""
+    of = {algorithm: JUDGES[runs[0].label.judged_by] for algorithm, runs in groups.items()}
+    if len(set(of.values())) == 1:
+        return next(iter(of.values()))
+    return "; ".join(f"{algorithm} {how}" for algorithm, how in of.items())
 
 
 # The sections, in order ---------------------------------------------------------------------------------------------
@@ -104,12 +113,26 @@ def _algorithm_card(row: tables.ComparisonRow) -> str:
 def _progress(groups: Groups) -> str:
     metric = next(iter(groups.values()))[0].label.metric
     by_round, by_time, by_energy = (
-        drawing(figures.progress(groups, axis), f"Against {what}: {metric} on the reference set")
+        drawing(figures.progress(groups, axis), f"Against {what}: {metric} {_judges(groups)}")
         for axis, what in zip(figures.AXES, ("rounds", "device time", "energy of all devices"), strict=True)
     )
     several = any(len(runs) > 1 for runs in groups.values())
     note = "Thin lines are single seeds. The bold line joins each round's mean cost and mean metric." if several else ""
     return section("Progress", paragraph(note) if note else "", by_round, side_by_side(by_time, by_energy))
+
+
+def _fairness(groups: Groups) -> str:
+    rows = fairness.fairness_table(groups)
+    if not rows:
+        return ""
+    metric = next(iter(groups.values()))[0].label.metric
+    caption = f"Mean {metric} over clients by round; the band is from the lowest to the highest decile of clients"
+    note = "Every client counts once. After the last round in which they judged; mean ± standard deviation over seeds."
+    return section(
+        "Client by client",
+        drawing(fairness.fairness_bands(groups), caption),
+        table(note, fairness.fairness_header(metric), rows),
+    )
 
 
 def _participation(groups: Groups) -> str:

@@ -56,7 +56,7 @@ def trace(view: RunView) -> Trace:
     invited = [event for event in events if isinstance(event, Invited)]
     return Trace(
         label=view.label,
-        summary=summarise(events, metric=view.label.metric, target=view.label.target),
+        summary=summarise(events, metric=view.label.metric, target=view.label.target, judged_by=view.label.judged_by),
         points=tuple(points(events)),
         participation=_participation(view, invited, clients=scores.values.shape[1] if scores else 0),
         scores=scores,

@@ -11,7 +11,6 @@ import numpy as np
 from winnow.core import Invited, RoundFinished, Work
 from winnow.data import ClientData, DataSet, federate, load
 from winnow.experiment.schema import Experiment
-from winnow.fleet import Fleet
 from winnow.runs import RunView
 from winnow.runs.summary import JOULES_PER_WH
 
@@ -35,7 +34,7 @@ def _joules(
     assert isinstance(dataset, DataSet), "papers are about whole sets"
     clients = federate(dataset, experiment.data, experiment.seed).clients
     assert isinstance(clients, ClientData), "papers are about whole sets"
-    fleet = Fleet.draw(experiment.fleet, len(clients), experiment.seed, sample_bits=8 * clients.x[:1].nbytes)
+    fleet = experiment.fleet.draw(len(clients), experiment.seed, sample_bits=8 * clients.x[:1].nbytes)
     work = Work(
         training_passes=experiment.local.passes(int(clients.sizes.mean())),
         download_bytes=message_bytes,

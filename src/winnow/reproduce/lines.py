@@ -11,9 +11,8 @@ from winnow.core import RunError
 from winnow.report.traces import trace
 from winnow.runs import RunView
 from winnow.runs.files import one_line_errors, write_atomically
-from winnow.runs.summary import REFERENCE
 
-CLIENTS = "clients"
+CLIENTS, TUNED = "clients", "tuned"
 SCORES_UP_TO = 20
 """Scores of larger populations are left out: they would outweigh everything else."""
 
@@ -43,6 +42,10 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="k
     invited_wh_to_target: float | None = None
     """With the work of those whose replies were not waited for, where there were any."""
     trace: tuple[float | None, ...] = ()
+    tuned: tuple[float | None, ...] = ()
+    """The metric after clients have tuned the model for themselves, where it was measured; like the trace."""
+    seconds: tuple[float, ...] = ()
+    """The clock at each point of the trace, where a round's communication costs a constant."""
     counts: Counts | None = None
     scores: tuple[tuple[float, ...], ...] = ()
 
@@ -77,7 +80,37 @@ class SampleLine(msgspec.Struct, frozen=True, kw_only=True, tag="sample", tag_fi
         return self.of, self.row, self.column, self.series
 
 
-Line: TypeAlias = RunLine | SampleLine
+class LinearLine(msgspec.Struct, frozen=True, kw_only=True, tag="linear", tag_field="kind", omit_defaults=True):
+    """FedRep and SRPFL on one problem of the linear case, to a target of 1.2 times FedRep's `floor`.
+
+    `starters` clients estimated the start. `fedrep` and `srpfl` are distances by round, kept for one problem a figure.
+    """
+
+    of: str
+    clients: int
+    starters: int
+    seed: int
+    start: float
+    floor: float
+    predicted: float
+    fedrep_rounds: int
+    fedrep_seconds: float
+    srpfl_rounds: int | None = None
+    srpfl_seconds: float | None = None
+    fedrep: tuple[float, ...] = ()
+    srpfl: tuple[float, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.of, str(self.clients), str(self.starters), str(self.seed)
+
+    @property
+    def ratio(self) -> float | None:
+        """SRPFL's time over FedRep's."""
+        return None if self.srpfl_seconds is None else self.srpfl_seconds / self.fedrep_seconds
+
+
+Line: TypeAlias = RunLine | SampleLine | LinearLine
 Lines: TypeAlias = Mapping[tuple[str, ...], Line]
 
 _DECODER = msgspec.json.Decoder(Line)
@@ -116,10 +149,19 @@ def samples_of(lines: Lines, of: str) -> list[SampleLine]:
     return [line for line in lines.values() if isinstance(line, SampleLine) and line.of == of]
 
 
-def line_of(view: RunView, *, of: str, algorithm: str, invited_wh: float | None = None, counted: bool) -> RunLine:
-    """A finished run as a line. Where clients are to be `counted` it says how often each was invited and its scores."""
+def linear_of(lines: Lines, of: str) -> list[LinearLine]:
+    return [line for line in lines.values() if isinstance(line, LinearLine) and line.of == of]
+
+
+def line_of(
+    view: RunView, *, of: str, algorithm: str, invited_wh: float | None = None, counted: bool, clocked: bool = False
+) -> RunLine:
+    """A finished run as a line. Where clients are to be `counted` it says how often each was invited and its scores;
+    `clocked`, it says when each point of the trace was reached.
+    """
     summary, run = view.summary(), trace(view)
-    readings = [point.value(REFERENCE, summary.metric) for point in run.points]
+    readings = [point.value(summary.judged_by, summary.metric) for point in run.points]
+    tuned = [point.value(TUNED, summary.metric) for point in run.points]
     own = [value for point in run.points if (value := point.value(CLIENTS, summary.metric)) is not None]
     few = run.scores is not None and run.scores.values.shape[1] <= SCORES_UP_TO
     counts = Counts(
@@ -139,10 +181,16 @@ def line_of(view: RunView, *, of: str, algorithm: str, invited_wh: float | None 
         seconds_to_target=summary.seconds_to_target,
         wh_to_target=summary.wh_to_target,
         invited_wh_to_target=invited_wh,
-        trace=tuple(None if value is None or isnan(value) else round(value, 4) for value in readings),
+        trace=_trace(readings),
+        tuned=_trace(tuned) if any(value is not None for value in tuned) else (),
+        seconds=rounded((point.seconds for point in run.points), 4) if clocked else (),
         counts=counts if counted else None,
         scores=tuple(rounded(scores, 5) for scores in run.scores.values) if counted and run.scores and few else (),
     )
+
+
+def _trace(readings: Iterable[float | None]) -> tuple[float | None, ...]:
+    return tuple(None if value is None or isnan(value) else round(value, 4) for value in readings)
 
 
 def rounded(values: Iterable[float], places: int) -> tuple[float, ...]:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from winnow.core import ConfigError, suggest
 from winnow.experiment.schema import Experiment
+from winnow.fleet.timed import Timed
 from winnow.learn.algorithms.fedprof import ByProfile
 from winnow.reproduce.blocks import Block
 from winnow.reproduce.in_vain import wh_of_all_invited
-from winnow.reproduce.lines import Lines, RunLine, SampleLine, line_of
+from winnow.reproduce.lines import Line, Lines, RunLine, line_of
 from winnow.runs import RunFolder
 
 
@@ -46,9 +47,15 @@ class Run:
     def line(self, out: Path, wanted: Wanted) -> RunLine:
         """What came of it, once it is finished."""
         view = RunFolder.open(self.folder(out))
-        invited_wh = wh_of_all_invited(view, self.experiment, wanted.data_directory)
-        counted = isinstance(self.experiment.select, ByProfile)
-        return line_of(view, of=self.of, algorithm=self.algorithm, invited_wh=invited_wh, counted=counted)
+        clocked = isinstance(self.experiment.fleet, Timed)  # which knows no energy
+        return line_of(
+            view,
+            of=self.of,
+            algorithm=self.algorithm,
+            invited_wh=None if clocked else wh_of_all_invited(view, self.experiment, wanted.data_directory),
+            counted=isinstance(self.experiment.select, ByProfile),
+            clocked=clocked,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +86,7 @@ class Piece(ABC):
         """Whether there is nothing to measure besides runs, or it has been measured."""
         return True
 
-    def measure(self, wanted: Wanted) -> list[SampleLine]:
+    def measure(self, wanted: Wanted) -> Sequence[Line]:
         """What it shows besides runs."""
         return []
 

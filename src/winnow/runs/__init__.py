@@ -2,6 +2,7 @@
 
 from winnow.runs.folder import RunFolder
 from winnow.runs.label import RunLabel
+from winnow.runs.reclock import reclocked, with_communication
 from winnow.runs.summary import Reading, Summary, result_record, summarise
 from winnow.runs.track import Point, points
 from winnow.runs.view import RunView
@@ -14,6 +15,8 @@ __all__ = [
     "RunView",
     "Summary",
     "points",
+    "reclocked",
     "result_record",
     "summarise",
+    "with_communication",
 ]

@@ -14,7 +14,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLabel:
-    """A run's name, algorithm and seed, the metric it is judged by, and the value of it that is aimed at."""
+    """A run's name, algorithm and seed, the metric it is judged by and on whose data, and the value aimed at."""
 
     name: str
     algorithm: str
@@ -22,6 +22,7 @@ class RunLabel:
     metric: str
     target: float | None = None
     inputs: str = ""
+    judged_by: str = "reference"
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"

@@ -12,6 +12,12 @@ from winnow.runs.track import Point, Track
 
 JOULES_PER_WH = 3600.0
 REFERENCE, TEST = "reference", "test"
+JUDGES = {
+    REFERENCE: "on the reference set",
+    "clients": "by each client on its own samples",
+    "tuned": "by each client on its own samples, once it has tuned the model",
+}
+"""Whose scores may decide, and what to call that in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +32,10 @@ class Reading:
 class Summary:
     """The outcome of a run.
 
-    `best` and `last` are measured on the reference set, `test_best` and `test_last` are the test set's readings of the
-    same two models. What was needed to reach the target is None where it was not reached. `seconds` is the run's clock,
-    while `cost` adds up what all devices spent, side by side or not.
+    `best` and `last` are measured on the reference set, or by the clients themselves if the run is `judged_by` them;
+    `test_best` and `test_last` are the test set's readings of the same two models. What was needed to reach the target
+    is None where it was not reached. `seconds` is the run's clock, while `cost` adds up what all devices spent, side by
+    side or not.
     """
 
     metric: str
@@ -45,10 +52,11 @@ class Summary:
     wh: float
     cost: Cost
     refused: int
+    judged_by: str = REFERENCE
 
 
-def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None) -> Summary:
-    """Judge a run by `metric` on the reference set: the highest is best, the first at `target` or above reaches it."""
+def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, judged_by: str = REFERENCE) -> Summary:
+    """Judge a run by `metric` as `judged_by` has it: the highest is best, the first at `target` or above reaches it."""
     track, points, costs, refused = Track(), list[Point](), list[Cost](), 0
     for event in events:
         point = track.follow(event)
@@ -57,16 +65,16 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None) 
         if isinstance(event, RoundFinished):
             costs.append(event.cost)
         refused += isinstance(event, Refused)
-    judged = [point for point in points if _reading(point, REFERENCE, metric)]
-    best = max(judged, key=lambda point: point.metrics[REFERENCE][metric], default=None)
+    judged = [point for point in points if _reading(point, judged_by, metric)]
+    best = max(judged, key=lambda point: point.metrics[judged_by][metric], default=None)
     last = judged[-1] if judged else None
-    reached = _first_at(judged, metric, target)
+    reached = _first_at(judged, judged_by, metric, target)
     return Summary(
         metric=metric,
         target=target,
         rounds=max((point.round for point in points), default=0),
-        best=_reading(best, REFERENCE, metric),
-        last=_reading(last, REFERENCE, metric),
+        best=_reading(best, judged_by, metric),
+        last=_reading(last, judged_by, metric),
         test_best=_reading(best, TEST, metric),
         test_last=_reading(last, TEST, metric),
         rounds_to_target=reached.round if reached else None,
@@ -76,11 +84,18 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None) 
         wh=points[-1].joules / JOULES_PER_WH if points else 0.0,
         cost=Cost.total(costs),
         refused=refused,
+        judged_by=judged_by,
     )
 
 
 def result_record(
-    summary: Summary, label: RunLabel, *, parameters: int, message_bytes: int, wall_seconds: float
+    summary: Summary,
+    label: RunLabel,
+    *,
+    parameters: int,
+    message_bytes: int,
+    wall_seconds: float,
+    private: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of result.json; docs/run-folder.md says what each entry means."""
     return {
@@ -89,6 +104,7 @@ def result_record(
         "algorithm": label.algorithm,
         "seed": label.seed,
         "metric": summary.metric,
+        "judged_by": summary.judged_by,
         "target": summary.target,
         "rounds": summary.rounds,
         "best": _record(summary.best),
@@ -102,6 +118,7 @@ def result_record(
         "cost": summary.cost._asdict(),
         "refused": summary.refused,
         "parameters": parameters,
+        "private": list(private),
         "message_bytes": message_bytes,
         "winnow": version("winnow"),
         "wall_seconds": wall_seconds,
@@ -113,10 +130,10 @@ def _reading(point: Point | None, data: str, metric: str) -> Reading | None:
     return None if point is None or value is None or math.isnan(value) else Reading(value=value, round=point.round)
 
 
-def _first_at(judged: Sequence[Point], metric: str, target: float | None) -> Point | None:
+def _first_at(judged: Sequence[Point], judged_by: str, metric: str, target: float | None) -> Point | None:
     if target is None:
         return None
-    return next((point for point in judged if point.metrics[REFERENCE][metric] >= target), None)
+    return next((point for point in judged if point.metrics[judged_by][metric] >= target), None)
 
 
 def _record(reading: Reading | None) -> dict[str, Any] | None:

@@ -69,7 +69,8 @@ class RunView:
         return iter(self.log)
 
     def summary(self) -> Summary:
-        return summarise(self.log, metric=self.label.metric, target=self.label.target)
+        label = self.label
+        return summarise(self.log, metric=label.metric, target=label.target, judged_by=label.judged_by)
 
     @property
     def config(self) -> dict[str, Any]:

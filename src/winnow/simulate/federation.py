@@ -36,7 +36,7 @@ Site = TypeVar("Site")
 
 
 class _Arrival(NamedTuple):
-    """A task's reply, known in advance: when it will be there and what it will have cost.
+    """A task's reply, known in advance: when it will be there, what it will have cost, and whether it never comes.
 
     Tuples are ordered by their first entries, and no two have the same sequence number.
     """
@@ -45,6 +45,8 @@ class _Arrival(NamedTuple):
     sequence: int
     task: Task
     cost: Cost
+    vanishes: bool
+    """The client vanishes while it trains; when its reply would have been due, it is given up."""
 
 
 class InProcess(Generic[Site]):
@@ -59,12 +61,13 @@ class InProcess(Generic[Site]):
         fleet: Fleet,
         clock: VirtualClock | None = None,
         filters: Sequence[Filter[Site]] = (),
+        store: ClientStore | None = None,
     ) -> None:
         self.site, self.fleet = site, fleet
         self._population = population
         self._clock = clock or VirtualClock()
         self.handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
-        self.store = ClientStore(len(population))
+        self.store = ClientStore(len(population)) if store is None else store
         self._proposed: dict[int, tuple[Task, Payload]] = {}
 
     @property
@@ -82,21 +85,23 @@ class InProcess(Generic[Site]):
 
     def settle(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            made_for, keep = self._proposed.pop(task.client, (None, {}))
-            if made_for is task:
+            made_for, keep = self._proposed.get(task.client, (None, {}))
+            if made_for is task:  # not if the client has answered another task since
+                del self._proposed[task.client]
                 self.store.write(task.client, keep)
 
     def schedule(self, tasks: Sequence[Task], begun: float, first: int) -> Iterator[_Arrival]:
         """When each task's reply will be there, by the fleet's cost model; ties are broken by the order of sending."""
-        groups: dict[Work, list[int]] = {}
+        groups: dict[tuple[Work, int], list[int]] = {}
         for i, task in enumerate(tasks):
-            groups.setdefault(task.work, []).append(i)
-        for work, members in groups.items():
+            groups.setdefault((task.work, task.round), []).append(i)
+        for (work, number), members in groups.items():
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
-            costs = self.fleet.costs(clients, self._population.sizes[clients], work)
+            costs = self.fleet.costs(clients, self._population.sizes[clients], work, number)
             finish = (begun + costs.seconds).tolist()
-            for i, at, cost in zip(members, finish, costs.rows(), strict=True):
-                yield _Arrival(at, first + i, tasks[i], cost)
+            gone = (self.fleet.vanished(clients, number) & (work.training_passes > 0)).tolist()
+            for i, at, cost, vanishes in zip(members, finish, costs.rows(), gone, strict=True):
+                yield _Arrival(at, first + i, tasks[i], cost, vanishes)
 
     def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
         """The outcomes of tasks that make up one cohort; what a client keeps is put in and taken out on the way."""
@@ -122,7 +127,7 @@ class InProcessExchange(Generic[Site]):
         self._deadline = np.inf if until.seconds is None else federation.clock.now + until.seconds
         self._waiting: list[_Arrival] = []  # the next to arrive stands last
         self._outcomes: dict[int, Outcome] = {}
-        self._sent = self._delivered = 0
+        self._sent = self._replied = 0
 
     def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
         batch = list(tasks)
@@ -132,17 +137,18 @@ class InProcessExchange(Generic[Site]):
         self._sent += len(batch)
 
     def __iter__(self) -> Iterator[Outcome]:
-        while self._waiting and self._delivered != self._until.replies:
+        while self._waiting and self._replied != self._until.replies:
             arrival = self._waiting[-1]
             if arrival.at > self._deadline:
                 self._federation.clock.advance_to(self._deadline)
                 return
-            if arrival.sequence not in self._outcomes:
+            if arrival.sequence not in self._outcomes and not arrival.vanishes:
                 self._answer_cohort_of(arrival.task)
             self._waiting.pop()
             self._federation.clock.advance_to(arrival.at)
-            self._delivered += 1
-            yield _as_sent(self._outcomes.pop(arrival.sequence), arrival)
+            outcome = _lost(arrival) if arrival.vanishes else _as_sent(self._outcomes.pop(arrival.sequence), arrival)
+            self._replied += isinstance(outcome, Reply)
+            yield outcome
 
     def _answer_cohort_of(self, task: Task) -> None:
         """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""
@@ -156,9 +162,8 @@ class InProcessExchange(Generic[Site]):
 
     def _awaited(self) -> list[_Arrival]:
         """The arrivals that will be delivered unless more tasks are sent."""
-        if self._until.replies is not None:
-            return self._waiting[-(self._until.replies - self._delivered) :]
-        return [arrival for arrival in self._waiting if arrival.at <= self._deadline]
+        coming = [a for a in reversed(self._waiting) if not a.vanishes and a.at <= self._deadline]
+        return coming if self._until.replies is None else coming[: self._until.replies - self._replied]
 
     def close(self) -> None:
         self._waiting.clear()
@@ -178,6 +183,10 @@ def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
     if not isinstance(outcome, Reply):
         return Failure(task=arrival.task, stage=outcome.stage, reason=outcome.reason)
     return Reply(task=arrival.task, payload=outcome.payload, metrics=outcome.metrics, cost=arrival.cost)
+
+
+def _lost(arrival: _Arrival) -> Failure:
+    return Failure(task=arrival.task, stage="training", reason="the client vanished")
 
 
 def _alike(one: Task, other: Task) -> bool:

@@ -46,7 +46,7 @@ class _ValuationSelection(Selection):
         self._valuations = np.zeros(len(population))
 
     def propose(self, turn: Turn) -> Invitation:
-        if turn.version == 0:
+        if turn.version == 0 and not self._valuations.any():
             self._renew(ask_values(turn, np.arange(len(self._valuations))))
         by_value = draw(self._log_weights(turn.rng), self._valued, turn.rng, replacement=False)
         rest = np.delete(np.arange(len(self._valuations)), by_value.clients)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from winnow.core import AnyEvent, Federation, Outcome, Reply
-from winnow.learn.algorithm import Recipe
+from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import Gathered, fold_finite, sift
 from winnow.learn.pace import Pace
 from winnow.learn.select import Invitation, Selection, Turn
@@ -32,16 +32,24 @@ class Buffered(Pace):
     name: Literal["buffered"] = "buffered"
     goal: int = Field(10, ge=1)
 
+    def objection(self, whole: Algorithm) -> str | None:
+        rule = whole.aggregate
+        if self.goal < rule.fewest:
+            name = getattr(rule, "name", "")
+            return f"pace.goal = {self.goal}: aggregate.name = {name!r} needs {rule.fewest} updates a version; raise it"
+        return None
+
     def run(self, training: Training, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         with federation.dispatch(()) as exchange:
             underway = Underway.resumed(training, federation, exchange)
             while training.round < training.rounds:
                 turn = training.begin(federation, underway.oldest(training.round))
                 invitation = selection.propose(turn)
-                idle = _idle(invitation, selection, turn, underway)
                 places, sent, arrived = len(invitation.clients), list[int](), list[Outcome]()
+                idle = _idle(invitation, selection, turn, underway, sent)
                 while len(arrived) < min(self.goal, places):
-                    fresh = list(dict.fromkeys(islice(idle, places - len(underway))))
+                    vacant = max(0, places - len(underway))  # a selection may have invited more before
+                    fresh = list(dict.fromkeys(islice(idle, vacant)))
                     underway.send(training, federation, fresh)
                     sent += fresh
                     arrived.append(next(iter(exchange)))
@@ -54,11 +62,16 @@ class Buffered(Pace):
                 yield from training.finish(gathered, selection, federation)
 
 
-def _idle(invitation: Invitation, selection: Selection, turn: Turn, underway: Underway) -> Iterator[int]:
-    """Clients that are not at work, in the order in which the selection would have them."""
+def _idle(
+    invitation: Invitation, selection: Selection, turn: Turn, underway: Underway, sent: Sequence[int]
+) -> Iterator[int]:
+    """Clients that are not at work, in the order in which the selection would have them.
+
+    Nobody is sent the same version twice: it would make the same update of it again.
+    """
     for _ in range(DRAWS):
         for client in turn.rng.permutation(invitation.clients).tolist():
-            if client not in underway:
+            if client not in underway and client not in sent:
                 yield client
         invitation = selection.propose(turn)
 
@@ -77,7 +90,7 @@ def _fold(arrived: Sequence[Outcome], training: Training, federation: Federation
     aggregate, population = training.algorithm.aggregate, federation.population
     counts = {reply.task.client: 1 for reply in sound}
     folded, model, parts = fold_finite(
-        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(moved))
+        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(arrived))
     )
     answered = [outcome for outcome in ordered if isinstance(outcome, Reply)]
     return Gathered(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)

@@ -1,6 +1,6 @@
 """Models in two parts, one of which stays with its client: FedPer, LG-FedAvg and FedRep."""
 
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from torch import nn
@@ -8,8 +8,9 @@ from torch import nn
 from winnow.core import ConfigError, Payload
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.local import LocalUpdate
 from winnow.learn.split import from_layer, last_layer, matching
-from winnow.learn.stack import ModelState
+from winnow.learn.stack import Layout, ModelState
 from winnow.learn.tree import only
 
 OWN = "own"
@@ -41,6 +42,9 @@ class InTwoParts(ClientUpdate):
 
     def private_names(self, module: nn.Module) -> frozenset[str]:
         head = self.head(module)
+        for name, first in Layout.of(module).aliases.items():
+            if (name in head) != (first in head):
+                raise ConfigError(f"client.cut: {name} and {first} are one tensor, which cannot be private and sent")
         return head if self.private == "head" else frozenset(module.state_dict()) - head
 
     def personal(self, model: ModelState, kept: Payload) -> ModelState:
@@ -72,7 +76,9 @@ class Alternating(InTwoParts):
 
     name: Literal["alternating"] = "alternating"
     head_epochs: int = Field(10, ge=1)
-    trainings: ClassVar[float] = 2.0
+
+    def passes(self, local: LocalUpdate, samples: int) -> float:
+        return self.head_epochs + local.passes(samples)
 
     def update(self, job: Job) -> Update:
         own, head = self.own(job), self.head(job.execution.module)

@@ -71,16 +71,20 @@ class _ProfileSelection(Selection):
         self._references: dict[int, ReferenceProfile] = {}
 
     def propose(self, turn: Turn) -> Invitation:
-        if turn.reference is None:
-            raise ModelError("selection by profile needs a reference profile")
-        self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest}
-        self._references[turn.version] = turn.reference
-        if np.isnan(self._divergence).all():
+        self._remember_reference(turn)
+        if turn.version == 0 and np.isnan(self._divergence).all():
             self._fold(turn.ask(self._first_profiles(turn)), turn.ask)
         return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
 
     def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+        self._remember_reference(turn)
         self._fold(replies, turn.ask)
+
+    def _remember_reference(self, turn: Turn) -> None:
+        if turn.reference is None:
+            raise ModelError("selection by profile needs a reference profile")
+        self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest}
+        self._references[turn.version] = turn.reference
 
     def _first_profiles(self, turn: Turn) -> list[Task]:
         work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)

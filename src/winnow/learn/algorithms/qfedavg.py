@@ -40,7 +40,7 @@ class Fair(Aggregate):
 
 
 class _FairFold:
-    """All powers of losses are taken relative to the first client's: only ratios matter, and nothing overflows."""
+    """All powers of losses are taken relative to the largest so far: only ratios matter, and nothing overflows."""
 
     def __init__(self, q: float, model: ModelState) -> None:
         self._q, self._model = q, model
@@ -53,12 +53,19 @@ class _FairFold:
         if not (reach and math.isfinite(loss)):
             self._sum.add(update.model, 0.0)  # nothing to weigh it by; if it is not finite, that must still show
             return
-        self._unit = self._unit or loss
+        if loss > self._unit:
+            self._take_as_unit(loss)
         inverse = update.metrics["steps"] / reach
         weight = update.count * inverse * (loss / self._unit) ** self._q
         squared = float(norm(minus(real(update.model), self._model))) ** 2
         self._sum.add(update.model, weight)
         self._h += weight * (1 + self._q / loss * inverse * squared)
+
+    def _take_as_unit(self, loss: float) -> None:
+        factor = (self._unit / loss) ** self._q
+        self._sum.scale(factor)
+        self._h *= factor
+        self._unit = loss
 
     def finish(self) -> ModelState:
         self._sum.add(self._model, self._h - self._sum.weight if self._h else 1.0)

@@ -51,6 +51,7 @@ class LagTolerant(Pace):
                 harvest = self._harvest(quota, picked_last, training, exchange, underway)
                 gathered = _fold(harvest, lagging, cache, training, federation)
                 training.apply(gathered, federation)
+                federation.settle(reply.task for reply in harvest.late)  # their models count from now on
                 selection.observe(turn, gathered.reported)
                 picked_last = {reply.task.client for reply in harvest.picked}
                 training.underway = _snapshot(underway, cache, picked_last)

@@ -24,7 +24,7 @@ class ControlVariates(ClientUpdate):
 
     name: Literal["control-variates"] = "control-variates"
     models_up: ClassVar[float] = 2.0
-    needs: ClassVar[Mapping[str, str]] = {"server": "scaffold"}
+    needs: ClassVar[Mapping[str, str]] = {"server": "scaffold", "local": "sgd"}
 
     def update(self, job: Job) -> Update:
         common = job.received(CONTROL)

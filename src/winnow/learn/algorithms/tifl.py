@@ -50,17 +50,22 @@ class _TierSelection(Selection):
         self._panel = np.zeros(0, np.int64)
         self._losses: NDArray[np.float64] = np.zeros(tiers)
         self._chances: NDArray[np.float64] = np.ones(tiers)
-        self._used = 0
+        self._used, self._looked_at = 0, -1
 
     def propose(self, turn: Turn) -> Invitation:
-        if turn.version == 0:
-            self._form_tiers(turn)
-        elif turn.version % self._settings.interval == 0:
-            self._adapt(turn)
+        if turn.version != self._looked_at:  # a pace may have several proposals made for one version
+            self._look_at(turn)
         self._used = self._next_tier(turn.rng)
         members = np.flatnonzero(self._tier == self._used)
         clients = np.sort(turn.rng.choice(members, min(self._invited, len(members)), replace=False))
         return Invitation(clients=clients, counts=np.ones(len(clients), np.int64))
+
+    def _look_at(self, turn: Turn) -> None:
+        self._looked_at = turn.version
+        if turn.version == 0:
+            self._form_tiers(turn)
+        elif turn.version % self._settings.interval == 0:
+            self._adapt(turn)
 
     def _form_tiers(self, turn: Turn) -> None:
         replies = ask_values(turn, np.arange(len(self._tier)), always_send=True)

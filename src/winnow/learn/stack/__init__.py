@@ -3,7 +3,7 @@
 from winnow.learn.stack.choose import Force, choose_execution
 from winnow.learn.stack.data import ClientSamples, LoadedData, TensorData, as_tensor
 from winnow.learn.stack.departure import Departure
-from winnow.learn.stack.execution import Execution
+from winnow.learn.stack.execution import Batch, Execution, Gradients, Slope
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.memory import clients_that_fit, free_bytes
 from winnow.learn.stack.pace import Pace
@@ -13,16 +13,19 @@ from winnow.learn.stack.train import Trained, train
 
 __all__ = [
     "LOSSES",
+    "Batch",
     "ClientSamples",
     "Departure",
     "Execution",
     "Force",
+    "Gradients",
     "Layout",
     "LoadedData",
     "Loss",
     "ModelState",
     "Pace",
     "Precision",
+    "Slope",
     "TensorData",
     "Trained",
     "allow_tf32",

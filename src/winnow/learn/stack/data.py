@@ -92,6 +92,9 @@ class TensorData:
         place = client if self.held is None else int(np.searchsorted(self.held, client))
         return self.rows[self.offsets[place] : self.offsets[place + 1]]
 
+    def samples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.x.index_select(0, rows), self.y.index_select(0, rows)
+
     def few(self, samples: int) -> tuple[Tensor, Tensor]:
         return self.x[:samples], self.y[:samples]
 

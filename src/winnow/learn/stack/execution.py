@@ -1,5 +1,6 @@
 """The ways to train a cohort, as seen by the trainer."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -30,6 +31,25 @@ class Cohort(Protocol):
 
         Buffers (batch statistics) are brought up to date in place. A parameter without influence has gradient 0.
         """
+        ...
+
+
+Gradients = Callable[[list[Tensor], Batch], tuple[list[Tensor], Tensor]]
+"""The clients' gradients at any parameters [K, ...] for a batch, and the losses there, as `Cohort.gradients` gives."""
+
+
+class Slope(Protocol):
+    """Which way a step goes, for methods that do not follow the gradient of one batch."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches of each client a step takes; they are drawn independently of one another."""
+        ...
+
+    def __call__(
+        self, gradients: Gradients, parameters: list[Tensor], batches: Sequence[Batch]
+    ) -> tuple[list[Tensor], Tensor]:
+        """The direction, like the parameters, which are left as they are; and the losses [K, B] to report."""
         ...
 
 

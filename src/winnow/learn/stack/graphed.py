@@ -71,14 +71,15 @@ class GraphedRounds:
         self._graphs: dict[_Shape, torch.cuda.CUDAGraph] = {}
         self._pool: Any = earlier._pool if earlier else torch.cuda.graph_pool_handle()
 
-    def fits(self, local: LocalUpdate, departure: Departure, plan: Plan) -> bool:
-        """Whether these graphs can run that: same optimiser, same terms, same cohort, no more steps."""
+    def fits(self, data: TensorData, local: LocalUpdate, departure: Departure, plan: Plan) -> bool:
+        """Whether these graphs can run that: same samples, optimiser, terms and cohort, no more steps."""
         steps, clients, width = plan.rows.shape
         mine = self._correction
         terms = (mine.pull, bool(mine.drift)) if mine else (0.0, False)
         return (
             (local, departure.moving, departure.pull, departure.drift is not None)
             == (self._local, self._moving, *terms)
+            and data.x is self._data.x
             and steps <= self._capacity
             and (clients, width) == tuple(self._rows.shape[1:])
         )

@@ -16,8 +16,8 @@ from winnow.learn.stack.precision import Precision, casting
 from winnow.learn.stack.state import Layout, ModelState, apart
 from winnow.learn.stack.twins import Fold, Twin, stacked_twin
 
-KEPT_GRAPHS = 2
-"""A cohort in chunks has chunks of two sizes, which differ by one client."""
+KEPT_GRAPHS = 4
+"""A cohort in chunks has chunks of two sizes, which differ by one client; a method may train twice a round."""
 
 
 class StackedExecution:
@@ -56,7 +56,7 @@ class StackedExecution:
         """
         if not data.x.is_cuda or data.held is not None:
             return None
-        graphs = next((kept for kept in self._graphs if kept.fits(local, departure, plan)), None)
+        graphs = next((kept for kept in self._graphs if kept.fits(data, local, departure, plan)), None)
         if graphs is None:
             graphs = GraphedRounds(self, data, local, departure, plan, self._graphs[-1] if self._graphs else None)
             self._graphs = [*self._graphs, graphs][-KEPT_GRAPHS:]

@@ -1,6 +1,6 @@
 """A round of local training for a whole cohort."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from winnow.core import derive
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
 from winnow.learn.stack.departure import Correction, Departure
-from winnow.learn.stack.execution import Batch, Execution, smallest_batch
+from winnow.learn.stack.execution import Batch, Execution, Gradients, Slope, smallest_batch
 from winnow.learn.stack.plan import Plan, named, plan_batches
 from winnow.learn.stack.state import ModelState, take_clients
 
@@ -40,18 +40,26 @@ def train(
     round: int,
     seed: int,
     phase: int = 0,
+    slope: Slope | None = None,
 ) -> Trained:
     """Train every client from where it departs; rounds count from 1. Trainings of one round differ in their `phase`.
 
     A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
-    for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort.
+    for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort. With a
+    `slope` steps go that way instead of along the gradient; its further batches are those of the phases that follow.
     """
     smallest = smallest_batch(execution.module)
-    plan = plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=phase)
+    plan, *further = (
+        plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=each)
+        for each in range(phase, phase + (slope.batches if slope else 1))
+    )
     with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *named(phase)), data.x.device):
         begin = departure.ordered(torch.from_numpy(plan.order).to(data.x.device))
-        done = execution.run_plan(begin, local, data, plan, rate=local.rate(round))
-        states, losses = done or _step_by_step(execution, begin, local, data, plan, rate=local.rate(round))
+        rate = local.rate(round)
+        done = execution.run_plan(begin, local, data, plan, rate=rate) if slope is None else None
+        states, losses = done or _step_by_step(
+            execution, begin, local, data, plan, rate=rate, slope=slope, further=[other.rows for other in further]
+        )
     back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
     layout = execution.layout
     trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
@@ -64,9 +72,20 @@ def train(
 
 @torch.no_grad()
 def _step_by_step(
-    execution: Execution, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+    execution: Execution,
+    departure: Departure,
+    local: LocalUpdate,
+    data: TensorData,
+    plan: Plan,
+    *,
+    rate: float,
+    slope: Slope | None,
+    further: Sequence[Indices],
 ) -> tuple[ModelState, Tensor]:
-    """The clients' states after all steps, and the losses of all samples [S, K, B]."""
+    """The clients' states after all steps, and the losses of all samples [S, K, B].
+
+    `further` are the rows of a slope's other batches, which are as large as the plan's own.
+    """
     states = departure.stacked(len(plan.order))
     trained = [states[name] for name in execution.layout.trained]
     carried = [states[name] for name in execution.layout.carried]
@@ -74,28 +93,35 @@ def _step_by_step(
     moving = [trained[place] for place in places]
     groups = [trained, carried, moving, *local.slots(moving)]
     correction = Correction.of(departure, execution.layout.trained, len(plan.order))
-    rows = torch.from_numpy(plan.rows).to(data.x.device)
+    rows = torch.from_numpy(np.stack([plan.rows, *further], axis=1)).to(data.x.device)
     weights = torch.from_numpy(plan.weights()).to(trained[0])
     losses = torch.zeros_like(weights)
     bound = -1
     for active, width, steps in plan.segments():
         if active != bound:
             parameters, buffers, moved, *slots = ([tensor[:active] for tensor in group] for group in groups)
-            cohort = execution.cohort(parameters, buffers)
+            cohort, anywhere = execution.cohort(parameters, buffers), _anywhere(execution, buffers)
             added = correction and correction.some(active)
             bound = active
-        part = slice(steps.start, steps.stop), slice(active), slice(width)
-        full = (plan.sizes[part[:2]] == width).all(1)
-        each = zip(steps, rows[part].flatten(1), weights[part], losses[part], full, strict=True)
-        for step, chosen, weight, kept, is_full in each:
-            x, y = data.x.index_select(0, chosen), data.y.index_select(0, chosen)
-            gradients, found = cohort.gradients(Batch(x, y, weight, plan.sizes[step, :active], bool(is_full)))
+        along, part = slice(steps.start, steps.stop), (slice(active), slice(width))
+        full = (plan.sizes[along, :active] == width).all(1)
+        each = zip(
+            steps, rows[along, :, *part].flatten(2), weights[along, *part], losses[along, *part], full, strict=True
+        )
+        for step, drawn, weight, kept, is_full in each:
+            sizes = plan.sizes[step, :active]
+            batches = [Batch(*data.samples(chosen), weight, sizes, bool(is_full)) for chosen in drawn]
+            gradients, found = slope(anywhere, parameters, batches) if slope else cohort.gradients(batches[0])
             kept.copy_(found)
             slopes = [gradients[place] for place in places]
             if added:
                 added.add_to(slopes, moved)
             local.step(moved, slopes, slots, number=step + 1, rate=rate)
     return states, losses
+
+
+def _anywhere(execution: Execution, carried: list[Tensor]) -> Gradients:
+    return lambda parameters, batch: execution.cohort(parameters, carried).gradients(batch)
 
 
 def _mean_loss(losses: Tensor, plan: Plan) -> Tensor:

@@ -7,7 +7,6 @@ import numpy as np
 from winnow.core import Work
 from winnow.experiment.resolve import resolve
 from winnow.experiment.schema import Experiment
-from winnow.fleet import Fleet
 from winnow.reproduce.blocks import Block, Grid, Text
 from winnow.reproduce.fedprof.content import content
 from winnow.reproduce.lines import Lines
@@ -53,7 +52,7 @@ class Overhead:
 
 def overhead(task: Task) -> Overhead:
     experiment = resolve(task.preset, algorithm="fedprof")
-    fleet = Fleet.draw(experiment.fleet, DEVICES, seed=0)
+    fleet = experiment.fleet.draw(DEVICES, seed=0)
     costs = fleet.costs(np.arange(DEVICES), np.full(DEVICES, task.samples), _round_of_work(experiment, task))
     invited = experiment.select.invited(experiment.data.clients)
     return Overhead(

@@ -58,7 +58,6 @@ COLUMNS = (
     ),
     Column(name="wh", title="Wh", value=lambda run: run.wh_to_target, decimals=2),
 )
-BEST = COLUMNS[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +154,20 @@ class ResultTable(Piece):
         for group in GROUPS:
             cells = self.cells(group, lines)
             caption = (
-                f"{self.rounds[group]} rounds, seeds in brackets; rounds, minutes and Wh until {self.target:g}, with"
-                " the number of runs that reached it where not all did. ★ first in the group."
+                f"Up to {self.rounds[group]} rounds, seeds in brackets; rounds, minutes and Wh until {self.target:g},"
+                " with the number of runs that reached it where not all did. ★ first in the group."
             )
             pieces += [
                 Heading(f"{group.capitalize()} aggregation"),
                 Grid(caption, self._header(), _rows(cells)),
-                *(Text(text) for text in (*self._shortfalls(group, cells), *self._besides(group, lines))),
+                *(
+                    Text(text)
+                    for text in (
+                        *self._cut_short(group, lines),
+                        *self._shortfalls(group, cells),
+                        *self._besides(group, lines),
+                    )
+                ),
             ]
         return pieces
 
@@ -178,6 +184,14 @@ class ResultTable(Piece):
                 reason = note(self.name, group, algorithm)
                 by_reason.setdefault(reason, []).append(f"{NAMES[algorithm]} ({', '.join(behind)})")
         return [f"Behind the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
+
+    def _cut_short(self, group: str, lines: Lines) -> list[str]:
+        """Runs that were ended before their time, after which they might have become better."""
+        runs = [run for algorithm in self.values(group) for run in runs_of(lines, self.name, algorithm)]
+        ended = sorted(run.rounds for run in runs if run.rounds < self.rounds[group])
+        if not ended:
+            return []
+        return [f"{len(ended)} of {len(runs)} runs ended early, after {ended[0]} to {ended[-1]} rounds."]
 
     def _besides(self, group: str, lines: Lines) -> list[str]:
         """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""

@@ -1,0 +1,61 @@
+"""Who judges the models of a run."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.core import ConfigError, Population
+from winnow.data import Examples, Federated
+from winnow.experiment.schema import Experiment
+from winnow.learn.examine import Examiner
+from winnow.learn.handlers import JudgeSettings, Tuning
+from winnow.learn.judge import AtClients, AtServer, ByEachClient, ByTunedClients, Judge, Reference
+from winnow.learn.stack import as_tensor
+from winnow.learn.store import ClientStore
+from winnow.learn.training import Plan
+
+
+def judge_of(
+    experiment: Experiment, spread: Federated, plan: Plan, examiner: Examiner, device: torch.device, store: ClientStore
+) -> Judge:
+    """The reference and, beside it, a test set and the clients themselves, as far as the experiment has them."""
+    reference: Reference = (
+        _at_clients(experiment, Population(sizes=spread.clients.sizes), plan)
+        if experiment.reference_clients
+        else AtServer("reference", examiner, _tensors(spread.reference, device), plan.metric)
+    )
+    beside: list[Reference] = []
+    if len(spread.test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
+        beside.append(AtServer("test", examiner, _tensors(spread.test, device), plan.metric))
+    if spread.own_test is not None:
+        judging = np.flatnonzero(spread.own_test.sizes).tolist()
+        settings = JudgeSettings(client=experiment.client, metric=plan.metric)
+        beside.append(ByEachClient(judging, settings, plan.private))
+        if experiment.judge.tune_epochs:
+            beside.append(_tuned(experiment, judging, plan, store))
+    return Judge(reference, *beside)
+
+
+def _tuned(experiment: Experiment, judging: list[int], plan: Plan, store: ClientStore) -> ByTunedClients:
+    asked = experiment.judge
+    own = asked.tune_from == "own"
+    tuning = Tuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
+    settings = JudgeSettings(client=experiment.client, metric=plan.metric, tuning=tuning)
+    return ByTunedClients(judging, settings, plan.private, every=asked.tune_every, from_average=None if own else store)
+
+
+def _at_clients(experiment: Experiment, population: Population, plan: Plan) -> AtClients:
+    holders = experiment.reference_clients
+    if max(holders) >= len(population):
+        raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
+    return AtClients(
+        {k: int(population.sizes[k]) for k in holders},
+        experiment.select.matched.start(holders, len(population)),
+        metric=plan.metric,
+        message_bytes=plan.message_bytes,
+        profile_bytes=plan.profile_bytes,
+    )
+
+
+def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
+    return as_tensor(examples.x, device), as_tensor(examples.y, device)

@@ -1,0 +1,195 @@
+"""SRPFL (Tziotis et al., 2022): learn from the fastest few first, and double their number stage by stage.
+
+It is a way of taking part, so it goes around any selection and any method: around FedRep it is SRPFL, around LG-FedAvg
+LG-SRPFL, around plain averaging FLANP (Reisizadeh et al., 2022), and with FedProf's selection inside it takes clients
+that are quick and good.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, SerializerFunctionWrapHandler, field_serializer, model_validator
+from torch import Tensor, nn
+
+from winnow.core import Population, Reply, Until
+from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.matching import Matching
+from winnow.learn.select import Invitation, Selection, Selector, Turn, Uniform
+
+ONE_IN = 10
+"""Unless told otherwise one in so many of the sample takes part in the first stage: 10 of 100 in the authors' code."""
+
+AMOUNT = ("fraction", "count", "replacement")
+"""How many are sampled is said once, for the whole."""
+
+HELD, SAMPLE = "held/", "sample/"
+
+
+class Doubling(Selector):
+    """In stage r, N clients are invited and the first n_r = min(N, 2^r·n₀) replies end the round (algorithm 1).
+
+    Nobody's speed needs to be known: who answers first is fast (remark 3.2). N is `fraction` or `count`; `sample` says
+    how the N are drawn, uniformly unless given; `first` is n₀, a tenth of N unless given. New clients are drawn in each
+    round (algorithm 2) or for each stage (section 3); remark 3.1 has both.
+
+    A stage lasts `rounds_per_stage` rounds. With `stage_target` it ends earlier, as soon as the mean training loss of a
+    round's replies is at most stage_target·n₀/n_r: the more samples, the more accurately they are worth being fitted
+    (FLANP's criterion, with the loss in the place of a gradient's norm).
+    """
+
+    name: Literal["doubling"] = "doubling"
+    sample: Selector | None = None
+    first: int | None = Field(None, ge=1)
+    rounds_per_stage: int = Field(10, ge=1)
+    stage_target: float | None = Field(None, gt=0)
+    renew: Literal["round", "stage"] = "round"
+    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many(cls, table: Any) -> Any:
+        """The sample is as large as the whole says."""
+        sample = table.get("sample") if isinstance(table, Mapping) else None
+        if isinstance(sample, str):
+            sample = {"name": sample}
+        if not isinstance(sample, Mapping):
+            return table
+        amount = {key: table[key] for key in AMOUNT if table.get(key) is not None}
+        return {**table, "sample": {**amount, **sample}}
+
+    @model_validator(mode="after")
+    def _alike(self) -> Self:
+        if isinstance(self.sample, Doubling):
+            raise ValueError("sample: doubling goes around another selection, not around itself")
+        if any(getattr(self.sample, key) != getattr(self, key) for key in AMOUNT if self.sample is not None):
+            raise ValueError(f"sample: leave out {', '.join(AMOUNT)}, which select itself has")
+        return self
+
+    @field_serializer("sample", mode="wrap")
+    def _without_amount(self, sample: Selector | None, write: SerializerFunctionWrapHandler) -> Any:
+        return None if sample is None else {key: v for key, v in write(sample).items() if key not in AMOUNT}
+
+    @property
+    def sampled(self) -> Selector:
+        """How the N are drawn."""
+        if self.sample is not None:
+            return self.sample
+        return Uniform(fraction=self.fraction, count=self.count, replacement=self.replacement)
+
+    def objection(self, whole: Algorithm) -> str | None:
+        return self.sampled.objection(whole)
+
+    def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
+        return self.sampled.layer_for(module, x)
+
+    @property
+    def matched(self) -> Matching:
+        return self.sampled.matched
+
+    @property
+    def values_model(self) -> bool:
+        return self.sampled.values_model
+
+    def awaited_at_first(self, clients: int) -> int:
+        most = self.invited(clients)
+        return min(most, self.first or max(1, round(most / ONE_IN)))
+
+    def start(self, population: Population) -> Selection:
+        return _DoublingSelection(self, population)
+
+
+class _DoublingSelection(Selection):
+    def __init__(self, settings: Doubling, population: Population) -> None:
+        self._settings = settings
+        self._sample = settings.sampled.start(population)
+        self._first = settings.awaited_at_first(len(population))
+        self._most = settings.invited(len(population))
+        self._stage = self._rounds = 0
+        self._held: Invitation | None = None
+
+    @property
+    def _awaited(self) -> int:
+        """n_r"""
+        return min(self._most, self._first << self._stage)
+
+    def propose(self, turn: Turn) -> Invitation:
+        sampled = self._held or self._sample.propose(turn)
+        if self._settings.renew == "stage":
+            self._held = Invitation(clients=sampled.clients, counts=sampled.counts)
+        replies = min(self._awaited, len(sampled.clients), sampled.until.replies or self._most)
+        return Invitation(
+            clients=sampled.clients,
+            counts=sampled.counts,
+            until=Until(replies=replies, seconds=sampled.until.seconds),
+            scores=sampled.scores,
+        )
+
+    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+        self._sample.observe(turn, replies)
+        self._rounds += 1
+        if self._rounds >= self._settings.rounds_per_stage or self._target_met(replies):
+            self._rounds, self._held = 0, None
+            self._stage += self._awaited < self._most
+
+    def _target_met(self, replies: Sequence[Reply]) -> bool:
+        target = self._settings.stage_target
+        losses = [reply.metrics.get("loss", np.nan) for reply in replies]
+        return target is not None and bool(losses) and float(np.mean(losses)) <= target * self._first / self._awaited
+
+    def state(self) -> Mapping[str, Any]:
+        held = self._held
+        kept = {} if held is None else {f"{HELD}clients": held.clients, f"{HELD}counts": held.counts}
+        inner = {f"{SAMPLE}{name}": array for name, array in self._sample.state().items()}
+        return {"stage": np.array([self._stage, self._rounds]), **kept, **inner}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._stage, self._rounds = (int(number) for number in state["stage"])
+        if f"{HELD}clients" in state:
+            clients, counts = (np.array(state[f"{HELD}{name}"], np.int64) for name in ("clients", "counts"))
+            self._held = Invitation(clients=clients, counts=counts)
+        inner = {name.removeprefix(SAMPLE): array for name, array in state.items() if name.startswith(SAMPLE)}
+        self._sample.restore(inner)
+
+
+srpfl = Recipe(
+    name="srpfl",
+    summary="FedRep, the fastest clients first, then twice as many",
+    parts={"select": {"name": "doubling"}, "client": {"name": "alternating"}, "aggregate": {"name": "partial"}},
+)
+
+lg_srpfl = Recipe(
+    name="lg-srpfl",
+    summary="LG-FedAvg, the fastest clients first, then twice as many",
+    parts={
+        "select": {"name": "doubling"},
+        "client": {"name": "split", "private": "body"},
+        "aggregate": {"name": "partial"},
+    },
+)
+
+flanp = Recipe(
+    name="flanp",
+    summary="FedAvg, the fastest clients first, then twice as many",
+    parts={"select": {"name": "doubling"}, "client": {"name": "plain"}, "aggregate": {"name": "partial"}},
+)
+
+srpfl_fedprof = Recipe(
+    name="srpfl-fedprof",
+    summary="SRPFL, the fastest of clients drawn by profile first",
+    parts={
+        "select": {"name": "doubling", "sample": {"name": "profile"}},
+        "client": {"name": "alternating"},
+        "aggregate": {"name": "partial"},
+    },
+)
+
+flanp_fedprof = Recipe(
+    name="flanp-fedprof",
+    summary="FLANP, the fastest of clients drawn by profile first",
+    parts={
+        "select": {"name": "doubling", "sample": {"name": "profile"}},
+        "client": {"name": "plain"},
+        "aggregate": {"name": "partial"},
+    },
+)

@@ -1,0 +1,76 @@
+"""How evenly clients are served: their own scores, apart from the mean."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import numpy as np
+import plotly.graph_objects as go
+
+from winnow.report.colours import colour, faint
+from winnow.report.figures import finish
+from winnow.report.numbers import Spread, spread_text
+from winnow.report.tables import Cells
+from winnow.report.traces import Trace
+
+MEASURED = {"clients": "its own model", "tuned": "the model once tuned"}
+"""What each client judges, by the data that its scores are filed under."""
+
+SHOWN = ("spread", "lowest_decile", "highest_decile")
+
+
+def fairness_header(metric: str) -> Cells:
+    return ("Algorithm", "Each client judges", f"Mean {metric}", "Spread", "Lowest decile", "Highest decile")
+
+
+def fairness_table(groups: Mapping[str, Sequence[Trace]]) -> list[Cells]:
+    """The last readings over clients, on average over an algorithm's runs; nothing where clients do not judge."""
+    return [
+        (algorithm, what, *(spread_text(Spread.of(column), decimals=4) for column in zip(*readings, strict=True)))
+        for algorithm, runs in groups.items()
+        for data, what in MEASURED.items()
+        if (readings := [last for run in runs if (last := _last(run, data)) is not None])
+    ]
+
+
+def _last(run: Trace, data: str) -> tuple[float | None, ...] | None:
+    point = next((point for point in reversed(run.points) if data in point.metrics), None)
+    return None if point is None else tuple(point.value(data, name) for name in (run.label.metric, *SHOWN))
+
+
+def fairness_bands(groups: Mapping[str, Sequence[Trace]]) -> go.Figure:
+    """The mean over clients by round, in a band from the lowest to the highest decile; of each algorithm's first run.
+
+    A dotted line without a band is the mean once clients have tuned the model.
+    """
+    figure = go.Figure()
+    for index, (algorithm, runs) in enumerate(groups.items()):
+        run, name, ink = runs[0], escape(algorithm), colour(index)
+        own, tuned = _curves(run, "clients"), _curves(run, "tuned")
+        if len(own):
+            band = {
+                "x": np.concatenate([own[:, 0], own[::-1, 0]]),
+                "y": np.concatenate([own[:, 2], own[::-1, 3]]),
+            }
+            hidden = {"width": 0}
+            figure.add_trace(
+                go.Scatter(
+                    **band, fill="toself", fillcolor=faint(ink, 0.15), line=hidden, hoverinfo="skip", showlegend=False
+                )
+            )
+            figure.add_trace(go.Scatter(x=own[:, 0], y=own[:, 1], name=name, mode="lines", line={"color": ink}))
+        if len(tuned):
+            dotted = {"color": ink, "dash": "dot"}
+            figure.add_trace(
+                go.Scatter(x=tuned[:, 0], y=tuned[:, 1], name=f"{name}, tuned", mode="lines+markers", line=dotted)
+            )
+    figure.update_layout(xaxis_title="Round", hovermode="closest")
+    return finish(figure, height=340)
+
+
+def _curves(run: Trace, data: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+    """Columns: round, mean, lowest and highest decile, for the rounds in which clients judged."""
+    names = (run.label.metric, "lowest_decile", "highest_decile")
+    rows = [
+        (point.round, *(point.value(data, name) for name in names)) for point in run.points if data in point.metrics
+    ]
+    return np.array(rows, np.float64).reshape(-1, 4)

@@ -1,0 +1,202 @@
+"""The linear case: theorem 4.6's speed-up against simulation, the contraction, and where it ends (section 4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import plotly.graph_objects as go
+
+from winnow.personal import LinearCase, SpeedUp, bound, measure
+from winnow.personal.speedup import SETTLING, TARGET, floor
+from winnow.report import Spread
+from winnow.report.colours import colour, faint
+from winnow.report.figures import finish
+from winnow.report.numbers import spread_text
+from winnow.reproduce.blocks import Block, Drawing, Grid, Heading, Text
+from winnow.reproduce.drawing import GREY
+from winnow.reproduce.lines import LinearLine, Lines, linear_of, rounded
+from winnow.reproduce.paper import Piece, Wanted
+
+POPULATIONS = tuple(2**power for power in range(6, 13))
+ABOUT = (
+    "Algorithm 2 with d = 20, k = 2, m = 20 fresh samples a client and round, noise of sd 1, a rate of 0.1 and"
+    " n₀ = 8; times are exponential, drawn anew each round, without communication. Stages last as long as the paper's"
+    f" analysis says. The target is {TARGET:g} times the distance at which FedRep settles. The time of the start, the"
+    " same for both, is not counted, as in the theorem."
+)
+FEW = (
+    "The first n₀ clients estimate the start. So it does not depend on N, as the theorem assumes, which counts FedRep's"
+    " rounds from a distance of one."
+)
+ALL = (
+    "All N clients estimate the start, as algorithm 2 has it. The more clients there are the nearer is the start, so"
+    " that FedRep's rounds do not grow with N, and less is left to gain."
+)
+HEADER = ("Clients", "Start", "Floor", "Predicted", "Rounds", "Time, FedRep", "Time, SRPFL", "Ratio", "Bound")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearFigure(Piece):
+    """Both algorithms for several populations and seeds, from a start by few clients and from one by all."""
+
+    populations: tuple[int, ...] = POPULATIONS
+
+    def measured(self, lines: Lines) -> bool:
+        return bool(linear_of(lines, self.name))
+
+    def measure(self, wanted: Wanted) -> list[LinearLine]:
+        cases = [
+            LinearCase(clients=clients, starters=starters)
+            for clients in self.populations
+            for starters in (LinearCase.first, clients)
+        ]
+        rounds = wanted.rounds or SETTLING
+        return [self._line(case, seed, measure(case, seed, rounds)) for case in cases for seed in range(wanted.seeds)]
+
+    def _line(self, case: LinearCase, seed: int, found: SpeedUp) -> LinearLine:
+        drawn = seed == 0 and case.clients == self.populations[-1] and case.starters == case.first
+        theirs, ours = found.fedrep.reaches(found.target), found.srpfl.reaches(found.target)
+        assert theirs is not None, "no floor is higher than all distances"
+        return LinearLine(
+            of=self.name,
+            clients=case.clients,
+            starters=case.starters or case.clients,
+            seed=seed,
+            start=round(float(found.fedrep.distances[0]), 5),
+            floor=round(found.floor, 6),
+            predicted=round(floor(case, case.clients), 6),
+            fedrep_rounds=theirs,
+            fedrep_seconds=round(float(found.fedrep.seconds[theirs]), 3),
+            srpfl_rounds=ours,
+            srpfl_seconds=None if ours is None else round(float(found.srpfl.seconds[ours]), 3),
+            fedrep=rounded(found.fedrep.distances, 5) if drawn else (),
+            srpfl=rounded(found.srpfl.distances, 5) if drawn else (),
+        )
+
+    def body(self, lines: Lines) -> list[Block]:
+        found = sorted(linear_of(lines, self.name), key=lambda line: (line.clients, line.seed))
+        if not found:
+            return []
+        few = [line for line in found if line.starters < line.clients]
+        blocks: list[Block] = [Text(ABOUT), *self._part("Start by n₀ clients", FEW, few)]
+        blocks += [
+            Drawing(contraction(line), f"N = {line.clients}: the distance by round; dashed, the target")
+            for line in few
+            if line.fedrep
+        ]
+        blocks.append(Drawing(floors(few), "FedRep's final distance by population, and what is predicted"))
+        return [*blocks, *self._part("Start by all clients", ALL, [line for line in found if line not in few])]
+
+    def _part(self, title: str, about: str, found: Sequence[LinearLine]) -> list[Block]:
+        seeds = len({line.seed for line in found})
+        caption = f"Mean ± sd over {seeds} seeds. The bound is the theorem's (equation 248)."
+        rows = [_row([line for line in found if line.clients == clients]) for clients in _populations(found)]
+        blocks: list[Block] = [Heading(title), Text(about), Grid(caption, HEADER, rows)]
+        fitted = fit(found)
+        if fitted is None:
+            return blocks
+        said = (
+            f"Least squares: ratio = {fitted.constant:.3f} {fitted.slope:+.3f} / log N"
+            f" (slope ± {fitted.error:.3f}, R² = {fitted.r2:.2f} over populations' means)."
+        )
+        return [*blocks, Text(said), Drawing(ratios(found, fitted), f"{title}: SRPFL's time over FedRep's")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """constant + slope / log N, with the slope's standard error."""
+
+    constant: float
+    slope: float
+    error: float
+    r2: float
+
+    def at(self, clients: int) -> float:
+        return self.constant + self.slope / log(clients)
+
+
+def fit(found: Sequence[LinearLine]) -> Fit | None:
+    """The ratio against 1/log N, all runs alike; R² is of the populations' means. None where there is too little."""
+    pairs = [(1 / log(line.clients), line.ratio) for line in found if line.ratio is not None]
+    if len({x for x, _ in pairs}) < 3:
+        return None
+    x, y = np.array(pairs).T
+    (slope, constant), covariance = np.polyfit(x, y, 1, cov=True)
+    at = np.unique(x)
+    means = np.array([y[x == one].mean() for one in at])
+    left, all_of_it = ((means - constant - slope * at) ** 2).sum(), ((means - means.mean()) ** 2).sum()
+    error = float(np.sqrt(covariance[0, 0]))
+    return Fit(constant=float(constant), slope=float(slope), error=error, r2=float(1 - left / all_of_it))
+
+
+def _populations(found: Sequence[LinearLine]) -> list[int]:
+    return sorted({line.clients for line in found})
+
+
+def _row(found: Sequence[LinearLine]) -> list[str]:
+    clients = found[0].clients
+    rounds = [Spread.of(line.fedrep_rounds for line in found), Spread.of(line.srpfl_rounds for line in found)]
+    return [
+        str(clients),
+        spread_text(Spread.of(line.start for line in found), 2),
+        spread_text(Spread.of(line.floor for line in found), 4),
+        f"{found[0].predicted:.4f}",
+        " and ".join(spread_text(spread, 0) for spread in rounds),
+        spread_text(Spread.of(line.fedrep_seconds for line in found), 0),
+        spread_text(Spread.of(line.srpfl_seconds for line in found), 1),
+        spread_text(Spread.of(line.ratio for line in found), 3),
+        f"{bound(clients):.2f}",
+    ]
+
+
+def ratios(found: Sequence[LinearLine], fitted: Fit) -> go.Figure:
+    """Every seed, the means with their deviations, and the fitted curve."""
+    figure, populations = go.Figure(), _populations(found)
+    known = [line for line in found if line.ratio is not None]
+    spreads = {n: Spread.of(line.ratio for line in known if line.clients == n) for n in populations}
+    seen = {n: spread for n, spread in spreads.items() if spread is not None}
+    dots = {"color": faint(colour(0), 0.4), "size": 5}
+    x, y = [line.clients for line in known], [line.ratio for line in known]
+    figure.add_trace(go.Scatter(x=x, y=y, mode="markers", name="a seed", marker=dots))
+    figure.add_trace(
+        go.Scatter(
+            x=list(seen),
+            y=[spread.mean for spread in seen.values()],
+            error_y={"array": [spread.sd or 0.0 for spread in seen.values()]},
+            mode="markers",
+            name="mean ± sd",
+            marker={"color": colour(0), "size": 9},
+        )
+    )
+    curve = go.Scatter(x=populations, y=[fitted.at(n) for n in populations], mode="lines", name="a + b / log N")
+    figure.add_trace(curve.update(line={"color": colour(1), "width": 2}))
+    figure.update_xaxes(type="log", title="Clients N", tickvals=populations)
+    figure.update_yaxes(title="Time of SRPFL / time of FedRep", rangemode="tozero")
+    return finish(figure, height=380)
+
+
+def contraction(line: LinearLine) -> go.Figure:
+    """The principal-angle distance by round: both fall alike until few participants settle, and doubling goes on."""
+    figure = go.Figure()
+    for index, (name, distances) in enumerate((("SRPFL", line.srpfl), ("FedRep", line.fedrep))):
+        look = {"color": colour(index), "width": 2}
+        figure.add_trace(go.Scatter(x=np.arange(len(distances)), y=distances, mode="lines", name=name, line=look))
+    figure.add_hline(y=TARGET * line.floor, line={"dash": "dash", "width": 1, "color": GREY})
+    figure.update_xaxes(title="Round")
+    figure.update_yaxes(type="log", title="dist(B, B*)")
+    return finish(figure, height=380)
+
+
+def floors(found: Sequence[LinearLine]) -> go.Figure:
+    """FedRep's floor by population, which falls with √N (equation 10)."""
+    figure, first = go.Figure(), {line.clients: line for line in found}
+    dots = {"color": colour(1), "size": 7}
+    x, y = [line.clients for line in found], [line.floor for line in found]
+    figure.add_trace(go.Scatter(x=x, y=y, mode="markers", name="measured", marker=dots))
+    predicted = [line.predicted for line in first.values()]
+    look = {"color": GREY, "width": 1.5}
+    figure.add_trace(go.Scatter(x=list(first), y=predicted, mode="lines", name="predicted", line=look))
+    figure.update_xaxes(type="log", title="Clients N", tickvals=list(first))
+    figure.update_yaxes(type="log", title="dist(B, B*) at the end")
+    return finish(figure, height=340)

@@ -1,0 +1,170 @@
+"""Figures 3 to 6: accuracy against total time; and the table of times to a target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from winnow.experiment.resolve import resolve
+from winnow.experiment.schema import Experiment
+from winnow.learn.algorithm import Recipe
+from winnow.report import Spread
+from winnow.report.colours import colour, faint
+from winnow.report.figures import finish
+from winnow.report.numbers import spread_text
+from winnow.reproduce.blocks import Block, Drawing, Grid, Text
+from winnow.reproduce.drawing import GREY
+from winnow.reproduce.lines import Lines, RunLine
+from winnow.reproduce.paper import Piece, Run, Wanted
+from winnow.reproduce.srpfl.methods import (
+    AUTHORS_PROTOCOL,
+    COMMUNICATION,
+    METHODS,
+    PAIRS,
+    TUNE_EVERY,
+    TUNING,
+    Method,
+    clock,
+    faster,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeFigure(Piece):
+    """A panel column of one of figures 3 to 6: a preset, with the figure's kind of speeds and participation."""
+
+    preset: str
+    target: float
+    settings: tuple[str, ...] = ()
+    about: str
+    heavy: bool = False
+
+    @property
+    def wants_accelerator(self) -> bool:
+        return self.heavy
+
+    def algorithms(self) -> list[str]:
+        return list(dict.fromkeys(method.algorithm for method in METHODS))
+
+    def unknown(self) -> list[str]:
+        return [name for name in self.algorithms() if name not in Recipe.known]
+
+    def runs(self, wanted: Wanted) -> list[Run]:
+        return [
+            Run(of=self.name, algorithm=algorithm, experiment=self._experiment(algorithm, seed, wanted))
+            for algorithm in self.algorithms()
+            if algorithm in Recipe.known
+            for seed in range(wanted.seeds)
+        ]
+
+    def _experiment(self, algorithm: str, seed: int, wanted: Wanted) -> Experiment:
+        every = min(TUNE_EVERY, wanted.rounds or TUNE_EVERY)
+        tuning = (*TUNING[algorithm], f"judge.tune_every={every}") if algorithm in TUNING else ()
+        sets = (*self.settings, *tuning, f"target={self.target}", *wanted.sets)
+        return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=wanted.rounds)
+
+    def body(self, lines: Lines) -> list[Block]:
+        shown = [(method, runs) for method in METHODS if (runs := method.runs(lines, self.name))]
+        if not shown:
+            return []
+        caption = f"{self.preset}: accuracy by each client on its own test against total time; dashed, the target"
+        return [
+            Text(self.about),
+            Drawing(against_time(shown, self.target), caption),
+            Grid(self._caption(shown), _header("Best accuracy"), [self._row(*row) for row in shown]),
+            *self._by_authors_protocol(lines),
+        ]
+
+    def _caption(self, shown: Sequence[tuple[Method, Sequence[RunLine]]]) -> str:
+        rounds = sorted({run.rounds for _, runs in shown for run in runs})
+        lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+        return f"{lasted} rounds, seeds in brackets; total time until {self.target:g} for three costs of communication."
+
+    def _row(self, method: Method, runs: Sequence[RunLine]) -> list[str]:
+        times = [[method.seconds_to(self.target, run, cost) for run in runs] for cost in COMMUNICATION]
+        best = Spread.of(map(method.best, runs))
+        return [f"{method.title} ({len(runs)})", spread_text(best, 3), *map(times_text, times)]
+
+    def _by_authors_protocol(self, lines: Lines) -> list[Block]:
+        said = [
+            f"{method.title} {spread_text(Spread.of(map(method.best, runs)), 3)}"
+            for method in AUTHORS_PROTOCOL
+            if (runs := method.runs(lines, self.name))
+        ]
+        protocol = "Best accuracy by the protocol of the authors' code (heads reset to their average, then tuned): "
+        return [Text(f"{protocol}{', '.join(said)}.")] if said else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimesTable(Piece):
+    """How much sooner the doubling scheme is at the target, from the runs of the figures."""
+
+    figures: tuple[TimeFigure, ...]
+
+    def body(self, lines: Lines) -> list[Block]:
+        rows = [
+            [f"{figure.name}: {quick.title} and {slow.title}", f"{figure.target:g}", *cells]
+            for figure in self.figures
+            for quick, slow in PAIRS
+            if any(cells := [_compared(quick, slow, figure, cost, lines) for cost in COMMUNICATION])
+        ]
+        caption = "Total time of both, and how many times as soon the first is there; mean ± sd over seeds."
+        return [Grid(caption, _header("Target"), rows)] if rows else []
+
+
+def _compared(quick: Method, slow: Method, figure: TimeFigure, communication: float, lines: Lines) -> str:
+    times = [
+        [method.seconds_to(figure.target, run, communication) for run in method.runs(lines, figure.name)]
+        for method in (quick, slow)
+    ]
+    if not all(times):
+        return ""
+    gain = faster(quick, slow, figure.target, communication, lines, figure.name)
+    return f"{times_text(times[0])} and {times_text(times[1])}: {spread_text(gain, 2)} ×"
+
+
+def _header(second: str) -> list[str]:
+    return ["Method", second, *(f"Time, C.T. = {cost}" for cost in COMMUNICATION)]
+
+
+def times_text(times: Sequence[float | None]) -> str:
+    """The mean over the runs that got there, and how many did where not all."""
+    reached = sum(time is not None for time in times)
+    if not reached:
+        return f"none of {len(times)}"
+    return spread_text(Spread.of(times), 0) + (f" ({reached} of {len(times)})" if reached < len(times) else "")
+
+
+def against_time(shown: Sequence[tuple[Method, Sequence[RunLine]]], target: float) -> go.Figure:
+    """One panel a cost of communication: thin lines for seeds, bold ones through each round's mean time and score."""
+    figure = make_subplots(
+        rows=1,
+        cols=len(COMMUNICATION),
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        subplot_titles=[f"C.T. = {cost}" for cost in COMMUNICATION],
+    )
+    for column, cost in enumerate(COMMUNICATION, start=1):
+        for index, (method, runs) in enumerate(shown):
+            for trace in _curves(method, runs, cost, index):
+                trace.update(legendgroup=method.title, showlegend=trace.showlegend and column == 1)
+                figure.add_trace(trace, row=1, col=column)
+    figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": GREY})
+    figure.update_xaxes(title="Total time", nticks=5)
+    figure.update_yaxes(title="Accuracy", row=1, col=1)
+    return finish(figure, height=420).update_layout(legend={"y": 1.1}, margin={"t": 84})
+
+
+def _curves(method: Method, runs: Sequence[RunLine], communication: float, index: int) -> list[go.Scatter]:
+    points = [(clock(run, communication), method.values(run)) for run in runs]
+    shared = min(len(values) for _, values in points)
+    mean = [np.mean([pair[axis][:shared] for pair in points], axis=0) for axis in (0, 1)]
+    look = {"name": escape(method.title), "mode": "lines", "connectgaps": True}
+    thin = {"color": faint(colour(index), 0.3), "width": 1}
+    dash = "dot" if method.tuned else "solid"
+    seeds = [go.Scatter(x=x, y=y, line=thin, showlegend=False, **look) for x, y in points if len(points) > 1]
+    bold = {"color": colour(index), "width": 2.5, "dash": dash}
+    return [*seeds, go.Scatter(x=mean[0], y=mean[1], line=bold, showlegend=True, **look)]
