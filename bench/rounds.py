@@ -19,6 +19,7 @@ from winnow.learn.algorithm import Algorithm
 from winnow.learn.judge import Judge, Verdict
 from winnow.learn.local import Sgd
 from winnow.learn.select import Uniform
+from winnow.learn.stack import Layout
 from winnow.learn.training import Plan, Training
 from winnow.simulate import InProcess
 
@@ -54,6 +55,7 @@ def milliseconds_per_round() -> list[float]:
         metric="accuracy",
         message_bytes=4,
         profile_bytes=0,
+        layout=Layout(names=("w",), trained=("w",), carried=(), aliases={}),
     )
     moments = []
     for event in Training(plan, MODEL, Judge(NoReference())).run(federation()):

@@ -30,6 +30,18 @@ def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_
     assert "no_such_key" in said[0]
 
 
+def test_the_best_comes_first(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Recipe, "known", {name: Recipe.known[name] for name in ("fedavg", "fedavg-rp", "cyclic")})
+    options = ("--all", "--seeds", "1", "--jobs", 1, "--rounds", 3, "--out", "all", "--quiet")
+    assert call(capsys, "compare", write_tiny(tmp_path), *options).code == 0
+    table = json.loads(Path("all/compare.json").read_text())["table"]
+    best = [row["best"]["mean"] for row in table]
+    assert len(set(best)) > 1
+    assert best == sorted(best, reverse=True)
+    assert [row["algorithm"] for row in table] != sorted(row["algorithm"] for row in table)
+
+
 def test_a_mistake_that_rules_out_all_is_said_once(capsys, few, tmp_path):
     done = call(capsys, "compare", "no-such-preset", "--all")
     assert (done.code, done.err.count("\n")) == (2, 1)

@@ -32,9 +32,7 @@ def fleet_of(settings: Devices, *, speed_ghz: list[float], bandwidth_mhz: list[f
 
 def test_costs_equal_a_hand_calculation() -> None:
     """Three devices behind a link of 0 dB, where log2(1 + 1) = 1 makes a hertz a bit per second."""
-    settings = Devices(
-        snr_db=0.0, bits_per_sample=1000, cycles_per_bit=500, transmit_watts=0.75, compute_watts=0.7
-    )
+    settings = Devices(snr_db=0.0, bits_per_sample=1000, cycles_per_bit=500, transmit_watts=0.75, compute_watts=0.7)
     fleet = fleet_of(settings, speed_ghz=[9.0, 0.5, 2.0], bandwidth_mhz=[9.0, 0.8, 1.6])
     work = Work(
         training_passes=2, profiling_passes=1, download_bytes=1_000_000, upload_bytes=500_000, profile_bytes=192
@@ -110,9 +108,7 @@ def test_a_draw_repeats_under_its_seed_and_varies_with_it() -> None:
 
 def test_changing_the_speeds_leaves_the_links_alone() -> None:
     faster = GAS_TURBINE.model_copy(update={"speed_ghz": Normal(mean=5.0, sd=1.0)})
-    np.testing.assert_array_equal(
-        GAS_TURBINE.draw(100, 7).bandwidth_mhz, faster.draw(100, 7).bandwidth_mhz
-    )
+    np.testing.assert_array_equal(GAS_TURBINE.draw(100, 7).bandwidth_mhz, faster.draw(100, 7).bandwidth_mhz)
 
 
 def test_a_million_devices() -> None:

@@ -101,7 +101,7 @@ def test_a_round_waits_for_its_slowest_participant_only():
 
 
 def test_the_same_seed_gives_the_same_path_and_another_another():
-    first, again, other = (walk(CASE, seed, [8, 16, 64]) for seed in (0, 0, 1))
+    first, again, other = (walk(CASE, seed, [16, 32, 64]) for seed in (0, 0, 1))
     assert np.array_equal(first.distances, again.distances)
     assert np.array_equal(first.seconds, again.seconds)
     assert not np.array_equal(first.distances, other.distances)
@@ -110,17 +110,17 @@ def test_the_same_seed_gives_the_same_path_and_another_another():
 
 def test_more_participants_settle_nearer_as_predicted():
     settled = {}
-    for count in (8, 64):
+    for count in (16, 64):
         path = walk(CASE, 0, [count] * 150)
         settled[count] = path.distances[-60:].mean()
         assert settled[count] == pytest.approx(floor(CASE, count), rel=0.3)
-    assert settled[8] / settled[64] == pytest.approx(np.sqrt(8), rel=0.25)
+    assert settled[16] / settled[64] == pytest.approx(2, rel=0.2)
 
 
 def test_stages_double_and_end_where_twice_as_many_gain_more_a_second():
     case = LinearCase(clients=256)
     found = stages(case)
-    assert [count for count, _ in found] == [8, 16, 32, 64, 128]
+    assert [count for count, _ in found] == [16, 32, 64, 128]
     distance_now = 1.0
     for count, rounds in found:
         settled, doubled = floor(case, count), floor(case, 2 * count)
@@ -136,7 +136,7 @@ def test_stages_double_and_end_where_twice_as_many_gain_more_a_second():
 
 def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
     ratios = {
-        clients: np.mean([measure(LinearCase(clients=clients, starters=8), seed, 90).ratio for seed in range(4)])
+        clients: np.mean([measure(LinearCase(clients=clients, starters=16), seed, 90).ratio for seed in range(4)])
         for clients in (32, 512)
     }
     assert ratios[512] < ratios[32] < 1
@@ -147,5 +147,5 @@ def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
 def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="rank 3"):
         LinearCase(clients=64, dimension=3, rank=3)
-    with pytest.raises(ConfigError, match="first = 8 must lie between the rank and the 4 clients"):
+    with pytest.raises(ConfigError, match="first = 16 must lie between the rank and the 4 clients"):
         LinearCase(clients=4)

@@ -94,7 +94,7 @@ def test_safa_folds_an_entry_for_every_client(quota: int) -> None:
         cache |= {k: own[k] for k in own if k not in picked}
         passed_over += len(own) - len(picked)
         picked_last, begun_at = set(picked), event.at
-    assert (lagged if quota == 2 else passed_over), "the case for which this quota stands did not come up"
+    assert lagged if quota == 2 else passed_over, "the case for which this quota stands did not come up"
 
 
 @pytest.mark.parametrize(("algorithm", "sets"), [("fedbuff", FEDBUFF), ("safa", SAFA)])

@@ -169,7 +169,7 @@ def test_a_residual_block_can_be_profiled() -> None:
 
 
 def test_an_unknown_layer_is_one_line() -> None:
-    with pytest.raises(ModelError, match=r"no layer 'fc9'; it has 0, 1"):
+    with pytest.raises(ModelError, match=r"no layer 'fc9'; valid: '0', '1'"):
         check_layer(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "fc9")
 
 

@@ -7,12 +7,14 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from winnow.core import ConfigError, ModelError, RoundFinished, Task
+from winnow.experiment.plugins import load_plugins
 from winnow.simulate import RayActors, WorkerPool
 from world import prepared
 
@@ -40,6 +42,21 @@ def trained(*sets: str, kill_after_round: int | None = None) -> tuple[list[str],
         return events, dict(ready.training.model)
 
 
+PLUGIN = """
+from typing import Literal
+
+from winnow.learn.client import ClientUpdate, Update
+
+
+class Held(ClientUpdate):
+    name: Literal["held"] = "held"
+
+    def update(self, job):
+        trained = job.train(pull=0.5, anchor=job.model)
+        return Update(model=trained.states, trained=trained)
+"""
+
+
 def same(one: tuple[list[str], dict[str, torch.Tensor]], other: tuple[list[str], dict[str, torch.Tensor]]) -> bool:
     return one[0] == other[0] and all(torch.equal(one[1][name], other[1][name]) for name in one[1])
 
@@ -49,6 +66,13 @@ class TestOnACluster:
     def test_actors_give_what_this_process_gives_even_when_one_is_killed(self) -> None:
         here = trained()
         assert same(trained('engine.workers="ray"', kill_after_round=1), here)
+
+    def test_what_a_plugin_defines_is_known_to_actors(self, tmp_path: Path) -> None:
+        plugin = tmp_path / "held.py"
+        plugin.write_text(PLUGIN)
+        load_plugins([plugin], "here")
+        here, there = (trained("client.name=held", *sets) for sets in ((), ('engine.workers="ray"',)))
+        assert same(here, there)
 
     def test_a_mistake_in_making_the_site_is_raised_as_it_is(self) -> None:
         def make_site() -> object:

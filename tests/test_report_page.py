@@ -126,6 +126,14 @@ def test_a_comparison_has_a_row_an_algorithm(comparison: Outline) -> None:
     assert float(fedprof[4].split()[0]) < float(fedavg[4].split()[0]), "fedprof was made to be faster"
 
 
+@pytest.mark.parametrize(("rivals", "title", "cards"), [(6, "a0 against a1 against", 6), (7, ": 7 algorithms", 0)])
+def test_many_algorithms_are_counted_and_have_no_cards(tmp_path: Path, rivals: int, title: str, cards: int) -> None:
+    runs = [fabricate(f"a{number}", 0, rounds=2) for number in range(rivals)]
+    text = write_report(tmp_path / "report.html", runs).read_text()
+    assert title in text.split("<h1>")[1].split("</h1>")[0]
+    assert text.count('<div class="card">') == cards
+
+
 def test_relative_participation_agrees_with_a_count_by_hand(tmp_path: Path) -> None:
     run = fabricate("fedprof", 7, picky=True)
     counts = np.zeros(50)

@@ -14,6 +14,7 @@ from winnow.core import ConfigError, Invited, ModelError, RunError
 from winnow.data import federate, load
 from winnow.experiment.resolve import resolve
 from winnow.experiment.run import execute
+from winnow.experiment.workers import Finished
 from winnow.learn.algorithm import Recipe
 from winnow.reproduce import PAPERS, RunLine, Wanted, plan, read_lines, write_page
 from winnow.reproduce.fedprof import TABLE2, TABLE3
@@ -109,9 +110,10 @@ def test_the_page_holds_every_cell_of_the_paper():
 
 
 def test_the_first_of_a_group_is_marked_and_what_lies_behind_is_named():
-    ahead = [run_line("table2", "fedprof", seed, best=0.96, rounds_to_target=12) for seed in range(2)]
+    ahead = [run_line("table2", "fedprof", seed, rounds=80, best=0.96, rounds_to_target=12) for seed in range(2)]
     behind = [
-        run_line("table2", "fedavg-rp", seed, best=0.93, rounds_to_target=None if seed else 40) for seed in range(2)
+        run_line("table2", "fedavg-rp", seed, rounds=80, best=0.93, rounds_to_target=None if seed else 40)
+        for seed in range(2)
     ]
     text = page_of([*ahead, *behind])
     assert "<td>0.960±0.000 ★</td>" in text
@@ -119,6 +121,49 @@ def test_the_first_of_a_group_is_marked_and_what_lies_behind_is_named():
     assert "<td>40.0 (1 of 2)</td>" in text
     assert "Behind the paper: FedAvg-RP (Best, Rounds" in text
     assert "a quarter of the paper's work" in text.split("Behind the paper")[1]
+
+
+def test_runs_that_were_cut_short_are_not_held_against_the_paper():
+    missed = {"best": 0.5, "rounds_to_target": None, "seconds_to_target": None, "wh_to_target": None}
+    text = page_of([run_line("table1", "afl", seed, rounds=5, **missed) for seed in range(2)])
+    section = text.split("<h2>Table 1")[1].split("</section>")[0].split("Partial aggregation")[1]
+    assert "All runs ended early, after 5 of 500 rounds: " in section
+    assert "Up to 5 rounds" in section
+    assert "Behind the paper" not in section
+    late = page_of([run_line("table1", "afl", rounds=90, best=0.9, rounds_to_target=80)])
+    assert "Behind the paper: AFL (Rounds)." in late
+    assert "in our full run" not in late.split("<h2>Table 1")[1].split("</section>")[0]
+    whole = page_of([run_line("table1", "afl", 0, rounds=500, **missed), run_line("table1", "fedprof", rounds=40)])
+    assert "in our full run it invited polluted sensors" in whole
+    assert "1 of 2 runs ended early, after 40 of 500 rounds" in whole
+
+
+def test_the_page_of_one_piece_shows_the_others_only_where_they_have_lines():
+    lines = keyed([run_line("table1", "fedprof", trace=(0.1, 0.5)), run_line("fig1", "iid", trace=(0.1, 0.9))])
+    text = unescape(write_page(Path("page.html"), FEDPROF, lines, ["table1"]).read_text())
+    titles = [part.split("</h2>")[0] for part in text.split("<h2>")[1:]]
+    assert titles == ["Table 1: GasTurbine", "Figure 1: four conditions of the data",
+                      "Figure 6: gas-turbine, partial aggregation"]  # fmt: skip
+
+
+def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, monkeypatch):
+    seen = []
+
+    def interrupted(self, index, message):
+        if isinstance(message, Finished):
+            seen.append(index)
+            if len(seen) == 2:
+                raise KeyboardInterrupt
+
+    command = ("reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 1, "--jobs", 1, *TINY, "--quiet")
+    with monkeypatch.context() as patched:
+        patched.setattr("winnow.cli.board.Board.seen", interrupted)
+        assert call(capsys, *command).code == 130
+    results = Path("runs/fedprof/results.jsonl")
+    assert len(read_lines(results)) == 2
+    assert call(capsys, "reproduce", "fedprof", "table2", "--no-run").code == 0
+    assert "(1) |" in Path("runs/fedprof/index.md").read_text()
+    assert "Table 4" not in Path("runs/fedprof/index.md").read_text()
 
 
 def test_figures_are_drawn_from_lines():

@@ -23,8 +23,8 @@ from winnow.data.files import own_kind, own_name
 from winnow.data.known import KNOWN
 from winnow.data.own import MapStyle, Pair, pair_of
 from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid, with_algorithm
-from winnow.experiment.explain import section_of
 from winnow.experiment.folders import earlier_events, run_in, with_stored_rounds
+from winnow.experiment.lookup import section_of
 from winnow.experiment.progress import Progress
 from winnow.experiment.run import Inputs, Result, execute, reread
 from winnow.experiment.schema import Experiment

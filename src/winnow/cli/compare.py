@@ -2,31 +2,35 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
 from winnow.cli.jobs import cores, failure, left_out, make_runs
-from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithms
+from winnow.cli.options import AsJson, DataFolder, Plugins, Quiet, Rounds, Sets, Source, complete_algorithms
 
 if TYPE_CHECKING:
     from winnow.experiment.compare import Comparison
     from winnow.experiment.schema import Experiment
     from winnow.experiment.workers import Job
 
+USUAL = "fedprof,fedavg-rp"
+
 
 def compare(
     source: Source,
     algorithms: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Which algorithms.", autocompletion=complete_algorithms)
-    ] = "fedprof,fedavg-rp",
+        str | None,
+        typer.Option(metavar="A,B,…", help="Which algorithms.", autocompletion=complete_algorithms, show_default=USUAL),
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every known algorithm; those that cannot run here are named and left out.")
     ] = False,
     seeds: Annotated[str, typer.Option(metavar="N | A,B,…", help="How many seeds (0, 1, …), or which.")] = "3",
     rounds: Rounds = None,
     sets: Sets = None,
+    plugins: Plugins = None,
     data: DataFolder = None,
     out: Annotated[
         Path | None,
@@ -47,31 +51,43 @@ def compare(
     With --json it prints one record a run, each on a line of its own.
     """
     with interruptible(lambda: NOTHING_DONE):
-        experiments = _plan(source, None if every else algorithms, seeds, tuple(sets or ()), rounds, data)
+        given = {"sets": tuple(sets or ()), "plugins": tuple(plugins or ()), "rounds": rounds}
+        experiments = _plan(source, _names(algorithms, every=every), seeds, given)
+        _make_present(experiments[0], data)
     folder = _folder(experiments[0].name, out, resume=resume)
     with interruptible(lambda: _how_to_resume(folder)):
         comparison = _run(_jobs(experiments, folder, resume, data), jobs or cores(), quiet=quiet, tolerant=every)
-    _answer(comparison, folder, as_json=as_json)
+    _answer(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:
         raise typer.Exit(1)
 
 
-def _plan(
-    source: str, algorithms: str | None, seeds: str, sets: tuple[str, ...], rounds: int | None, data: Path | None
-) -> "list[Experiment]":
-    """All runs, checked, and their data on this machine; without names, of every algorithm that the source admits."""
+def _names(algorithms: str | None, *, every: bool) -> str | None:
+    """Those to compare, with commas between them; None for every known one."""
+    from winnow.core import ConfigError
+
+    if every and algorithms is not None:
+        raise ConfigError(f"--all compares every known algorithm; leave out --algorithms {algorithms}, or --all")
+    return None if every else algorithms or USUAL
+
+
+def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]) -> "list[Experiment]":
+    """All runs, checked; without names, of every algorithm that the source admits."""
     from winnow.cli.console import say
-    from winnow.cli.downloads import make_present
     from winnow.experiment.compare import grid, grid_of_all
 
-    if algorithms is None:
-        experiments, refused = grid_of_all(source, seeds=_seeds(seeds), sets=sets, rounds=rounds)
-        for name, reason in refused.items():
-            say(left_out(name, reason))
-    else:
-        experiments = grid(source, algorithms=algorithms, seeds=_seeds(seeds), sets=sets, rounds=rounds)
-    make_present(experiments[0].data, data)
+    if algorithms is not None:
+        return grid(source, algorithms=algorithms, seeds=_seeds(seeds), **given)
+    experiments, refused = grid_of_all(source, seeds=_seeds(seeds), **given)
+    for name, reason in refused.items():
+        say(left_out(name, reason))
     return experiments
+
+
+def _make_present(experiment: "Experiment", data: Path | None) -> None:
+    from winnow.cli.downloads import make_present
+
+    make_present(experiment.data, data)
 
 
 def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[Job]":

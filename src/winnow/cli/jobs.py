@@ -1,21 +1,29 @@
 """Many runs at once, for the commands that make them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from winnow.experiment.workers import Failed, Job
 
 
-def make_runs(work: "Sequence[Job]", workers: int, *, quiet: bool, tolerant: bool = False) -> "dict[int, Failed]":
+def make_runs(
+    work: "Sequence[Job]",
+    workers: int,
+    *,
+    quiet: bool,
+    tolerant: bool = False,
+    on_finished: Callable[[int], object] = lambda _: None,
+) -> "dict[int, Failed]":
     """Make all runs. What fails is said at once and does not stop the others; it is returned by its place.
 
+    `on_finished` is told the place of each run as soon as it is done.
     Where the caller is `tolerant`, an algorithm that cannot run on this experiment is left out rather than in error.
     """
     from winnow.cli.board import Board
     from winnow.cli.console import messages, say
-    from winnow.experiment.workers import Failed, run_all
+    from winnow.experiment.workers import Failed, Finished, run_all
 
     failures, said = dict[int, Failed](), set[str]()
     with Board([job.experiment for job in work], None if quiet else messages()) as board:
@@ -26,6 +34,8 @@ def make_runs(work: "Sequence[Job]", workers: int, *, quiet: bool, tolerant: boo
                 if line not in said:
                     say(line)
                 said.add(line)
+            elif isinstance(message, Finished):
+                on_finished(index)
             board.seen(index, message)
     return failures
 

@@ -58,6 +58,15 @@ Sets: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.", show_default=False),
 ]
+Plugins: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="Run a Python file of yours that defines an algorithm or other parts; may be repeated.",
+        show_default=False,
+    ),
+]
 Rounds: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.", min=1, show_default=False)]
 DataFolder: TypeAlias = Annotated[
     Path | None,

@@ -1,12 +1,26 @@
 """winnow presets, winnow presets show NAME"""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from winnow.cli.options import AsJson, preset_names
 
+
+class _Group(TyperGroup):
+    """A preset in the place of a command is one to be shown."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in preset_names():
+            from winnow.core import ConfigError
+
+            raise ConfigError(f"presets {args[0]}: did you mean: winnow presets show {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
 presets = typer.Typer(
+    cls=_Group,
     help="List the experiments that come with Winnow, or print one to start a file of your own from.",
     epilog="[bold]Examples[/bold]\n\nwinnow presets\n\nwinnow presets show demo > mine.toml",
     rich_markup_mode="rich",

@@ -1,8 +1,7 @@
 """winnow reproduce"""
 
 import json
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,20 +75,24 @@ def reproduce(
     chosen = _paper(paper)
     chosen.named(what or ())
     wanted = Wanted(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
-    folder = _folder(out or RUNS / chosen.name, wanted)
+    folder = _folder(out or RUNS / chosen.name, wanted if run else None)
     earlier = [folder / RESULTS] if (folder / RESULTS).exists() else []
     lines = keyed(line for path in (*earlier, *(imported or ())) for line in read_lines(path))
     write_lines(folder / RESULTS, lines)
+
+    def keep(new: "Iterable[Line]") -> None:
+        lines.update(keyed(new))
+        write_lines(folder / RESULTS, lines)
+
     failed = 0
     with interruptible(lambda: f"winnow: stopped; continue with the same command and --out {as_argument(folder)}"):
         if run:
             work = _plan(chosen, tuple(what or ()), wanted, lines)
-            made, failed = _runs(work, folder, wanted, workers or cores(), quiet=quiet)
-            for new in chain([made], _measurements(work, wanted, quiet=quiet)):
-                lines |= keyed(new)
-                write_lines(folder / RESULTS, lines)
-    write_text_page(folder / TEXT, chosen, lines)
-    page = write_page(folder / PAGE, chosen, lines)
+            failed = _runs(work, folder, wanted, workers or cores(), keep, quiet=quiet)
+            for new in _measurements(work, wanted, quiet=quiet):
+                keep(new)
+    write_text_page(folder / TEXT, chosen, lines, what or ())
+    page = write_page(folder / PAGE, chosen, lines, what or ())
     typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
     if failed:
         raise typer.Exit(1)
@@ -104,14 +107,16 @@ def _paper(name: str) -> "Paper":
     return PAPERS[name]
 
 
-def _folder(folder: Path, wanted: "Wanted") -> Path:
-    """The folder, if it is new or holds results that were computed with the same options."""
+def _folder(folder: Path, wanted: "Wanted | None") -> Path:
+    """The folder, if it is new or holds results that were computed with the same options; nothing wanted, any."""
     from winnow.core import RunError
     from winnow.runs.files import one_line_errors, write_text_atomically
 
-    text = json.dumps({"rounds": wanted.rounds, "set": wanted.sets}) + "\n"
     with one_line_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        if wanted is None:
+            return folder
+        text = json.dumps({"rounds": wanted.rounds, "set": wanted.sets}) + "\n"
         if (folder / OPTIONS).exists() and (folder / OPTIONS).read_text("utf-8") != text:
             raise RunError(f"{folder} holds results with another --rounds or --set; use the same, or another --out")
         write_text_atomically(folder / OPTIONS, text)
@@ -128,17 +133,28 @@ def _plan(paper: "Paper", what: tuple[str, ...], wanted: "Wanted", lines: "dict[
     return work
 
 
-def _runs(work: "Plan", folder: Path, wanted: "Wanted", workers: int, *, quiet: bool) -> tuple["list[Line]", int]:
-    """The lines of the federated runs, and how many runs failed."""
+def _runs(
+    work: "Plan",
+    folder: Path,
+    wanted: "Wanted",
+    workers: int,
+    keep: "Callable[[Iterable[Line]], None]",
+    *,
+    quiet: bool,
+) -> int:
+    """Make the federated runs, keep the line of each as soon as it is done, and say how many failed."""
     from winnow.experiment.workers import Job
 
     jobs = [
         Job(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
         for run in work.runs
     ]
-    failed = make_runs(jobs, workers, quiet=quiet, tolerant=True) if jobs else {}
-    finished = [run for index, run in enumerate(work.runs) if index not in failed]
-    return [run.line(folder, wanted) for run in finished], sum(not how.refused for how in failed.values())
+
+    def finished(index: int) -> None:
+        keep([work.runs[index].line(folder, wanted)])
+
+    failed = make_runs(jobs, workers, quiet=quiet, tolerant=True, on_finished=finished) if jobs else {}
+    return sum(not how.refused for how in failed.values())
 
 
 def _measurements(work: "Plan", wanted: "Wanted", *, quiet: bool) -> "Iterator[list[Line]]":

@@ -11,8 +11,9 @@ from winnow.experiment.terminal import table
 from winnow.report.tables import COST_HEADER, PARTICIPATION_HEADER, cost_table, participation_table
 from winnow.report.traces import trace
 from winnow.runs import Reading, RunView, Summary, names, result_record
+from winnow.runs.summary import JUDGES, REFERENCE
 
-ONLY_WHEN_FINISHED = ("parameters", "message_bytes", "wall_seconds")
+ONLY_WHEN_FINISHED = ("parameters", "private", "message_bytes", "wall_seconds")
 
 
 def run_record(view: RunView) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def run_lines(view: RunView) -> RenderableType:
     for name, text in _facts(view, summary):
         lines.add_row(name, text)
     title = Text(f"{label.name} · {label.algorithm} · seed {label.seed}", style="bold")
-    return Group(title + Text(f"  {state}, {summary.rounds} rounds", style="not bold"), lines)
+    return Group(title + Text(f"  {state}, {_rounds(summary.rounds)}", style="not bold"), lines)
 
 
 def run_tables(view: RunView) -> RenderableType:
@@ -50,6 +51,8 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         (f"best {summary.metric}", f"{_reading(summary.best)}{_test(summary.test_best)}"),
         (f"last {summary.metric}", f"{_reading(summary.last)}{_test(summary.test_last)}"),
     ]
+    if summary.judged_by != REFERENCE:
+        facts.insert(0, ("judged", JUDGES[summary.judged_by]))
     if summary.target is not None:
         facts.append((f"target {summary.target:g}", _reached(summary)))
     facts.append(("in all", f"{duration(summary.seconds)} device time, {summary.wh:.3g} Wh"))
@@ -60,6 +63,10 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         if (view.path / names.REPORT).exists():
             facts.append(("report", str(view.path / names.REPORT)))
     return facts
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
 
 
 def _reading(reading: Reading | None) -> str:
@@ -74,6 +81,6 @@ def _reached(summary: Summary) -> str:
     if summary.rounds_to_target is None or summary.seconds_to_target is None or summary.wh_to_target is None:
         return "not reached"
     return (
-        f"reached after {summary.rounds_to_target} rounds, {duration(summary.seconds_to_target)},"
+        f"reached after {_rounds(summary.rounds_to_target)}, {duration(summary.seconds_to_target)},"
         f" {summary.wh_to_target:.3g} Wh"
     )

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
-from winnow.cli.options import AsJson, DataFolder, Quiet, Rounds, Sets, Source, complete_algorithm, preset_names
+from winnow.cli.options import (
+    AsJson,
+    DataFolder,
+    Plugins,
+    Quiet,
+    Rounds,
+    Sets,
+    Source,
+    complete_algorithm,
+    preset_names,
+)
 
 if TYPE_CHECKING:
     from winnow.experiment.schema import Experiment
@@ -21,6 +31,7 @@ class Request:
 
     source: str
     sets: tuple[str, ...]
+    plugins: tuple[Path, ...]
     algorithm: str | None
     seed: int | None
     rounds: int | None
@@ -52,6 +63,7 @@ def run(
         int | None, typer.Option(metavar="N", help="The seed of all randomness.", min=0, show_default=False)
     ] = None,
     rounds: Rounds = None,
+    plugins: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The run folder; else runs/NAME-ALGORITHM-seedN.", show_default=False),
@@ -67,16 +79,19 @@ def run(
     With --resume a run folder may stand in the place of the preset or file.
     """
     request = Request(
-        source=source, sets=tuple(sets or ()), algorithm=algorithm, seed=seed, rounds=rounds, out=out, resume=resume
+        source=source,
+        sets=tuple(sets or ()),
+        plugins=tuple(plugins or ()),
+        algorithm=algorithm,
+        seed=seed,
+        rounds=rounds,
+        out=out,
+        resume=resume,
     )
     with interruptible(lambda: NOTHING_DONE):
         experiment, folder = _plan(request)
     with interruptible(lambda: _how_to_resume(folder, data)):
-        try:
-            _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
-        except Exception as error:
-            error.add_note(_how_to_resume(folder, data))
-            raise
+        _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
     _answer(folder, as_json=as_json)
 
 
@@ -88,7 +103,12 @@ def _plan(request: Request) -> "tuple[Experiment, Path]":
     if request.names_folder:
         return _stored(request)
     experiment = resolve(
-        request.source, sets=request.sets, algorithm=request.algorithm, seed=request.seed, rounds=request.rounds
+        request.source,
+        sets=request.sets,
+        plugins=request.plugins,
+        algorithm=request.algorithm,
+        seed=request.seed,
+        rounds=request.rounds,
     )
     default = folders.RUNS / folders.run_name(experiment)
     if not request.resume:
@@ -109,6 +129,7 @@ def _stored(request: Request) -> "tuple[Experiment, Path]":
         )
     changes = {
         "--set": request.sets,
+        "--plugin": request.plugins,
         "--algorithm": request.algorithm,
         "--seed": request.seed,
         "--out": request.out,

@@ -39,7 +39,7 @@ def known(name: str) -> KnownSet:
     """The set of that name."""
     if name in KNOWN:
         return KNOWN[name]
-    raise DataError(f"there is no data set '{name}'; {suggest(name, KNOWN)}; or give data.path")
+    raise DataError(f"there is no data set '{name}'; {suggest(name, KNOWN)} (or give data.path)")
 
 
 def _mnist_file(name: str, md5: str) -> Download:

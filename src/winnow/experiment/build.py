@@ -234,13 +234,19 @@ def _site_and_facts(world: _World) -> tuple[LearningSite, Facts]:
     examiner = Examiner(module, loss, layer, execution)
     profile_bytes = examiner.profile_bytes(some_x[:1]) if layer is not None else 0
     select.matched.check(experiment.reference_clients, elements=profile_bytes // ELEMENT_BYTES)
+    notices = (
+        execution.notice,
+        untrainable,
+        unjudged(experiment.judge.by, private),
+        experiment.client.notice(module),
+    )
     facts = Facts(
         metric=metric_name(experiment.metric, classes, pooled=_judged_by_clients(experiment)),
         parameters=sum(p.numel() for p in module.parameters()),
         message_bytes=experiment.fleet.message_bytes(sum(t.nbytes for n, t in initial.items() if n not in private)),
         profile_bytes=select.matched.profile_bytes(profile_bytes),
         execution=execution.name,
-        notice="; ".join(filter(None, (execution.notice, untrainable, unjudged(experiment.judge.by, private)))),
+        notice="; ".join(filter(None, notices)),
         layer=layer,
         private=tuple(name for name in initial if name in private),
     )

@@ -34,13 +34,16 @@ def check_profiled(module: nn.Module, layer: str | None, private: frozenset[str]
     """A profile is only comparable if every client computes it with the same parameters."""
     if layer is None or not private:
         return
+    instead = "name a layer before the private part, or another select"
+    if any(name.startswith(f"{layer}.") for name in private):
+        raise ConfigError(f"select.layer: layer {layer!r} lies in the private part of the model; {instead}")
     before = takewhile(lambda path: path != layer, (path for path, _ in module.named_modules()))
-    owners = {*before, layer} - {""}
+    owners = {*before} - {""}
     for name in module.state_dict():
-        if name in private and (name.rpartition(".")[0] in owners or name.startswith(f"{layer}.")):
+        if name in private and name.rpartition(".")[0] in owners:
             raise ConfigError(
-                f"select.layer: {layer} comes after {name}, which each client keeps to itself, so profiles cannot be "
-                "compared; name a layer before the private part, or another select"
+                f"select.layer: layer {layer!r} comes after {name!r}, which each client keeps to itself, so profiles "
+                f"cannot be compared; {instead}"
             )
 
 
@@ -67,8 +70,13 @@ def unjudged(judged_by: str, private: frozenset[str]) -> str:
 
 
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
-    """An aggregation that compares updates needs enough of them."""
-    select, rule = algorithm.select, algorithm.aggregate
+    """An aggregation that compares updates needs enough of them, and a pace that waits for some has them at work."""
+    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.fewest_at_work
+    if select.invited(clients) < at_work:
+        invited = select.invited(clients)
+        raise ConfigError(
+            f"pace.goal = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
+        )
     needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.fewest} updates a round"
     if select.invited(clients) < rule.fewest:
         invited = select.invited(clients)

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
 from io import StringIO
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from winnow.core import ConfigError
-from winnow.experiment.resolve import resolve
+from winnow.experiment.resolve import algorithm_names, resolve
 from winnow.experiment.schema import Experiment
 from winnow.experiment.terminal import table
-from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.algorithm import Algorithm
 from winnow.report import ComparisonRow, comparison_header, comparison_table, write_report
 from winnow.runs import Reading, RunView, Summary
 from winnow.runs.files import one_line_errors, write_text_atomically
@@ -56,12 +57,14 @@ def grid(
     ]
 
 
-def grid_of_all(config: str | Path | Mapping[str, Any], **options: Any) -> tuple[list[Experiment], dict[str, str]]:
+def grid_of_all(
+    config: str | Path | Mapping[str, Any], *, plugins: Iterable[str | Path] = (), **options: Any
+) -> tuple[list[Experiment], dict[str, str]]:
     """Every known algorithm with each seed; and those that the experiment rules out, with the reason."""
     experiments, refused = list[Experiment](), dict[str, ConfigError]()
-    for name in sorted(Recipe.known):
+    for name in algorithm_names(config, plugins):
         try:
-            experiments += grid(config, algorithms=[name], **options)
+            experiments += grid(config, algorithms=[name], plugins=plugins, **options)
         except ConfigError as error:
             refused[name] = error
     if not experiments:
@@ -122,6 +125,11 @@ class Comparison:
         """One row an algorithm: means and standard deviations over the seeds."""
         labelled = zip((run.label.algorithm for run in self.runs), self.summaries, strict=True)
         return comparison_table(labelled)
+
+    def ranked(self) -> "Comparison":
+        """The same with the algorithm of the best mean first; those that were never judged come last."""
+        scores = {row.algorithm: row.best.mean if row.best else -inf for row in self.table()}
+        return replace(self, runs=tuple(sorted(self.runs, key=lambda run: -scores[run.label.algorithm])))
 
     def report(self, path: str | Path) -> Path:
         """Write the joint report, one file that opens offline."""

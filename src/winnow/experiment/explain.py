@@ -6,33 +6,36 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from winnow.core import Choice, ConfigError, Settings, suggest
+from winnow.experiment.lookup import members_with, nested, section_of
 
 ONLY_WINNOW_WRITES = {"given"}
 """Names that no user can choose: a module passed in Python."""
 
 
 def explain(error: ValidationError, source: str, schema: type[Settings], table: Mapping[str, Any]) -> ConfigError:
-    """The first problem in full, and how many more there are."""
+    """All problems, unknown keys first; of a key that may hold one of several types, what the first one says."""
     problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
-    line = f"{source}: {_problem(problems[0], schema, table)}"
-    if len(problems) > 1:
-        line += f" (and {len(problems) - 1} more)"
-    return ConfigError(line)
+    by_key: dict[str, str] = {}
+    for problem in problems:
+        key = ".".join(_walk(schema, table, problem["loc"])[1])
+        by_key.setdefault(key, _problem(problem, schema, table))
+    return ConfigError(f"{source}: {'; '.join(by_key.values())}")
 
 
 def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> str:
     settings, path = _walk(schema, table, problem["loc"])
     key, kind, context, given = ".".join(path), problem["type"], problem.get("ctx", {}), problem["input"]
     if kind == "extra_forbidden":
-        belongs = section_of(path[-1], schema) if len(path) == 1 else None
-        if belongs is not None:
-            return f"unknown key {key}; it belongs to [{belongs}]"
-        return f"unknown key {key}; {suggest(path[-1], settings.model_fields if settings else ())}"
+        return f"unknown key {key}; {_known_elsewhere(path, settings, schema)}"
     if kind == "unknown_choice":
         name = given["name"] if isinstance(given, Mapping) else given
         return f"{key}.name = {name!r} is unknown; {suggest(str(name), _choosable(context))}"
     if kind == "unnamed_choice":
         return f"{key}.name is missing; valid: {', '.join(_choosable(context))}"
+    if kind == "tuple_type":
+        return f"{key} = {given!r}: must be a list{_example(settings, path)}"
+    if kind == "string_type":
+        return f"{key} = {given!r}: must be text, in quotes"
     if kind == "missing":
         return f"{key} is missing"
     if kind == "literal_error":
@@ -42,18 +45,18 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
     return f"{key} = {given!r}: {_lower(problem['msg'])}"
 
 
+def _known_elsewhere(path: list[str], settings: type[Settings] | None, schema: type[Settings]) -> str:
+    """Where a key belongs that is unknown where it was written, or what is known there."""
+    key, holders = path[-1], members_with(path[-1], settings)
+    if len(path) == 1 and (section := section_of(key, schema)) is not None:
+        return f"it belongs to [{section}]"
+    if holders:
+        return f"it belongs to {'.'.join([*path[:-1], 'name'])} = {' or '.join(map(repr, holders))}"
+    return suggest(key, settings.model_fields if settings else ())
+
+
 def _choosable(context: Mapping[str, Any]) -> list[str]:
     return [name for name in context["valid"] if name not in ONLY_WINNOW_WRITES]
-
-
-def section_of(key: str, schema: type[Settings]) -> str | None:
-    """The section that knows a key which was written outside of it."""
-    for name, field in schema.model_fields.items():
-        nested = _nested(field.annotation)
-        kinds = nested.members.values() if nested and issubclass(nested, Choice) else [nested] if nested else []
-        if any(key in kind.model_fields for kind in kinds):
-            return name
-    return None
 
 
 def _walk(
@@ -73,7 +76,7 @@ def _walk(
         path.append(step)
         holder = _chosen(current, table)
         field = holder.model_fields.get(step) if holder else None
-        current = _nested(field.annotation) if field else None
+        current = nested(field.annotation) if field else None
         table = table.get(step) if isinstance(table, Mapping) else None
     return holder, path
 
@@ -90,18 +93,18 @@ def _is_branch(step: str) -> bool:
     return step in {"int", "float", "str", "bool"} or step.startswith(("constrained", "tuple[", "list[", "function-"))
 
 
-def _nested(annotation: Any) -> type[Settings] | None:
-    """The settings class inside an annotation such as `Part`, `Part | None` or `tuple[Part, ...]`."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Settings):
-            return candidate
-    return None
-
-
 def _literals(settings: type[Settings] | None, path: list[str]) -> list[str]:
     field = settings.model_fields.get(path[-1]) if settings else None
     values = get_args(field.annotation) if field else ()
     return [str(v) for value in values for v in (get_args(value) or (value,)) if v is not type(None)]
+
+
+def _example(settings: type[Settings] | None, path: list[str]) -> str:
+    """What such a list looks like, by the setting's own default."""
+    field = settings.model_fields.get(path[-1]) if settings else None
+    usual = field.default if field else ()
+    plain = isinstance(usual, tuple) and all(isinstance(value, int | float | str) for value in usual)
+    return f", such as {list(usual)}" if plain and usual else ", in brackets: […]"
 
 
 def _lower(message: str) -> str:

@@ -1,11 +1,11 @@
 """From a preset or a file, an algorithm's recipe and the command line to one checked experiment.
 
 Later layers win: the recipe's parts, the file's sections, the file's `[algorithms.NAME]` overlay for the algorithm that
-runs, then `--set` and the other options.
+runs (for a variant that of its base first), then `--set` and the other options.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,10 @@ from pydantic import ValidationError
 
 from winnow.core import Choice, ConfigError, Settings, suggest
 from winnow.experiment.explain import explain
+from winnow.experiment.lookup import holds_text
+from winnow.experiment.plugins import load_plugins, plugins_of
 from winnow.experiment.schema import Experiment
+from winnow.experiment.variants import checked_overlays, named
 from winnow.learn.algorithm import Recipe
 
 Table = dict[str, Any]
@@ -51,7 +54,7 @@ def read(preset_or_file: str | Path) -> tuple[Table, str]:
         known = presets()
         if name in known:
             return known[name], f"preset {name}"
-        raise ConfigError(f"no preset {name!r}; {suggest(name, known)}; or name a .toml file")
+        raise ConfigError(f"no preset {name!r}; {suggest(name, known)} (the name of a file ends in .toml)")
     try:
         return _anchored(tomllib.loads(path.read_text("utf-8")), path.parent), str(path)
     except FileNotFoundError:
@@ -68,6 +71,8 @@ def _anchored(table: Table, folder: Path) -> Table:
         name = table.get(section, {}).get(key) if isinstance(table.get(section), dict) else None
         if isinstance(name, str):
             table[section][key] = str(folder.absolute() / name)
+    if isinstance(table.get("plugins"), list):
+        table["plugins"] = [str(folder.absolute() / f) if isinstance(f, str) else f for f in table["plugins"]]
     return table
 
 
@@ -76,28 +81,49 @@ def resolve(
     *,
     sets: Iterable[str] = (),
     algorithm: str | None = None,
+    plugins: Iterable[str | Path] = (),
     **options: Any,
 ) -> Experiment:
-    """The checked experiment. `options` replace top-level keys where they are not None."""
-    raw, source = (dict(preset_or_file), "settings") if isinstance(preset_or_file, Mapping) else read(preset_or_file)
-    table = deepcopy(raw)
-    overlays = table.pop("algorithms", {})
+    """The checked experiment. `options` replace top-level keys where they are not None; `plugins` add to the file's."""
+    table, source = _with_plugins(preset_or_file, plugins)
+    overlays, own_base = checked_overlays(table.pop("algorithms", {}), source), table.pop("base", None)
     overrides = _overrides(sets)
+    if "plugins" in overrides:
+        raise ConfigError("--set plugins: name Python files of yours with --plugin FILE.py instead")
     name = overrides.get("algorithm") or algorithm or table.get("algorithm", "fedprof")
-    recipe = _recipe(name, source)
-    if name != table.get("algorithm", name):
-        _refuse_fixed_parts(table, recipe, source)
-    _check_overlays(overlays, source)
+    is_files_own = name == table.get("algorithm", name)
+    base = overrides.get("base") or options.get("base") or (own_base if is_files_own else None)
+    chosen = named(name, base, overlays, source)
+    if not is_files_own:
+        _refuse_fixed_parts(table, chosen.recipe, source)
     result: Table = {}
     given = {key: value for key, value in options.items() if value is not None}
-    for layer in (recipe.parts, table, overlays.get(name, {}), overrides, given, {"algorithm": name}):
+    settled = {"algorithm": name} if chosen.base is None else {"algorithm": name, "base": chosen.base}
+    for layer in (chosen.recipe.parts, table, *chosen.overlays, overrides, given, settled):
         _make_room(result, layer)
         merge(result, layer)
     return check(result, source)
 
 
+def algorithm_names(preset_or_file: str | Path | Mapping[str, Any], plugins: Iterable[str | Path] = ()) -> list[str]:
+    """All that can be asked for: named algorithms, those of plugins, and the file's variants."""
+    table, source = _with_plugins(preset_or_file, plugins)
+    return sorted({*Recipe.known, *checked_overlays(table.get("algorithms", {}), source)})
+
+
+def _with_plugins(preset_or_file: str | Path | Mapping[str, Any], more: Iterable[str | Path]) -> tuple[Table, str]:
+    """The raw table and its source; the Python files that it names, and those given beside it, have been run."""
+    raw, source = (preset_or_file, "settings") if isinstance(preset_or_file, Mapping) else read(preset_or_file)
+    table = deepcopy(dict(raw))
+    files = [str(Path(file).absolute()) for file in (*plugins_of(table, source), *more)]
+    table["plugins"] = list(dict.fromkeys(files))
+    load_plugins(files, source)
+    return table, source
+
+
 def check(table: Mapping[str, Any], source: str) -> Experiment:
     """The experiment that a complete table describes."""
+    load_plugins(plugins_of(table, source), source)
     try:
         return Experiment.model_validate(table)
     except ValidationError as error:
@@ -145,21 +171,6 @@ def _section(schema: type[Settings], key: str) -> type[Settings] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
 
 
-def _recipe(name: Any, source: str) -> Recipe:
-    if not isinstance(name, str) or name not in Recipe.known:
-        raise ConfigError(f"{source}: algorithm = {name!r} is unknown; {suggest(str(name), Recipe.known)}")
-    return Recipe.known[name]
-
-
-def _check_overlays(overlays: Any, source: str) -> None:
-    if not isinstance(overlays, dict):
-        raise ConfigError(f"{source}: algorithms must be a table of tables such as [algorithms.fedprof.select]")
-    for name, overlay in overlays.items():
-        _recipe(name, source)
-        if not isinstance(overlay, dict):
-            raise ConfigError(f"{source}: algorithms.{name} must be a table such as [algorithms.{name}.select]")
-
-
 def _refuse_fixed_parts(table: Table, recipe: Recipe, source: str) -> None:
     """A file that fixes a part for its own algorithm cannot lend itself to another one that differs in that part."""
     for part, wanted in recipe.parts.items():
@@ -173,22 +184,24 @@ def _refuse_fixed_parts(table: Table, recipe: Recipe, source: str) -> None:
 
 
 def _overrides(sets: Iterable[str]) -> Table:
-    """`key.path=value` options as a nested table; values are TOML, and plain words need no quotes."""
+    """`key.path=value` options as a nested table; values are TOML, and text needs no quotes."""
     result: Table = {}
     for option in sets:
         path, equals, text = option.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise ConfigError(f"--set {option}: write it as key.path=value, for example --set local.batch_size=16")
-        nested: Any = _value(text.strip())
+        nested: Any = _value(keys, text.strip())
         for key in reversed(keys):
             nested = {key: nested}
         merge(result, nested)
     return result
 
 
-def _value(text: str) -> Any:
+def _value(keys: Sequence[str], text: str) -> Any:
+    """What an option says. Where a setting is text a number is text too: layers may be called 4 or 1.0."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return value if isinstance(value, str) or not holds_text(keys, Experiment) else text

@@ -78,6 +78,8 @@ class Experiment(Settings):
     name: str = "experiment"
     description: str = ""
     algorithm: str = "fedprof"
+    base: str | None = None
+    plugins: tuple[str, ...] = ()
     seed: int = Field(default=0, ge=0)
     rounds: int = Field(default=50, ge=1)
     target: float | None = None

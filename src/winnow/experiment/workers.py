@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from winnow.core import AnyEvent, ConfigError, ModelError, RoundFinished, WinnowError
 from winnow.experiment.folders import run_in
+from winnow.experiment.plugins import load_plugins
 from winnow.experiment.run import Inputs
 from winnow.experiment.schema import Experiment
 
@@ -62,10 +63,12 @@ Message: TypeAlias = Advanced | Finished | Failed
 class _Worker:
     """A process and the parent's end of its pipe."""
 
-    def __init__(self, cores: Sequence[int]) -> None:
+    def __init__(self, cores: Sequence[int], plugins: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, tuple(cores)), daemon=True)
+        self.process: BaseProcess = context.Process(
+            target=_serve, args=(theirs, tuple(cores), tuple(plugins)), daemon=True
+        )
         with _interrupts_ignored():
             self.process.start()
         theirs.close()
@@ -95,10 +98,11 @@ def run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[int, Message]]:
     waiting = deque(range(len(jobs)))
     staff: list[_Worker] = []
     shares, started = _shares(workers), 0
+    plugins = list(dict.fromkeys(file for job in jobs for file in job.experiment.plugins))
     try:
         while waiting or staff:
             while waiting and len(staff) < workers:
-                staff.append(_Worker(shares[started % workers]))
+                staff.append(_Worker(shares[started % workers], plugins))
                 started += 1
                 _next_job(staff[-1], waiting, jobs)
             ready = wait([worker.pipe for worker in staff])
@@ -129,10 +133,14 @@ def _shares(workers: int) -> list[list[int]]:
     return [cores[place % max(1, len(cores)) :: workers] for place in range(workers)]
 
 
-def _serve(pipe: Connection, cores: Sequence[int]) -> None:
-    """A worker's life, on its share of the cores: jobs until nobody sends any more."""
+def _serve(pipe: Connection, cores: Sequence[int], plugins: Sequence[str]) -> None:
+    """A worker's life, on its share of the cores: jobs until nobody sends any more.
+
+    Plugins come first: without what they define, no job that uses it could be read.
+    """
     if cores:
         os.sched_setaffinity(0, cores)
+    load_plugins(plugins, "a worker")
     while True:
         try:
             job = pipe.recv()

@@ -6,11 +6,11 @@ that its sums repeat bit for bit.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,8 +19,7 @@ from winnow.learn.part import Part
 from winnow.learn.stack import ModelState
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contribution:
+class Contribution(Struct, frozen=True, kw_only=True, gc=False):
     """A client's model and what it reported; `count` exceeds one if the client was drawn more than once."""
 
     model: Arrays

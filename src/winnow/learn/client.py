@@ -124,6 +124,10 @@ class ClientUpdate(Choice, Part):
         """The entries of a model's state that stay with each client and are never sent."""
         return frozenset()
 
+    def notice(self, module: nn.Module) -> str:
+        """What a user should know about this method on this model; empty where there is nothing."""
+        return ""
+
     def personal(self, model: ModelState, kept: Payload) -> ModelState:
         """The model that a client uses itself, given the global one and what the client has kept."""
         return model

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 class Pace(Choice, Part):
     """A rhythm of invitations, arrivals and new versions."""
 
+    @property
+    def fewest_at_work(self) -> int:
+        """How many clients must be at work for a new version to come about as it was asked for."""
+        return 1
+
     @abstractmethod
     def run(self, training: "Training", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Drive the training to its end, from wherever it stands."""

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from winnow.core import Arrays, ModelError, Outcome, Task
+from winnow.core import Arrays, ModelError, Outcome, Task, suggest
 
 LIMIT = 1e18
 """Outputs are cut off here: the square still fits into a float32."""
@@ -252,5 +252,5 @@ def check_layer(module: nn.Module, layer: str) -> str:
     """The layer's name, if the model has it."""
     names = [name for name, _ in module.named_modules() if name]
     if layer not in names:
-        raise ModelError(f"select.layer: the model has no layer {layer!r}; it has {', '.join(names)}")
+        raise ModelError(f"select.layer: the model has no layer {layer!r}; {suggest(layer, names)}")
     return layer

@@ -28,6 +28,11 @@ class ClientStore:
         """How many clients there are, whether they keep anything or not."""
         return len(self._row)
 
+    @property
+    def empty(self) -> bool:
+        """Whether nobody has kept anything."""
+        return not self._owners
+
     def read(self, client: int) -> Payload:
         """What a client kept; nothing if it never did."""
         row = self._row[client]

@@ -26,12 +26,12 @@ class LinearCase:
     """
 
     clients: int
-    dimension: int = 20
+    dimension: int = 40
     rank: int = 2
     samples: int = 20
     noise: float = 1.0
     rate: float = 0.1
-    first: int = 8
+    first: int = 16
     starters: int | None = None
 
     def __post_init__(self) -> None:

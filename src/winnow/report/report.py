@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from winnow.core import RunError
 from winnow.report import fairness, figures, tables
+from winnow.report.groups import by_experiment
 from winnow.report.markup import (
     card,
     cards,
@@ -19,13 +20,15 @@ from winnow.report.markup import (
 )
 from winnow.report.numbers import MISSING, number_text
 from winnow.report.page import page
-from winnow.report.traces import Trace, by_algorithm, trace
+from winnow.report.traces import Trace
 from winnow.runs import Reading, RunView
 from winnow.runs.files import one_line_errors, write_text_atomically
 from winnow.runs.summary import JUDGES
 
 Groups: TypeAlias = Mapping[str, Sequence[Trace]]
 REASONS_SHOWN = 20
+NAMED_UP_TO = 6
+"""More algorithms than this are counted in the title rather than named, and have no cards."""
 
 
 def write_report(path: Path, runs: Sequence[RunView]) -> Path:
@@ -35,7 +38,7 @@ def write_report(path: Path, runs: Sequence[RunView]) -> Path:
     metrics = sorted({run.label.metric for run in runs})
     if len(metrics) > 1:
         raise RunError(f"runs judged by different metrics ({', '.join(metrics)}) cannot share a report; report on each")
-    groups = by_algorithm([trace(run) for run in runs])
+    groups = by_experiment(runs)
     sections = (_headline, _progress, _fairness, _participation, _scores, _costs, _refusals, _configurations)
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
     with one_line_errors(path):
@@ -45,18 +48,26 @@ def write_report(path: Path, runs: Sequence[RunView]) -> Path:
 
 def _title(groups: Groups) -> str:
     names = sorted({run.label.name for runs in groups.values() for run in runs})
-    return f"{', '.join(names)}: {' against '.join(groups)}"
+    rivals = " against ".join(groups) if len(groups) <= NAMED_UP_TO else f"{len(groups)} algorithms"
+    return f"{', '.join(names)}: {rivals}"
 
 
 def _lead(groups: Groups) -> str:
     runs = [run for group in groups.values() for run in group]
     label, seeds = runs[0].label, sorted({run.label.seed for run in runs})
-    aim = "" if label.target is None else f", aiming at {label.target:g}"
+    target = _common_target(runs)
+    aim = "" if target is None else f", aiming at {target:g}"
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     return (
         f"Up to {max(run.summary.rounds for run in runs)} rounds, {seed_text}. "
         f"Judged by {label.metric} {_judges(groups)}{aim}."
     )
+
+
+def _common_target(runs: Sequence[Trace]) -> float | None:
+    """What all runs aim at; None where they have no target, or different ones."""
+    targets = {run.label.target for run in runs}
+    return targets.pop() if len(targets) == 1 else None
 
 
 def _judges(groups: Groups) -> str:
@@ -74,10 +85,11 @@ def _headline(groups: Groups) -> str:
     runs = [run for group in groups.values() for run in group]
     if len(runs) == 1:
         return section("Summary", cards(_run_cards(runs[0])))
-    rows = tables.comparison_table((run.label.algorithm, run.summary) for run in runs)
-    header = tables.comparison_header(runs[0].label.metric, runs[0].label.target)
+    rows = tables.comparison_table((name, run.summary) for name, group in groups.items() for run in group)
+    header = tables.comparison_header(runs[0].label.metric, _common_target(runs))
     caption = "Mean ± standard deviation over seeds; figures to the target cover the runs that reached it."
-    return section("Summary", cards(map(_algorithm_card, rows)), table(caption, header, [row.cells() for row in rows]))
+    few = [cards(map(_algorithm_card, rows))] if len(rows) <= NAMED_UP_TO else []
+    return section("Summary", *few, table(caption, header, [row.cells() for row in rows]))
 
 
 def _run_cards(run: Trace) -> list[str]:
@@ -177,8 +189,8 @@ def _costs(groups: Groups) -> str:
 
 def _refusals(groups: Groups) -> str:
     rows = [
-        (reason, run.label.algorithm, str(run.label.seed), f"{count:,}")
-        for runs in groups.values()
+        (reason, algorithm, str(run.label.seed), f"{count:,}")
+        for algorithm, runs in groups.items()
         for run in runs
         for reason, count in list(run.refusals.items())[:REASONS_SHOWN]
     ]

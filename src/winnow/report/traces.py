@@ -86,11 +86,3 @@ def _scores(scored: list[Scored]) -> Scores | None:
     return Scores(
         rounds=np.array([event.round for event in scored]), values=np.stack([event.scores for event in scored])
     )
-
-
-def by_algorithm(traces: list[Trace]) -> dict[str, list[Trace]]:
-    """The runs of each algorithm, algorithms in order of appearance."""
-    groups: dict[str, list[Trace]] = {}
-    for run in traces:
-        groups.setdefault(run.label.algorithm, []).append(run)
-    return groups

@@ -90,6 +90,10 @@ class Piece(ABC):
         """What it shows besides runs."""
         return []
 
+    def computed(self, lines: Lines) -> bool:
+        """Whether its body, where it has one, is made of lines rather than of what is known without any run."""
+        return True
+
     @abstractmethod
     def body(self, lines: Lines) -> list[Block]:
         """Its part of the page; empty where the lines hold nothing for it."""

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -22,7 +22,7 @@ class RunLabel:
     metric: str
     target: float | None = None
     inputs: str = ""
-    judged_by: str = "reference"
+    judged_by: Literal["reference", "clients", "tuned"] = "reference"
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"

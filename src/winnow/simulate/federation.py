@@ -84,7 +84,7 @@ class InProcess(Generic[Site]):
         return exchange
 
     def settle(self, tasks: Iterable[Task]) -> None:
-        for task in tasks:
+        for task in tasks if self._proposed else ():
             made_for, keep = self._proposed.get(task.client, (None, {}))
             if made_for is task:  # not if the client has answered another task since
                 del self._proposed[task.client]
@@ -108,7 +108,8 @@ class InProcess(Generic[Site]):
         name = tasks[0].name
         if name not in self.handlers:
             raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
-        outcomes = self.handlers[name]([self._with_kept(task) for task in tasks], self.site)
+        at_site = [self._with_kept(task) for task in tasks] if not self.store.empty else tasks
+        outcomes = self.handlers[name](at_site, self.site)
         for task, outcome in zip(tasks, outcomes, strict=True):
             if isinstance(outcome, Reply) and outcome.keep:
                 self._proposed[task.client] = (task, outcome.keep)

@@ -4,12 +4,15 @@ Every worker is an actor with one core and one thread. The recipe of the site, w
 store once, and all actors on a machine read the data there without a copy; so it is with a cohort's model.
 """
 
+import inspect
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pickle import PickleBuffer, PicklingError
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +23,9 @@ from winnow.core import ConfigError, Handler, Task
 from winnow.simulate.chunks import Indices
 from winnow.simulate.crew import Answered, Broken, Lost, News, Ready
 from winnow.simulate.parcels import Parcel, pack, reduce_tensor, unpack
+
+PLUGIN_MODULES = "winnow_plugin_"
+"""Python files of the user's own are modules under such names, which no other process can import."""
 
 Site = TypeVar("Site")
 
@@ -33,6 +39,7 @@ class RayActors:
         self._ray = _import_ray()
         self._ours = _connect(self._ray, address)
         self._recipe = self._ray.put(_pack_with_code(self._ray, (make_site, dict(handlers))))
+        self._plugins = _plugins()
         self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(_Actor)
         self._staff: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}
@@ -50,7 +57,7 @@ class RayActors:
         return {worker: self._ray.get(answer) for worker, answer in asked.items()}
 
     def hire(self, worker: int) -> None:
-        self._staff[worker] = self._actor.remote(self._recipe)
+        self._staff[worker] = self._actor.remote(self._recipe, self._plugins)
         self._expect(worker, self._staff[worker].begin.remote())
 
     def brief(self, tasks: Sequence[Task]) -> None:
@@ -92,8 +99,11 @@ class RayActors:
 class _Actor:
     """One worker on the cluster."""
 
-    def __init__(self, recipe: Parcel) -> None:
+    def __init__(self, recipe: Parcel, plugins: Mapping[str, str]) -> None:
         torch.set_num_threads(1)
+        for name, text in plugins.items():
+            sys.modules[name] = ModuleType(name)
+            exec(compile(text, name, "exec"), vars(sys.modules[name]))  # noqa: S102  # the driver ran it, too
         warnings.filterwarnings("ignore", "The given (buffer|NumPy array) is not writable")  # nor is it written
         self._ray, self._recipe = _import_ray(), recipe
         self._site: Any = None
@@ -148,6 +158,12 @@ def _connect(ray: Any, address: str | None) -> bool:
         where = address or "on this machine"
         raise ConfigError(f"engine.ray_address: no Ray cluster {where}: {str(error).splitlines()[0]}") from error
     return True
+
+
+def _plugins() -> dict[str, str]:
+    """The text of every file of the user's own that this process has run: settings that come as tasks need it."""
+    loaded = {name: module for name, module in sys.modules.items() if name.startswith(PLUGIN_MODULES)}
+    return {name: inspect.getsource(module) for name, module in loaded.items()}
 
 
 def _pack_with_code(ray: Any, value: object) -> Parcel:

@@ -17,7 +17,7 @@ class OwnNorms(ClientUpdate):
     """Training departs from the global model with the client's own normalisation layers, statistics included.
 
     The whole model is sent, so that the global one has averaged statistics and can be judged as well. What a client
-    uses itself has its own. A model without batch normalisation is trained as by FedAvg.
+    uses itself has its own. A model without batch normalisation is trained as by FedAvg-RP.
     """
 
     name: Literal["own-norms"] = "own-norms"
@@ -27,6 +27,9 @@ class OwnNorms(ClientUpdate):
         own = job.kept(NORMS, only(job.model, names))
         trained = job.train(job.model | own)
         return Update(model=trained.states, trained=trained, keep={NORMS: only(trained.states, names)})
+
+    def notice(self, module: nn.Module) -> str:
+        return "" if norm_names(module) else "the model has no batch normalisation: trained as by fedavg-rp"
 
     def personal(self, model: ModelState, kept: Payload) -> ModelState:
         return model | dict(kept.get(NORMS, {}))

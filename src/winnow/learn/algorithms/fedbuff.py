@@ -18,6 +18,8 @@ from winnow.learn.training import Training
 from winnow.learn.tree import minus, plus, real
 from winnow.learn.underway import Underway
 
+GOAL = 10
+"""The paper's K, unless another one is set or fewer clients are at work."""
 DRAWS = 100
 """If so many draws find nobody who is idle, there is nobody."""
 
@@ -30,13 +32,17 @@ class Buffered(Pace):
     """
 
     name: Literal["buffered"] = "buffered"
-    goal: int = Field(10, ge=1)
+    goal: int | None = Field(None, ge=1)
+
+    @property
+    def fewest_at_work(self) -> int:
+        return self.goal or 1
 
     def objection(self, whole: Algorithm) -> str | None:
-        rule = whole.aggregate
-        if self.goal < rule.fewest:
+        rule, goal = whole.aggregate, self.goal or GOAL
+        if goal < rule.fewest:
             name = getattr(rule, "name", "")
-            return f"pace.goal = {self.goal}: aggregate.name = {name!r} needs {rule.fewest} updates a version; raise it"
+            return f"pace.goal = {goal}: aggregate.name = {name!r} needs {rule.fewest} updates a version; raise it"
         return None
 
     def run(self, training: Training, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
@@ -47,7 +53,7 @@ class Buffered(Pace):
                 invitation = selection.propose(turn)
                 places, sent, arrived = len(invitation.clients), list[int](), list[Outcome]()
                 idle = _idle(invitation, selection, turn, underway, sent)
-                while len(arrived) < min(self.goal, places):
+                while len(arrived) < min(self.goal or GOAL, places):
                     vacant = max(0, places - len(underway))  # a selection may have invited more before
                     fresh = list(dict.fromkeys(islice(idle, vacant)))
                     underway.send(training, federation, fresh)

@@ -33,18 +33,24 @@ class InTwoParts(ClientUpdate):
             raise ValueError("give either cut or names")
         return self
 
+    @property
+    def _key(self) -> str:
+        """The setting that says where the parts meet."""
+        return "client.names" if self.names else "client.cut"
+
     def head(self, module: nn.Module) -> frozenset[str]:
         """The entries of a state that make up the head."""
         head = matching(module, self.names) if self.names else from_layer(module, self.cut or last_layer(module))
         if len(head) == len(module.state_dict()):
-            raise ConfigError("client.cut: everything would belong to the head; cut the model further towards its end")
+            instead = "name less of the model" if self.names else "cut the model further towards its end"
+            raise ConfigError(f"{self._key}: everything would belong to the head; {instead}")
         return head
 
     def private_names(self, module: nn.Module) -> frozenset[str]:
         head = self.head(module)
         for name, first in Layout.of(module).aliases.items():
             if (name in head) != (first in head):
-                raise ConfigError(f"client.cut: {name} and {first} are one tensor, which cannot be private and sent")
+                raise ConfigError(f"{self._key}: {name} and {first} are one tensor, which cannot be private and sent")
         return head if self.private == "head" else frozenset(module.state_dict()) - head
 
     def personal(self, model: ModelState, kept: Payload) -> ModelState:

@@ -1,9 +1,9 @@
 """Norm bounding (Sun et al., 2019): no client moves the model further than a bound, so none can replace it."""
 
-from dataclasses import replace
 from statistics import median
 from typing import Literal
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from winnow.core import Population

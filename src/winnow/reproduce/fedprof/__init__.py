@@ -54,7 +54,7 @@ FEDPROF = Paper(
     name="fedprof",
     title="FedProf, reproduced",
     lead=(
-        "Every table and figure of Wu et al., FedProf: Selective Federated Learning Based on Distributional"
+        "Tables and figures of Wu et al., FedProf: Selective Federated Learning Based on Distributional"
         " Representation Profiling (2022), ours beside the paper's. Mean ± standard deviation over seeds, measured on"
         " the reference set. MNIST stands in for EMNIST, and CIFAR-10 for CIFAR-100 in figure 3."
     ),

@@ -1,6 +1,6 @@
 """Tables 1 to 3: best accuracy, and rounds, time and energy to a target, of both groups of algorithms."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,8 +8,8 @@ from winnow.experiment.resolve import resolve
 from winnow.experiment.schema import Experiment
 from winnow.learn.algorithm import Recipe
 from winnow.report import Spread
-from winnow.report.numbers import spread_text
 from winnow.reproduce.blocks import Block, Grid, Heading, Text
+from winnow.reproduce.fedprof.cells import COLUMNS, Cell, Column, compact
 from winnow.reproduce.fedprof.content import content, note
 from winnow.reproduce.lines import Lines, RunLine, runs_of
 from winnow.reproduce.paper import Piece, Run, Wanted
@@ -28,73 +28,6 @@ NAMES = {
     "fedbn": "FedBN",
     "fedprof": "FedProf",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A quantity of a run, and how the paper's values call it."""
-
-    name: str
-    title: str
-    value: Callable[[RunLine], float | None]
-    decimals: int
-    """As in the paper."""
-    higher_is_better: bool = False
-
-    def better(self, ours: float, theirs: float) -> bool:
-        """Whether a value is at least as good, in the paper's digits."""
-        ours = round(ours, self.decimals)
-        return ours >= theirs if self.higher_is_better else ours <= theirs
-
-
-COLUMNS = (
-    Column(name="best", title="Best", value=lambda run: run.best, decimals=3, higher_is_better=True),
-    Column(name="rounds", title="Rounds", value=lambda run: run.rounds_to_target, decimals=0),
-    Column(
-        name="minutes",
-        title="Minutes",
-        value=lambda run: None if run.seconds_to_target is None else run.seconds_to_target / 60,
-        decimals=1,
-    ),
-    Column(name="wh", title="Wh", value=lambda run: run.wh_to_target, decimals=2),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A quantity of an algorithm: the paper's mean and deviation, and our runs'."""
-
-    column: Column
-    paper: Spread | None
-    runs: tuple[float | None, ...]
-
-    @property
-    def ours(self) -> Spread | None:
-        return Spread.of(self.runs)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every run has the quantity: one that never reached the target has no rounds to it."""
-        return bool(self.runs) and None not in self.runs
-
-    @property
-    def text(self) -> str:
-        text = _compact(self.ours, max(self.column.decimals, 1))
-        if not self.runs or self.complete:
-            return text
-        reached = sum(value is not None for value in self.runs)
-        return f"{text} ({reached} of {len(self.runs)})" if reached else f"none of {len(self.runs)}"
-
-    @property
-    def paper_text(self) -> str:
-        return _compact(self.paper, self.column.decimals)
-
-    @property
-    def behind(self) -> bool:
-        """Whether our runs do not reach the paper's value."""
-        if self.paper is None or not self.runs:
-            return False
-        return self.ours is None or not self.complete or not self.column.better(self.ours.mean, self.paper.mean)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,19 +75,28 @@ class ResultTable(Piece):
                 Cell(
                     column=column,
                     paper=_published(cells.get(column.name)),
-                    runs=tuple(column.value(run) for run in runs_of(lines, self.name, algorithm)),
+                    runs=tuple(column.value(run) for run in runs),
+                    cut_short=any(run.rounds < self.rounds[group] for run in runs),
                 )
                 for column in COLUMNS
             )
             for algorithm, cells in self.values(group).items()
+            for runs in [runs_of(lines, self.name, algorithm)]
         }
+
+    def computed(self, lines: Lines) -> bool:
+        return any(self._runs_of_group(group, lines) for group in GROUPS)
+
+    def _runs_of_group(self, group: str, lines: Lines) -> list[RunLine]:
+        return [run for algorithm in self.values(group) for run in runs_of(lines, self.name, algorithm)]
 
     def body(self, lines: Lines) -> list[Block]:
         pieces: list[Block] = [Text(self.about)]
         for group in GROUPS:
             cells = self.cells(group, lines)
+            longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
-                f"Up to {self.rounds[group]} rounds, seeds in brackets; rounds, minutes and Wh until {self.target:g},"
+                f"Up to {longest} rounds, seeds in brackets; rounds, minutes and Wh until {self.target:g},"
                 " with the number of runs that reached it where not all did. ★ first in the group."
             )
             pieces += [
@@ -181,17 +123,23 @@ class ResultTable(Piece):
         for algorithm, row in cells.items():
             behind = [cell.column.title for cell in row if cell.behind]
             if behind:
-                reason = note(self.name, group, algorithm)
+                reason = "" if row[0].cut_short else note(self.name, group, algorithm)  # notes are on whole runs
                 by_reason.setdefault(reason, []).append(f"{NAMES[algorithm]} ({', '.join(behind)})")
         return [f"Behind the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
 
     def _cut_short(self, group: str, lines: Lines) -> list[str]:
         """Runs that were ended before their time, after which they might have become better."""
-        runs = [run for algorithm in self.values(group) for run in runs_of(lines, self.name, algorithm)]
-        ended = sorted(run.rounds for run in runs if run.rounds < self.rounds[group])
+        runs, whole = self._runs_of_group(group, lines), self.rounds[group]
+        ended = sorted({run.rounds for run in runs if run.rounds < whole})
         if not ended:
             return []
-        return [f"{len(ended)} of {len(runs)} runs ended early, after {ended[0]} to {ended[-1]} rounds."]
+        count = sum(run.rounds < whole for run in runs)
+        many = "All runs" if count == len(runs) else f"{count} of {len(runs)} runs"
+        lasted = f"{ended[0]}" if len(ended) == 1 else f"{ended[0]} to {ended[-1]}"
+        after = f"after {lasted} of {whole} rounds"
+        return [
+            f"{many} ended early, {after}: what they had not reached by then says nothing about the paper's values."
+        ]
 
     def _besides(self, group: str, lines: Lines) -> list[str]:
         """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""
@@ -199,9 +147,9 @@ class ResultTable(Piece):
         for algorithm in self.values(group):
             runs, name = runs_of(lines, self.name, algorithm), NAMES[algorithm]
             if invited := Spread.of(run.invited_wh_to_target for run in runs):
-                said.append(f"{name}: Wh of merged clients, as in the paper; of all invited, {_compact(invited, 2)}.")
+                said.append(f"{name}: Wh of merged clients, as in the paper; of all invited, {compact(invited, 2)}.")
             if own := Spread.of(run.own_best for run in runs):
-                said.append(f"{name}: {_compact(own, 3)} by each client's own model on samples of its own.")
+                said.append(f"{name}: {compact(own, 3)} by each client's own model on samples of its own.")
         return said
 
 
@@ -234,8 +182,3 @@ def _first(column: Column, place: int, cells: Mapping[str, Sequence[Cell]]) -> s
 
 def _published(pair: Sequence[float] | None) -> Spread | None:
     return None if pair is None else Spread(mean=pair[0], sd=pair[1], count=0)
-
-
-def _compact(spread: Spread | None, decimals: int) -> str:
-    """As the paper writes it, so that both fit side by side."""
-    return spread_text(spread, decimals).replace(" ± ", "±")

@@ -53,9 +53,10 @@ METHODS = (
     Method(title="FLANP", algorithm="flanp"),
     Method(title="FedAvg", algorithm="fedavg-rp"),
 )
+ALGORITHMS = tuple(dict.fromkeys(method.algorithm for method in METHODS))
 AUTHORS_PROTOCOL = (
-    Method(title="SRPFL", algorithm="srpfl", tuned=True),
-    Method(title="FedRep", algorithm="fedrep", tuned=True),
+    Method(title="SRPFL, heads reset and tuned", algorithm="srpfl", tuned=True),
+    Method(title="FedRep, heads reset and tuned", algorithm="fedrep", tuned=True),
 )
 """Judged as the authors' code does: every head reset to the average of all, tuned for 10 epochs, then tested."""
 PAIRS = ((SRPFL, FEDREP), (LG_SRPFL, LG_FEDAVG))

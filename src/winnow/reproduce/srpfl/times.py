@@ -20,6 +20,7 @@ from winnow.reproduce.drawing import GREY
 from winnow.reproduce.lines import Lines, RunLine
 from winnow.reproduce.paper import Piece, Run, Wanted
 from winnow.reproduce.srpfl.methods import (
+    ALGORITHMS,
     AUTHORS_PROTOCOL,
     COMMUNICATION,
     METHODS,
@@ -46,16 +47,13 @@ class TimeFigure(Piece):
     def wants_accelerator(self) -> bool:
         return self.heavy
 
-    def algorithms(self) -> list[str]:
-        return list(dict.fromkeys(method.algorithm for method in METHODS))
-
     def unknown(self) -> list[str]:
-        return [name for name in self.algorithms() if name not in Recipe.known]
+        return [name for name in ALGORITHMS if name not in Recipe.known]
 
     def runs(self, wanted: Wanted) -> list[Run]:
         return [
             Run(of=self.name, algorithm=algorithm, experiment=self._experiment(algorithm, seed, wanted))
-            for algorithm in self.algorithms()
+            for algorithm in ALGORITHMS
             if algorithm in Recipe.known
             for seed in range(wanted.seeds)
         ]
@@ -67,35 +65,32 @@ class TimeFigure(Piece):
         return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=wanted.rounds)
 
     def body(self, lines: Lines) -> list[Block]:
-        shown = [(method, runs) for method in METHODS if (runs := method.runs(lines, self.name))]
+        shown, besides = (
+            [(method, runs) for method in methods if (runs := method.runs(lines, self.name))]
+            for methods in (METHODS, AUTHORS_PROTOCOL)
+        )
         if not shown:
             return []
         caption = f"{self.preset}: accuracy by each client on its own test against total time; dashed, the target"
         return [
             Text(self.about),
             Drawing(against_time(shown, self.target), caption),
-            Grid(self._caption(shown), _header("Best accuracy"), [self._row(*row) for row in shown]),
-            *self._by_authors_protocol(lines),
+            Grid(self._caption(shown), _header("Best accuracy"), [self._row(*row) for row in shown + besides]),
         ]
 
     def _caption(self, shown: Sequence[tuple[Method, Sequence[RunLine]]]) -> str:
         rounds = sorted({run.rounds for _, runs in shown for run in runs})
         lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-        return f"{lasted} rounds, seeds in brackets; total time until {self.target:g} for three costs of communication."
+        return (
+            f"{lasted} rounds, seeds in brackets; total time until {self.target:g} for three costs of communication."
+            " FT, HF-MAML and the last rows are of models that clients tuned before they judged them; the last rows"
+            " follow the protocol of the authors' code."
+        )
 
     def _row(self, method: Method, runs: Sequence[RunLine]) -> list[str]:
         times = [[method.seconds_to(self.target, run, cost) for run in runs] for cost in COMMUNICATION]
         best = Spread.of(map(method.best, runs))
         return [f"{method.title} ({len(runs)})", spread_text(best, 3), *map(times_text, times)]
-
-    def _by_authors_protocol(self, lines: Lines) -> list[Block]:
-        said = [
-            f"{method.title} {spread_text(Spread.of(map(method.best, runs)), 3)}"
-            for method in AUTHORS_PROTOCOL
-            if (runs := method.runs(lines, self.name))
-        ]
-        protocol = "Best accuracy by the protocol of the authors' code (heads reset to their average, then tuned): "
-        return [Text(f"{protocol}{', '.join(said)}.")] if said else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +143,8 @@ def against_time(shown: Sequence[tuple[Method, Sequence[RunLine]]], target: floa
         subplot_titles=[f"C.T. = {cost}" for cost in COMMUNICATION],
     )
     for column, cost in enumerate(COMMUNICATION, start=1):
-        for index, (method, runs) in enumerate(shown):
-            for trace in _curves(method, runs, cost, index):
+        for method, runs in shown:
+            for trace in _curves(method, runs, cost):
                 trace.update(legendgroup=method.title, showlegend=trace.showlegend and column == 1)
                 figure.add_trace(trace, row=1, col=column)
     figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": GREY})
@@ -158,13 +153,15 @@ def against_time(shown: Sequence[tuple[Method, Sequence[RunLine]]], target: floa
     return finish(figure, height=420).update_layout(legend={"y": 1.1}, margin={"t": 84})
 
 
-def _curves(method: Method, runs: Sequence[RunLine], communication: float, index: int) -> list[go.Scatter]:
+def _curves(method: Method, runs: Sequence[RunLine], communication: float) -> list[go.Scatter]:
+    """Tuned or not, a run has one colour."""
+    ink = colour(ALGORITHMS.index(method.algorithm))
     points = [(clock(run, communication), method.values(run)) for run in runs]
     shared = min(len(values) for _, values in points)
     mean = [np.mean([pair[axis][:shared] for pair in points], axis=0) for axis in (0, 1)]
     look = {"name": escape(method.title), "mode": "lines", "connectgaps": True}
-    thin = {"color": faint(colour(index), 0.3), "width": 1}
+    thin = {"color": faint(ink, 0.3), "width": 1}
     dash = "dot" if method.tuned else "solid"
     seeds = [go.Scatter(x=x, y=y, line=thin, showlegend=False, **look) for x, y in points if len(points) > 1]
-    bold = {"color": colour(index), "width": 2.5, "dash": dash}
+    bold = {"color": ink, "width": 2.5, "dash": dash}
     return [*seeds, go.Scatter(x=mean[0], y=mean[1], line=bold, showlegend=True, **look)]
