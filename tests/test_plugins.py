@@ -32,7 +32,7 @@ Recipe(
     summary="half steps",
     parts={{"select": {{"name": "uniform"}}, "aggregate": {{"name": "partial"}}, "server": {{"name": "{name}"}}}},
 )
-with open("executed.txt", "a") as file:
+with open(__file__.rpartition("/")[0] + "/executed.txt", "a") as file:
     file.write("once\\n")
 '''
 
