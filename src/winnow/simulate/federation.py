@@ -193,8 +193,13 @@ def _lost(arrival: _Arrival) -> Failure:
 def _alike(one: Task, other: Task) -> bool:
     """Whether two tasks can be answered together: they ask the same of different clients."""
     return (
-        (one.name, one.version, one.round) == (other.name, other.version, other.round)
-        and one.payload.keys() == other.payload.keys()
-        and all(one.payload[part] is other.payload[part] for part in one.payload)
+        one.round == other.round
+        and one.version == other.version
+        and one.name == other.name
+        and (one.payload is other.payload or _same_parts(one.payload, other.payload))
         and (one.settings is other.settings or one.settings == other.settings)
     )
+
+
+def _same_parts(one: Payload, other: Payload) -> bool:
+    return one.keys() == other.keys() and all(one[part] is other[part] for part in one)
