@@ -139,6 +139,21 @@ def test_updates_that_are_not_finite_are_refused_and_recorded(algorithm: str) ->
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "part"), [("fedavg", "model"), ("scaffold", "control"), ("fednova", "reach"), ("fednova", "model")]
+)
+def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None:
+    def forgetful(tasks: Sequence[Task], site) -> Sequence[Outcome]:
+        first, *others = HANDLERS["train"](tasks, site)
+        payload = {name: arrays for name, arrays in first.payload.items() if name != part}
+        return [Reply(task=first.task, payload=payload, metrics=first.metrics, keep=first.keep), *others]
+
+    ready = with_handlers(prepared("rounds=2", algorithm=algorithm), train=forgetful)
+    events = events_of(ready)
+    assert [event.reason for event in events if isinstance(event, Refused)] == [f"the reply carries no {part}"] * 2
+    assert all(len(event.folded) == 2 for event in events if isinstance(event, RoundFinished))
+
+
+@pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda model: {"0.weight": torch.zeros(2)}, "the update has other tensors than the model"),

@@ -112,6 +112,8 @@ class ClientUpdate(Choice, Part):
 
     trainings: ClassVar[float] = 1.0
     models_up: ClassVar[float] = 1.0
+    sends: ClassVar[tuple[str, ...]] = ()
+    """The names of the parts that go out beside the model; a reply without one of them is refused."""
 
     @abstractmethod
     def update(self, job: Job) -> Update: ...

@@ -21,6 +21,8 @@ class Expected:
     """What a sound reply looks like: parts (a model) of these shapes, a profile of this length."""
 
     parts: Payload
+    carried: tuple[str, ...]
+    """What a trained client's reply must carry."""
     reference: ReferenceProfile | None
 
 
@@ -143,8 +145,10 @@ def sift(outcomes: Sequence[Outcome], expected: Expected) -> tuple[list[Reply], 
 def _fault(outcome: Outcome, expected: Expected) -> str | None:
     if isinstance(outcome, Failure):
         return f"failed while {outcome.stage}: {outcome.reason}"
-    if outcome.task.name == "train" and "model" not in outcome.payload:
-        return "the reply carries no model"
+    if outcome.task.name == "train":
+        for part in expected.carried:
+            if part not in outcome.payload:
+                return f"the reply carries no {part}"
     for part, like in expected.parts.items():
         if part in outcome.payload:
             fault = _part_fault(part, outcome.payload[part], like)

@@ -271,7 +271,11 @@ class Training:
     @property
     def expected(self) -> Expected:
         """What a sound reply looks like."""
-        return Expected(parts=self.payload, reference=self._verdict.profile if self._verdict else None)
+        return Expected(
+            parts=self.payload,
+            carried=("model", *self._plan.algorithm.client.sends),
+            reference=self._verdict.profile if self._verdict else None,
+        )
 
     def snapshot(self) -> Snapshot:
         verdict = self._verdict_now

@@ -25,6 +25,7 @@ class Normalised(ClientUpdate):
     """
 
     name: Literal["normalised"] = "normalised"
+    sends: ClassVar[tuple[str, ...]] = (REACH,)
     needs: ClassVar[Mapping[str, str]] = {"server": "fednova"}
 
     def update(self, job: Job) -> Update:

@@ -91,7 +91,7 @@ class _Harvest:
             self.answered.append(outcome)
         sound, refused = sift([outcome], training.expected)
         self.refused += refused
-        if sound and not finite(sound[0].payload[MODEL]):
+        if sound and not all(finite(sound[0].payload[part]) for part in training.expected.carried):
             self.refused.append(Refusal(client=outcome.task.client, reason="the update is not finite"))
             return None
         return sound[0] if sound else None

@@ -24,6 +24,7 @@ class ControlVariates(ClientUpdate):
 
     name: Literal["control-variates"] = "control-variates"
     models_up: ClassVar[float] = 2.0
+    sends: ClassVar[tuple[str, ...]] = (CONTROL,)
     needs: ClassVar[Mapping[str, str]] = {"server": "scaffold", "local": "sgd"}
 
     def update(self, job: Job) -> Update:
