@@ -368,3 +368,14 @@ def test_a_kill_around_any_file_being_put_in_place_leaves_no_trace(
         if not killed:
             break
     assert call >= 10
+
+
+@pytest.mark.parametrize("leftover", ["best.safetensors.tmp", ".tmp4lvdiQ"])
+def test_what_a_kill_left_half_written_is_cleared_away(
+    tmp_path: Path, uninterrupted: dict[str, Any], leftover: str
+) -> None:
+    killed = in_a_process(lambda: (kill_at_call(6, "after"), run_toy(tmp_path / "run")))
+    assert killed == -signal.SIGKILL
+    (tmp_path / "run" / leftover).write_bytes(b"half")
+    run_toy(tmp_path / "run")
+    assert contents(tmp_path / "run") == uninterrupted

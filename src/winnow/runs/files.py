@@ -11,6 +11,11 @@ from winnow.core import RunError
 TEMPORARY = ".tmp"
 
 
+def is_leftover(path: Path) -> bool:
+    """Whether a process that was killed while writing left this: we name such files x.tmp, safetensors .tmpXXXX."""
+    return path.name.endswith(TEMPORARY) or path.name.startswith(TEMPORARY)
+
+
 @contextmanager
 def one_line_errors(path: Path) -> Iterator[None]:
     """Tell the user in one line when the file system refuses."""

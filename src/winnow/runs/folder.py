@@ -23,7 +23,7 @@ from winnow.core import AnyEvent, Arrays, RunError, Scored, Snapshot
 from winnow.runs import names
 from winnow.runs.checkpoint import Checkpoint, load_checkpoint, save_arrays, save_checkpoint
 from winnow.runs.codec import EventLog, encode_event, plain
-from winnow.runs.files import TEMPORARY, Lock, one_line_errors, write_atomically, write_text_atomically
+from winnow.runs.files import Lock, is_leftover, one_line_errors, write_atomically, write_text_atomically
 from winnow.runs.label import RunLabel
 from winnow.runs.metrics import MetricsFile
 from winnow.runs.track import Track
@@ -77,7 +77,7 @@ class RunFolder:
             lock = Lock(path / names.LOCK)
             try:
                 checkpoint = _last_checkpoint(path)
-                for leftover in path.glob(f"*{TEMPORARY}"):
+                for leftover in filter(is_leftover, list(path.iterdir())):
                     leftover.unlink()
                 return cls(path, lock, checkpoint), checkpoint.snapshot if checkpoint else None
             except BaseException:
@@ -169,7 +169,7 @@ def _refuse_foreign(path: Path) -> None:
             f"{path} holds an unfinished run; continue it with --resume (resume=True in Python) or choose another --out"
         )
     ours = {names.LOCK, names.CONFIG, names.CONDITIONS}
-    if any(entry.name not in ours and entry.suffix != TEMPORARY for entry in path.iterdir()):
+    if any(entry.name not in ours and not is_leftover(entry) for entry in path.iterdir()):
         raise RunError(f"{path} is not empty and holds no run; choose another --out")
 
 
