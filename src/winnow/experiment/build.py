@@ -1,6 +1,5 @@
-"""From an experiment's settings to the objects that run it."""
+"""From an experiment's settings to the objects that simulate it."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,71 +10,32 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from winnow.core import ConfigError, Population, RunError, Snapshot, VirtualClock
-from winnow.data import (
-    ClientsOnDemand,
-    Conditions,
-    DataSet,
-    DataSettings,
-    Federated,
-    OnDemand,
-    federate,
-    load,
-)
+from winnow.core import Population, RunError, Snapshot, VirtualClock
+from winnow.data import ClientsOnDemand, Conditions, DataSet, DataSettings, Federated, OnDemand, federate, load
 from winnow.experiment.answering import handlers_here, open_pool
-from winnow.experiment.checks import (
-    check_batches,
-    check_cohort,
-    check_outputs,
-    check_profiled,
-    fingerprint,
-    unjudged,
-)
+from winnow.experiment.checks import fingerprint
 from winnow.experiment.judging import judge_of
 from winnow.experiment.schema import EngineSettings, Experiment
+from winnow.experiment.subject import SAMPLE, Facts, Subject, device_for, loss_for, module_for
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import LearningSite
-from winnow.learn.metrics import metric_name
-from winnow.learn.models import build_model
-from winnow.learn.profile import ELEMENT_BYTES
 from winnow.learn.stack import (
     ClientSamples,
-    Layout,
     LoadedData,
     Loss,
-    Pace,
     TensorData,
     allow_tf32,
-    as_loss,
     choose_execution,
     clients_that_fit,
     free_bytes,
     model_state,
 )
 from winnow.learn.store import ClientStore
-from winnow.learn.training import Plan, Training
+from winnow.learn.training import Training
 from winnow.simulate import InProcess, WorkerPool
 
 CLIENTS = "clients/"
 """Under this name a checkpoint holds what clients keep."""
-
-SAMPLE = 4
-"""Samples with which a model's execution is tried out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is known of a run before it starts, for progress lines and results."""
-
-    metric: str
-    parameters: int
-    message_bytes: int
-    profile_bytes: int
-    execution: str
-    notice: str
-    layer: str | None
-    private: tuple[str, ...]
-    """The entries of the model's state that stay with each client."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,16 +88,23 @@ def prepare(
     torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
     allow_tf32(experiment.engine.precision)
     data = dataset or load(experiment.data, data_directory)
-    spread = federate(data, _held_out(experiment), experiment.seed, in_place=data is not dataset)
+    spread = federate(data, held_out(experiment), experiment.seed, in_place=data is not dataset)
     world = _World(
         experiment=experiment,
         spread=spread,
-        module=(module or _build(experiment, spread)).to(_device(experiment.engine.device)),
-        loss=_loss(experiment, spread.clients.classes, loss),
+        module=(module or module_for(experiment, spread.reference, spread.clients.classes)).to(
+            device_for(experiment.engine.device)
+        ),
+        loss=loss_for(experiment, spread.clients.classes, loss),
     )
     if begun_with not in ("", world.fingerprint):
         raise RunError("the run was begun with other data, another model or another loss; use another --out")
     return _bind(world, snapshot)
+
+
+def held_out(experiment: Experiment) -> DataSettings:
+    """Where clients hold the reference set, no rows are set aside for one."""
+    return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +118,7 @@ class _World:
 
     @cached_property
     def device(self) -> torch.device:
-        return _device(self.experiment.engine.device)
+        return device_for(self.experiment.engine.device)
 
     @cached_property
     def data(self) -> ClientSamples:
@@ -173,15 +140,26 @@ class _World:
         return Population(sizes=self.spread.clients.sizes)
 
     @cached_property
+    def subject(self) -> Subject:
+        return Subject(
+            experiment=self.experiment,
+            module=self.module,
+            loss=self.loss,
+            some=self.data.few(SAMPLE),
+            classes=self.spread.clients.classes,
+        )
+
+    @cached_property
     def fingerprint(self) -> str:
         return fingerprint(self.spread, model_state(self.module), self.loss)
 
 
 def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
-    experiment, population = world.experiment, world.population
-    site, facts = _site_and_facts(world)
+    experiment, population, subject = world.experiment, world.population, world.subject
+    facts = subject.facts(population.sizes)
+    site = subject.site(world.data, world.own_test)
     store = ClientStore(len(population))
-    training = _training(world, site.examiner, facts, store)
+    training = _training(world, facts, store)
     if snapshot is not None:
         training.restore(_on(world.device, snapshot))
     chosen = {"execution": facts.execution, "device": world.device.type, "chunk": _chunk(world, site)}
@@ -217,43 +195,21 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
     )
 
 
-def _site_and_facts(world: _World) -> tuple[LearningSite, Facts]:
-    """The site that hosts the clients, and what is known once a way to compute has been chosen."""
-    experiment, module, loss = world.experiment, world.module, world.loss
-    select, local, engine = experiment.select, experiment.local, experiment.engine
-    (some_x, some_y), classes = world.data.few(SAMPLE), world.spread.clients.classes
-    check_outputs(module, some_x, classes, loss)
-    untrainable = check_batches(module, local, world.spread.clients.sizes)
-    select.start(world.population)  # what cannot be selected is said now, before anything is written
-    check_cohort(experiment.composed(), len(world.population))
-    pace = Pace(clock=time.perf_counter, batch_size=local.batch_size)
-    execution = choose_execution(module, some_x, some_y, loss, engine.execution, engine.threads, pace, engine.precision)
-    layer, initial = select.layer_for(module, some_x), model_state(module)
-    private = experiment.client.private_names(module)
-    check_profiled(module, layer, private)
-    examiner = Examiner(module, loss, layer, execution)
-    profile_bytes = examiner.profile_bytes(some_x[:1]) if layer is not None else 0
-    select.matched.check(experiment.reference_clients, elements=profile_bytes // ELEMENT_BYTES)
-    notices = (
-        execution.notice,
-        untrainable,
-        unjudged(experiment.judge.by, private),
-        experiment.client.notice(module),
+def _training(world: _World, facts: Facts, store: ClientStore) -> Training:
+    """The workflow, and who judges its models."""
+    plan, spread = world.subject.plan(facts), world.spread
+    judge = judge_of(
+        world.experiment,
+        plan,
+        world.subject.examiner,
+        sizes=world.population.sizes,
+        own_test_sizes=None if spread.own_test is None else spread.own_test.sizes,
+        reference=spread.reference,
+        test=spread.test,
+        device=world.device,
+        store=store,
     )
-    facts = Facts(
-        metric=metric_name(experiment.metric, classes, pooled=_judged_by_clients(experiment)),
-        parameters=sum(p.numel() for p in module.parameters()),
-        message_bytes=experiment.fleet.message_bytes(sum(t.nbytes for n, t in initial.items() if n not in private)),
-        profile_bytes=select.matched.profile_bytes(profile_bytes),
-        execution=execution.name,
-        notice="; ".join(filter(None, notices)),
-        layer=layer,
-        private=tuple(name for name in initial if name in private),
-    )
-    site = LearningSite(
-        data=world.data, execution=execution, examiner=examiner, initial=initial, own_test=world.own_test
-    )
-    return site, facts
+    return Training(plan, world.subject.initial, judge)
 
 
 def _chunk(world: _World, site: LearningSite) -> int | None:
@@ -266,24 +222,6 @@ def _chunk(world: _World, site: LearningSite) -> int | None:
     clients = len(world.population)
     together = clients if experiment.judge.tune_epochs else experiment.select.invited(clients)
     return fit if fit < together else None
-
-
-def _training(world: _World, examiner: Examiner, facts: Facts, store: ClientStore) -> Training:
-    """The workflow, and who judges its models."""
-    experiment = world.experiment
-    plan = Plan(
-        algorithm=experiment.composed(),
-        rounds=experiment.rounds,
-        seed=experiment.seed,
-        metric=facts.metric,
-        message_bytes=facts.message_bytes,
-        profile_bytes=facts.profile_bytes,
-        layout=Layout.of(world.module),
-        private=frozenset(facts.private),
-        judged_by=experiment.judge.by,
-    )
-    judge = judge_of(experiment, world.spread, plan, examiner, world.device, store)
-    return Training(plan, model_state(world.module), judge)
 
 
 def _remade_site(
@@ -301,39 +239,7 @@ def _remade_site(
     return LearningSite(data=data, execution=chosen, examiner=examiner, initial=initial, own_test=own_test)
 
 
-def _judged_by_clients(experiment: Experiment) -> bool:
-    return bool(experiment.reference_clients) or experiment.judge.by != "reference"
-
-
-def _held_out(experiment: Experiment) -> DataSettings:
-    """Where clients hold the reference set, no rows are set aside for one."""
-    return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
-
-
-def _build(experiment: Experiment, spread: Federated) -> nn.Module:
-    like, classes = spread.reference, spread.clients.classes
-    outputs = classes if classes is not None else like.y.shape[1]
-    return build_model(experiment.model, like.x.shape[1:], outputs, experiment.seed)
-
-
-def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
-    if given is not None:
-        return as_loss(given)
-    default = "mse" if classes is None else "cross-entropy"
-    if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
-        kind = "a regression" if classes is None else "a classification"
-        raise ConfigError(f"loss: {experiment.loss!r} does not fit {kind}; leave it out or write {default!r}")
-    return as_loss(experiment.loss or default)
-
-
 def _on(device: torch.device, snapshot: Snapshot) -> Snapshot:
     """The snapshot with its tensors where the run computes."""
     arrays = {name: a.to(device) if isinstance(a, Tensor) else a for name, a in snapshot.arrays.items()}
     return Snapshot(arrays=arrays, values=snapshot.values)
-
-
-def _device(asked: str) -> torch.device:
-    present = torch.cuda.is_available()
-    if asked == "cuda" and not present:
-        raise ConfigError("engine.device: torch sees no CUDA device here; write 'cpu' or 'auto'")
-    return torch.device("cuda" if present and asked != "cpu" else "cpu")

@@ -2,10 +2,11 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.core import ConfigError, Population
-from winnow.data import Examples, Federated
+from winnow.data import Examples
 from winnow.experiment.schema import Experiment
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import JudgeSettings, Tuning
@@ -16,29 +17,43 @@ from winnow.learn.training import Plan
 
 
 def judge_of(
-    experiment: Experiment, spread: Federated, plan: Plan, examiner: Examiner, device: torch.device, store: ClientStore
+    experiment: Experiment,
+    plan: Plan,
+    examiner: Examiner,
+    *,
+    sizes: NDArray[np.int64],
+    own_test_sizes: NDArray[np.int64] | None,
+    reference: Examples,
+    test: Examples,
+    device: torch.device,
+    store: ClientStore | None,
 ) -> Judge:
-    """The reference and, beside it, a test set and the clients themselves, as far as the experiment has them."""
-    reference: Reference = (
-        _at_clients(experiment, Population(sizes=spread.clients.sizes), plan)
+    """The reference and, beside it, a test set and the clients themselves, as far as the experiment has them.
+
+    `store` is what clients keep, where one process has it all.
+    """
+    judge: Reference = (
+        _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
-        else AtServer("reference", examiner, _tensors(spread.reference, device), plan.metric)
+        else AtServer("reference", examiner, _tensors(reference, device), plan.metric)
     )
     beside: list[Reference] = []
-    if len(spread.test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
-        beside.append(AtServer("test", examiner, _tensors(spread.test, device), plan.metric))
-    if spread.own_test is not None:
-        judging = np.flatnonzero(spread.own_test.sizes).tolist()
+    if len(test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
+        beside.append(AtServer("test", examiner, _tensors(test, device), plan.metric))
+    if own_test_sizes is not None:
+        judging = np.flatnonzero(own_test_sizes).tolist()
         settings = JudgeSettings(client=experiment.client, metric=plan.metric)
         beside.append(ByEachClient(judging, settings, plan.private))
         if experiment.judge.tune_epochs:
             beside.append(_tuned(experiment, judging, plan, store))
-    return Judge(reference, *beside)
+    return Judge(judge, *beside)
 
 
-def _tuned(experiment: Experiment, judging: list[int], plan: Plan, store: ClientStore) -> ByTunedClients:
+def _tuned(experiment: Experiment, judging: list[int], plan: Plan, store: ClientStore | None) -> ByTunedClients:
     asked = experiment.judge
     own = asked.tune_from == "own"
+    if store is None and not own:
+        raise ConfigError("judge.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'")
     tuning = Tuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = JudgeSettings(client=experiment.client, metric=plan.metric, tuning=tuning)
     return ByTunedClients(judging, settings, plan.private, every=asked.tune_every, from_average=None if own else store)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
 from winnow.data import Conditions, DataSet, OnDemand
-from winnow.experiment.build import Facts, Prepared, prepare
+from winnow.experiment.build import Prepared, prepare
 from winnow.experiment.resolve import check, to_toml
 from winnow.experiment.schema import Experiment
+from winnow.experiment.subject import Facts
 from winnow.learn.client import ClientUpdate
 from winnow.learn.stack import ModelState
 from winnow.learn.store import ClientStore

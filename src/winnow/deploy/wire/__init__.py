@@ -1,0 +1,1 @@
+"""What crosses the network, and how: messages, arrays in files, transports."""

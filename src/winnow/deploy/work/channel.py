@@ -1,0 +1,67 @@
+"""The line between the process of a job and the agent or server that started it: a socketpair, framed messages.
+
+A job's process has no other connection. Arrays go by files in the job's folder, whose paths stand in messages.
+"""
+
+import socket
+import struct
+import threading
+from typing import Generic, TypeVar
+
+import msgspec
+
+from winnow.core import WinnowError
+
+LENGTH = struct.Struct("<I")
+LIMIT = 64 << 20
+"""No message is longer; a process that claims so is broken."""
+
+Incoming = TypeVar("Incoming", bound=msgspec.Struct)
+
+
+class ChannelClosedError(WinnowError):
+    """The other process has gone."""
+
+
+class Channel(Generic[Incoming]):
+    """Messages both ways. Any thread may send; one may receive."""
+
+    def __init__(self, line: socket.socket, incoming: type[Incoming]) -> None:
+        self._line = line
+        self._decoder = msgspec.msgpack.Decoder(incoming)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._sending = threading.Lock()
+
+    def send(self, message: msgspec.Struct) -> None:
+        data = self._encoder.encode(message)
+        try:
+            with self._sending:
+                self._line.sendall(LENGTH.pack(len(data)) + data)
+        except OSError as error:
+            raise ChannelClosedError(f"the other process has gone ({error.strerror})") from error
+
+    def receive(self) -> Incoming:
+        """The next message; raises ChannelClosedError at the end, and msgspec's error for what is none."""
+        (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        if length > LIMIT:
+            raise ChannelClosedError(f"the other process sent a message of {length} bytes; {LIMIT} is the most")
+        message: Incoming = self._decoder.decode(self._exactly(length))
+        return message
+
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _exactly(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            try:
+                more = self._line.recv(min(count - len(data), 1 << 20))
+            except OSError as error:
+                raise ChannelClosedError(f"the other process has gone ({error.strerror})") from error
+            if not more:
+                raise ChannelClosedError("the other process has gone")
+            data += more
+        return bytes(data)

@@ -1,0 +1,163 @@
+"""What a job's process and its parent say to each other. Paths are absolute, and inside the job's folder."""
+
+from typing import Any, TypeAlias
+
+from winnow.deploy.wire.messages import Answer, DataDescription, Message, WireTask
+
+# The server and its runner --------------------------------------------------------------------------------------------
+
+
+class Member(Message, frozen=True, kw_only=True):
+    """A site that takes part, and the number of its first client."""
+
+    site: str
+    clients_from: int
+    data: DataDescription
+
+
+class Begin(Message, frozen=True, kw_only=True):
+    """Run the job from its last committed round on (0: from the start)."""
+
+    job: str
+    folder: str
+    bundle: str
+    checkpoint: str | None
+    round: int
+    members: list[Member]
+    data: dict[str, dict[str, Any]] = {}
+    """The server's own named data, as its configuration describes them: reference and test sets."""
+
+
+class Answered(Message, frozen=True, kw_only=True):
+    """A client's answer; its blob lies at `path`."""
+
+    answer: Answer
+    path: str | None = None
+
+
+class Committed(Message, frozen=True, kw_only=True):
+    """The round stands in the database."""
+
+    round: int
+
+
+class Halt(Message, frozen=True, kw_only=True):
+    reason: str
+
+
+ToRunner: TypeAlias = Begin | Answered | Committed | Halt
+
+
+class Dispatch(Message, frozen=True, kw_only=True):
+    """Have a site do a task. The blobs of its parts lie in the job's folder as blobs/<digest>."""
+
+    site: str
+    task: WireTask
+
+
+class Withdraw(Message, frozen=True, kw_only=True):
+    """Nobody waits for these tasks any more."""
+
+    site: str
+    tasks: list[str]
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """A round is over: make it permanent, then say so. `settled` are the folded tasks, by site, with their clients."""
+
+    round: int
+    rounds: int
+    checkpoint: str
+    lines: list[str]
+    settled: dict[str, dict[str, list[int]]]
+    metrics: dict[str, dict[str, float]]
+
+
+class Said(Message, frozen=True, kw_only=True):
+    """A line for the job's log."""
+
+    line: str
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """The job is done; these files are its output besides the checkpoint."""
+
+    output: dict[str, str] = {}
+
+
+class GaveUp(Message, frozen=True, kw_only=True):
+    """The job cannot go on, and a new start would not help."""
+
+    reason: str
+
+
+FromRunner: TypeAlias = Dispatch | Withdraw | Commit | Said | Finished | GaveUp
+
+# A site and its worker ------------------------------------------------------------------------------------------------
+
+
+class Prepare(Message, frozen=True, kw_only=True):
+    """Get ready for a job with these data (a [data.NAME] table of the site) and filters that the site insists on."""
+
+    job: str
+    folder: str
+    bundle: str
+    data: dict[str, Any]
+    filters: list[dict[str, Any]] = []
+    clients_from: int | None = None
+    threads: int = 1
+    own_code: bool = True
+    """False: leave the job's own files alone (a gate)."""
+
+
+class Place(Message, frozen=True, kw_only=True):
+    """The number of this site's first client."""
+
+    clients_from: int
+
+
+class Do(Message, frozen=True, kw_only=True):
+    """Answer a task; files of its parts, and of what its clients keep."""
+
+    task: WireTask
+    parts: dict[str, str] = {}
+    kept: dict[int, str] = {}
+
+
+class Quit(Message, frozen=True, kw_only=True):
+    """There is nothing more to do."""
+
+
+class Ready(Message, frozen=True, kw_only=True):
+    data: DataDescription
+
+
+class Did(Message, frozen=True, kw_only=True):
+    """One client's answer (without its blob), the file of its payload, and the file of what it proposes to keep."""
+
+    answer: Answer
+    payload: str | None = None
+    keep: str | None = None
+    volatile: bool = False
+    """The answer holds only while this process lives (keys of a protocol): it is not to be reused."""
+
+
+class Cannot(Message, frozen=True, kw_only=True):
+    """The job cannot be done here."""
+
+    reason: str
+
+
+class Measured(Message, frozen=True, kw_only=True):
+    metrics: dict[str, float]
+
+
+class Screen(Message, frozen=True, kw_only=True):
+    """To a gate: pass this answer, made by a process that runs the job's own code, through the site's filters."""
+
+    task: WireTask
+    did: Did
+
+
+ToWorker: TypeAlias = Prepare | Place | Do | Screen | Quit
+FromWorker: TypeAlias = Ready | Did | Cannot | Said | Measured

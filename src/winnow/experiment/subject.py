@@ -1,0 +1,172 @@
+"""What is learnt: a model and its loss, tried on a few samples, and what follows from them for all who take part.
+
+A simulation makes one of these; in deployment the server and every site make one each, from the same settings.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from winnow.core import ConfigError, Population
+from winnow.data import Examples
+from winnow.experiment.checks import check_batches, check_cohort, check_outputs, check_profiled, unjudged
+from winnow.experiment.schema import Experiment
+from winnow.learn.examine import Examiner
+from winnow.learn.handlers import LearningSite
+from winnow.learn.metrics import metric_name
+from winnow.learn.models import build_model
+from winnow.learn.profile import ELEMENT_BYTES
+from winnow.learn.stack import (
+    ClientSamples,
+    Execution,
+    Layout,
+    Loss,
+    ModelState,
+    Pace,
+    TensorData,
+    as_loss,
+    choose_execution,
+    model_state,
+)
+from winnow.learn.training import Plan
+
+SAMPLE = 4
+"""Samples with which a model's execution is tried out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a run before it starts, for progress lines and results."""
+
+    metric: str
+    parameters: int
+    message_bytes: int
+    profile_bytes: int
+    execution: str
+    notice: str
+    layer: str | None
+    private: tuple[str, ...]
+    """The entries of the model's state that stay with each client."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model, its loss and a few samples, where they are computed with."""
+
+    experiment: Experiment
+    module: nn.Module
+    loss: Loss
+    some: tuple[Tensor, Tensor]
+    classes: int | None
+
+    @cached_property
+    def execution(self) -> Execution:
+        engine = self.experiment.engine
+        pace = Pace(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
+        return choose_execution(
+            self.module, *self.some, self.loss, engine.execution, engine.threads, pace, engine.precision
+        )
+
+    @cached_property
+    def layer(self) -> str | None:
+        """The layer that is profiled, if any is."""
+        return self.experiment.select.layer_for(self.module, self.some[0])
+
+    @cached_property
+    def initial(self) -> ModelState:
+        """The model that every party builds from the broadcast seed."""
+        return model_state(self.module)
+
+    @cached_property
+    def private(self) -> frozenset[str]:
+        return frozenset(self.experiment.client.private_names(self.module))
+
+    @cached_property
+    def examiner(self) -> Examiner:
+        return Examiner(self.module, self.loss, self.layer, self.execution)
+
+    def site(self, data: ClientSamples, own_test: TensorData | None) -> LearningSite:
+        """A party that hosts these data."""
+        return LearningSite(
+            data=data, execution=self.execution, examiner=self.examiner, initial=self.initial, own_test=own_test
+        )
+
+    def facts(self, sizes: NDArray[np.int64]) -> Facts:
+        """What is known once a way to compute has been chosen; whatever cannot work with such clients is refused."""
+        experiment, module = self.experiment, self.module
+        some_x, select = self.some[0], experiment.select
+        check_outputs(module, some_x, self.classes, self.loss)
+        untrainable = check_batches(module, experiment.local, sizes)
+        select.start(Population(sizes=sizes))  # what cannot be selected is said now, before anything is written
+        check_cohort(experiment.composed(), len(sizes))
+        execution = self.execution
+        check_profiled(module, self.layer, self.private)
+        profile_bytes = self.examiner.profile_bytes(some_x[:1]) if self.layer is not None else 0
+        select.matched.check(experiment.reference_clients, elements=profile_bytes // ELEMENT_BYTES)
+        notices = (
+            execution.notice,
+            untrainable,
+            unjudged(experiment.judge.by, self.private),
+            experiment.client.notice(module),
+        )
+        sent = sum(tensor.nbytes for name, tensor in self.initial.items() if name not in self.private)
+        return Facts(
+            metric=metric_name(experiment.metric, self.classes, pooled=_judged_by_clients(experiment)),
+            parameters=sum(p.numel() for p in module.parameters()),
+            message_bytes=experiment.fleet.message_bytes(sent),
+            profile_bytes=select.matched.profile_bytes(profile_bytes),
+            execution=execution.name,
+            notice="; ".join(filter(None, notices)),
+            layer=self.layer,
+            private=tuple(name for name in self.initial if name in self.private),
+        )
+
+    def plan(self, facts: Facts) -> Plan:
+        """What does not change during the run."""
+        experiment = self.experiment
+        return Plan(
+            algorithm=experiment.composed(),
+            rounds=experiment.rounds,
+            seed=experiment.seed,
+            metric=facts.metric,
+            message_bytes=facts.message_bytes,
+            profile_bytes=facts.profile_bytes,
+            layout=Layout.of(self.module),
+            private=self.private,
+            judged_by=experiment.judge.by,
+        )
+
+
+def module_for(experiment: Experiment, like: Examples, classes: int | None) -> nn.Module:
+    """The model that the settings name, for samples like these."""
+    outputs = classes if classes is not None else like.y.shape[1]
+    return build_model(experiment.model, like.x.shape[1:], outputs, experiment.seed)
+
+
+def loss_for(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+    """The loss that was given, or the one that the settings name for this kind of task."""
+    if given is not None:
+        return as_loss(given)
+    default = "mse" if classes is None else "cross-entropy"
+    if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
+        kind = "a regression" if classes is None else "a classification"
+        raise ConfigError(f"loss: {experiment.loss!r} does not fit {kind}; leave it out or write {default!r}")
+    return as_loss(experiment.loss or default)
+
+
+def device_for(asked: str) -> torch.device:
+    """Where to compute."""
+    present = torch.cuda.is_available()
+    if asked == "cuda" and not present:
+        raise ConfigError("engine.device: torch sees no CUDA device here; write 'cpu' or 'auto'")
+    return torch.device("cuda" if present and asked != "cpu" else "cpu")
+
+
+def _judged_by_clients(experiment: Experiment) -> bool:
+    return bool(experiment.reference_clients) or experiment.judge.by != "reference"
