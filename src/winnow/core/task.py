@@ -43,6 +43,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload = field(default_factory=dict)
     settings: object = None
     work: Work = NO_WORK
+    letters: Mapping[int, bytes] = field(default_factory=dict)
+    """What other clients, by number, have written to this one; the workflow passes it on unread."""
     kept: Payload = field(default_factory=dict)
     """What the site keeps for this client. The site itself puts it here; it never travels."""
 
@@ -84,6 +86,8 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     cost: Cost = FREE
+    letters: Mapping[int, bytes] = field(default_factory=dict)
+    """What this client writes to others, by number. Whoever carries it can read what is not sealed."""
     keep: Payload = field(default_factory=dict)
     """What the site will keep for this client once the reply has been folded; it never travels either."""
 

@@ -183,7 +183,13 @@ def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
     """The outcome as it travels: for the task that was sent, with its cost, and without what stays at the site."""
     if not isinstance(outcome, Reply):
         return Failure(task=arrival.task, stage=outcome.stage, reason=outcome.reason)
-    return Reply(task=arrival.task, payload=outcome.payload, metrics=outcome.metrics, cost=arrival.cost)
+    return Reply(
+        task=arrival.task,
+        payload=outcome.payload,
+        metrics=outcome.metrics,
+        cost=arrival.cost,
+        letters=outcome.letters,
+    )
 
 
 def _lost(arrival: _Arrival) -> Failure:
