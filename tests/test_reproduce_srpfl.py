@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from command_line import call
+from winnow.core import ConfigError
 from winnow.experiment.resolve import resolve
 from winnow.reproduce import PAPERS, LinearLine, RunLine, Wanted, plan, read_lines, write_lines, write_page
 from winnow.reproduce.lines import keyed, linear_of
-from winnow.reproduce.srpfl import FIGURES
+from winnow.reproduce.srpfl import CASES, FIGURES
 from winnow.reproduce.srpfl.linear import LinearFigure, fit
 from winnow.reproduce.srpfl.methods import FEDREP, METHODS, SRPFL, clock, faster
 from winnow.runs import RunFolder
@@ -121,12 +122,17 @@ def test_presets_are_the_papers(preset):
 
 def test_the_linear_case_is_measured_kept_and_fitted(tmp_path):
     figure = LinearFigure(name="linear", title="", populations=(32, 64, 128))
-    lines = figure.measure(Wanted(seeds=2, rounds=60))
+    wanted = Wanted(seeds=2, rounds=60)
+    lines = figure.measure(wanted, {})
     assert len(lines) == 3 * 2 * 2
     assert sum(bool(line.fedrep) for line in lines) == 1
     write_lines(tmp_path / "lines.jsonl", keyed(lines))
     assert read_lines(tmp_path / "lines.jsonl") == lines
-    assert figure.measured(keyed(lines))
+    assert figure.measured(wanted, keyed(lines))
+    assert not figure.measured(Wanted(seeds=3, rounds=60), keyed(lines)), "a third seed is missing"
+    half = keyed(lines[::2])
+    assert not figure.measured(wanted, half)
+    assert keyed(figure.measure(wanted, half)) == keyed(lines[1::2]), "only what is missing is computed"
     text = page_of(lines)
     section = text.split("<h2>The linear case")[1].split("</section>")[0]
     assert section.count('class="plot"') == 4
@@ -144,3 +150,29 @@ def test_the_fit_finds_a_line_in_one_over_log_n():
     assert (found.constant, found.slope, found.r2) == pytest.approx((0.05, 0.7, 1.0))
     assert fit([line(64, 0), line(128, 0)]) is None
     assert linear_of(keyed([line(64, 0), line(64, 1)]), "linear")[1].seed == 1
+
+
+def test_a_figure_stands_for_all_its_cases():
+    assert {piece.name for piece in PAPER.named(["fig4"])} == {f"fig4-{case}" for case in CASES}
+    assert [piece.name for piece in PAPER.named(["fig4-small", "linear"])] == ["linear", "fig4-small"]
+    with pytest.raises(ConfigError, match="srpfl has no 'fig'"):
+        PAPER.named(["fig"])
+
+
+def test_runs_that_miss_the_target_are_not_compared():
+    text = page_of([run_line(algorithm, trace=(0.1, 0.2, 0.3)) for algorithm in ("srpfl", "fedrep")])
+    assert "none of 1 and none of 1" in text
+    assert "– ×" not in text
+
+
+def test_gains_by_share_of_the_others_best_and_by_time_by_hand():
+    quick = {"trace": (0.1, 0.5, 0.7, 0.78), "seconds": (0.0, 1.0, 2.0, 6.0), "rounds": 3}
+    slow = {"trace": (0.1, 0.6, 0.73, 0.8), "seconds": (0.0, 4.0, 8.0, 12.0), "rounds": 3}
+    lines = [run_line("srpfl", **quick), run_line("fedrep", **slow), run_line("fedrep", 1, **slow)]
+    text = page_of(lines)
+    row = text.split("SRPFL and FedRep, C.T. = 0</th>")[1].split("</tr>")[0]
+    shares = [cell.split("</td>")[0] for cell in row.split("<td>")[1:]]
+    assert shares == ["1.33", "2.00", "none of 1", "none of 1"]  # 0.72 after 6 and 8; 0.76 after 6 and 12; 0.784 never
+    as_long = text.split("by the time at which the shorter of their runs ends")[1].split("</table>")[0]
+    assert "0.780 and 0.600" in as_long  # FedRep's second round ends after SRPFL's last
+    assert "0.780 and 0.730" in as_long  # at 10 a round SRPFL ends at 36, FedRep's second round at 28

@@ -39,5 +39,5 @@ def write_text_page(path: Path, paper: Paper, lines: Lines, names: Sequence[str]
 def _shown(paper: Paper, lines: Lines, names: Sequence[str]) -> Iterator[tuple[str, list[Block]]]:
     for piece in paper.pieces:
         blocks = piece.body(lines)
-        if not names or piece.name in names or (blocks and piece.computed(lines)):
+        if not names or piece.names & set(names) or (blocks and piece.computed(lines)):
             yield piece.title, blocks

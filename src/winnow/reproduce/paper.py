@@ -65,6 +65,11 @@ class Piece(ABC):
     name: str
     title: str
 
+    @property
+    def names(self) -> set[str]:
+        """What a user may call it: its name, or that of the figure of which it is a case."""
+        return {self.name, self.name.partition("-")[0]}
+
     def runs(self, wanted: Wanted) -> list[Run]:
         """The federated runs whose lines it shows."""
         return []
@@ -82,12 +87,12 @@ class Piece(ABC):
         """Whether a CPU would take days, so that it is computed on one only when asked for by name."""
         return False
 
-    def measured(self, lines: Lines) -> bool:
+    def measured(self, wanted: Wanted, lines: Lines) -> bool:
         """Whether there is nothing to measure besides runs, or it has been measured."""
         return True
 
-    def measure(self, wanted: Wanted) -> Sequence[Line]:
-        """What it shows besides runs."""
+    def measure(self, wanted: Wanted, lines: Lines) -> Sequence[Line]:
+        """What it shows besides runs, as far as the lines do not have it."""
         return []
 
     def computed(self, lines: Lines) -> bool:
@@ -109,9 +114,9 @@ class Paper:
     pieces: tuple[Piece, ...]
 
     def named(self, names: Sequence[str]) -> list[Piece]:
-        """The pieces of these names, of which a figure may have several; all where none is named."""
-        known = {piece.name for piece in self.pieces}
+        """The pieces of these names, where `fig3` stands for all cases of that figure; all where none is named."""
+        known = {name for piece in self.pieces for name in piece.names}
         for name in names:
             if name not in known:
                 raise ConfigError(f"{self.name} has no {name!r}; {suggest(name, known)}")
-        return [piece for piece in self.pieces if piece.name in names or not names]
+        return [piece for piece in self.pieces if not names or piece.names & set(names)]

@@ -27,7 +27,7 @@ def plan(paper: Paper, names: Sequence[str], wanted: Wanted, known: Lines) -> Pl
     for piece in paper.named(names):
         missing = [run for run in piece.runs(wanted) if run.key not in known]
         left_out |= dict.fromkeys(f"{piece.name}: {name} is not known to this version" for name in piece.unknown())
-        if not missing and piece.measured(known):
+        if not missing and piece.measured(wanted, known):
             continue
         absent = piece.data_sets(wanted) - present
         if absent:
@@ -36,5 +36,5 @@ def plan(paper: Paper, names: Sequence[str], wanted: Wanted, known: Lines) -> Pl
             left_out[f"{piece.name}: left out; a CPU would take days (name {piece.name} to run it all the same)"] = None
         else:
             runs |= {run.key: run for run in missing}
-            measurements += [] if piece.measured(known) else [piece]
+            measurements += [] if piece.measured(wanted, known) else [piece]
     return Plan(runs=tuple(runs.values()), measurements=tuple(measurements), left_out=tuple(left_out))

@@ -35,10 +35,10 @@ class DistributionFigure(Piece):
     def data_sets(self, wanted: Wanted) -> set[str]:
         return {setup_of(self.setup, wanted).data.name}
 
-    def measured(self, lines: Lines) -> bool:
+    def measured(self, wanted: Wanted, lines: Lines) -> bool:
         return bool(samples_of(lines, self.name))
 
-    def measure(self, wanted: Wanted) -> list[SampleLine]:
+    def measure(self, wanted: Wanted, lines: Lines) -> list[SampleLine]:
         return list(self.measurement(wanted))
 
     def body(self, lines: Lines) -> list[Block]:

@@ -42,17 +42,22 @@ class LinearFigure(Piece):
 
     populations: tuple[int, ...] = POPULATIONS
 
-    def measured(self, lines: Lines) -> bool:
-        return bool(linear_of(lines, self.name))
+    def measured(self, wanted: Wanted, lines: Lines) -> bool:
+        return not self._missing(wanted, lines)
 
-    def measure(self, wanted: Wanted) -> list[LinearLine]:
-        cases = [
-            LinearCase(clients=clients, starters=starters)
+    def measure(self, wanted: Wanted, lines: Lines) -> list[LinearLine]:
+        rounds = wanted.rounds or SETTLING
+        return [self._line(case, seed, measure(case, seed, rounds)) for case, seed in self._missing(wanted, lines)]
+
+    def _missing(self, wanted: Wanted, lines: Lines) -> list[tuple[LinearCase, int]]:
+        known = {(line.clients, line.starters, line.seed) for line in linear_of(lines, self.name)}
+        return [
+            (LinearCase(clients=clients, starters=starters), seed)
             for clients in self.populations
             for starters in (LinearCase.first, clients)
+            for seed in range(wanted.seeds)
+            if (clients, starters, seed) not in known
         ]
-        rounds = wanted.rounds or SETTLING
-        return [self._line(case, seed, measure(case, seed, rounds)) for case in cases for seed in range(wanted.seeds)]
 
     def _line(self, case: LinearCase, seed: int, found: SpeedUp) -> LinearLine:
         drawn = seed == 0 and case.clients == self.populations[-1] and case.starters == case.first

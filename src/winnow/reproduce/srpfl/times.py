@@ -19,6 +19,7 @@ from winnow.reproduce.blocks import Block, Drawing, Grid, Text
 from winnow.reproduce.drawing import GREY
 from winnow.reproduce.lines import Lines, RunLine
 from winnow.reproduce.paper import Piece, Run, Wanted
+from winnow.reproduce.srpfl.gains import gains
 from winnow.reproduce.srpfl.methods import (
     ALGORITHMS,
     AUTHORS_PROTOCOL,
@@ -76,6 +77,7 @@ class TimeFigure(Piece):
             Text(self.about),
             Drawing(against_time(shown, self.target), caption),
             Grid(self._caption(shown), _header("Best accuracy"), [self._row(*row) for row in shown + besides]),
+            *gains(lines, self.name),
         ]
 
     def _caption(self, shown: Sequence[tuple[Method, Sequence[RunLine]]]) -> str:
@@ -118,7 +120,8 @@ def _compared(quick: Method, slow: Method, figure: TimeFigure, communication: fl
     if not all(times):
         return ""
     gain = faster(quick, slow, figure.target, communication, lines, figure.name)
-    return f"{times_text(times[0])} and {times_text(times[1])}: {spread_text(gain, 2)} ×"
+    both = f"{times_text(times[0])} and {times_text(times[1])}"
+    return both if gain is None else f"{both}: {spread_text(gain, 2)} ×"
 
 
 def _header(second: str) -> list[str]:
