@@ -1,26 +1,34 @@
-"""Task, reply, handler, filter, federation, workflow: the words that everything else is said in."""
+"""Task, reply, handler, filter, federation, workflow: the words that everything else is said in.
 
-from winnow.core.clock import Clock, VirtualClock
+Errors are here at once, the rest on first use: the agent of an idle site needs no NumPy and no pydantic.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from winnow.core.errors import ConfigError, DataError, ModelError, RunError, SiteError, WinnowError
-from winnow.core.events import AnyEvent, Assessed, Event, Invited, Metrics, Refused, RoundFinished, Scored
-from winnow.core.federation import EVERYONE, Exchange, Federation, Population, Until
-from winnow.core.handler import Filter, Handler, wrap
-from winnow.core.random import derive, stream
-from winnow.core.settings import Choice, Settings
 from winnow.core.suggest import suggest
-from winnow.core.task import (
-    FREE,
-    NO_WORK,
-    Arrays,
-    Cost,
-    Failure,
-    Outcome,
-    Payload,
-    Reply,
-    Task,
-    Work,
-)
-from winnow.core.workflow import Snapshot, Workflow
+
+if TYPE_CHECKING:
+    from winnow.core.clock import Clock, VirtualClock
+    from winnow.core.events import AnyEvent, Assessed, Event, Invited, Metrics, Refused, RoundFinished, Scored
+    from winnow.core.federation import EVERYONE, Exchange, Federation, Population, Until
+    from winnow.core.handler import Filter, Handler, wrap
+    from winnow.core.random import derive, stream
+    from winnow.core.settings import Choice, Settings
+    from winnow.core.task import (
+        FREE,
+        NO_WORK,
+        Arrays,
+        Cost,
+        Failure,
+        Outcome,
+        Payload,
+        Reply,
+        Task,
+        Work,
+    )
+    from winnow.core.workflow import Snapshot, Workflow
 
 __all__ = [
     "EVERYONE",
@@ -65,3 +73,23 @@ __all__ = [
     "suggest",
     "wrap",
 ]
+
+_HOMES = {
+    "clock": ("Clock", "VirtualClock"),
+    "events": ("AnyEvent", "Assessed", "Event", "Invited", "Metrics", "Refused", "RoundFinished", "Scored"),
+    "federation": ("EVERYONE", "Exchange", "Federation", "Population", "Until"),
+    "handler": ("Filter", "Handler", "wrap"),
+    "random": ("derive", "stream"),
+    "settings": ("Choice", "Settings"),
+    "task": ("FREE", "NO_WORK", "Arrays", "Cost", "Failure", "Outcome", "Payload", "Reply", "Task", "Work"),
+    "workflow": ("Snapshot", "Workflow"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'winnow.core' has no attribute {name!r}")
+    found = getattr(import_module(f"winnow.core.{_HOME_OF[name]}"), name)
+    globals()[name] = found
+    return found

@@ -333,6 +333,7 @@ class Result(Message, frozen=True, kw_only=True):
 
 class ResultState(Message, frozen=True, kw_only=True):
     config: Text
+    bundle: Blob
     events: Blob | None = None
     checkpoint: Blob | None = None
     output: dict[str, Blob] = {}

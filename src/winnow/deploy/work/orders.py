@@ -26,6 +26,8 @@ class Begin(Message, frozen=True, kw_only=True):
     members: list[Member]
     data: dict[str, dict[str, Any]] = {}
     """The server's own named data, as its configuration describes them: reference and test sets."""
+    events: str | None = None
+    """The event lines of all committed rounds."""
 
 
 class Answered(Message, frozen=True, kw_only=True):
@@ -153,9 +155,12 @@ class Measured(Message, frozen=True, kw_only=True):
 
 
 class Screen(Message, frozen=True, kw_only=True):
-    """To a gate: pass this answer, made by a process that runs the job's own code, through the site's filters."""
+    """To a gate: pass this answer, made by a process that runs the job's own code, through the site's filters.
 
-    task: WireTask
+    The order is for its client alone.
+    """
+
+    order: Do
     did: Did
 
 

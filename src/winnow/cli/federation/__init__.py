@@ -1,0 +1,1 @@
+"""The commands of people: submit jobs to a federation, watch them, fetch what came of them."""

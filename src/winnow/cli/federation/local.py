@@ -1,0 +1,67 @@
+"""winnow local --sites 5 run PRESET"""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from winnow.cli.interrupts import interruptible
+from winnow.cli.options import DataFolder, Quiet, Rounds, Sets, complete_algorithm
+
+local = typer.Typer(
+    help="Try a federation on this machine: a server and sites as real processes with real certificates.",
+    epilog="[bold]Examples[/bold]\n\nwinnow local --sites 5 run demo --rounds 5",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@local.callback()
+def size(
+    context: typer.Context,
+    sites: Annotated[int, typer.Option(min=1, max=200, help="How many sites.")] = 3,
+) -> None:
+    context.obj = sites
+
+
+@local.command()
+def run(
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.", show_default=False)
+    ],
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", autocompletion=complete_algorithm, show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed.", show_default=False)] = None,
+    rounds: Rounds = None,
+    sets: Sets = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder.", show_default=False)] = None,
+    data: DataFolder = None,
+    quiet: Quiet = False,
+) -> None:
+    """Deal an experiment's data out to sites, run it as a job between processes, and clean up."""
+    from winnow.cli.console import answers, messages
+    from winnow.cli.results import run_lines, run_tables
+    from winnow.deploy.people.local import local_federation
+    from winnow.deploy.people.packing import describe
+    from winnow.deploy.people.watching import watch
+    from winnow.experiment.folders import RUNS, fresh, safe
+    from winnow.runs import RunFolder
+
+    described = describe(source, algorithm=algorithm, seed=seed, rounds=rounds, sets=sets or ())
+    folder = out or fresh(RUNS / f"{safe(described.title)}-local")
+    console = messages()
+    with (
+        interruptible(lambda: "winnow: stopped; all processes have ended and nothing is left of them"),
+        tempfile.TemporaryDirectory(prefix="winnow-local-") as scratch,
+    ):
+        if not quiet:
+            console.print(f"starting a server and {context.obj} sites", highlight=False)
+        with local_federation(described, context.obj, Path(scratch), data_directory=data) as federation:
+            job = federation.connection.submit(described, min_sites=context.obj)
+            watch(job, console, shown=not quiet)
+            job.download(folder)
+    view = RunFolder.open(folder)
+    answers().print(run_lines(view), run_tables(view))

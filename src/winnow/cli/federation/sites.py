@@ -1,0 +1,55 @@
+"""winnow sites, winnow sites stop NAME, winnow sites restart NAME"""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from winnow.cli.federation.options import KitOption, connected
+from winnow.cli.options import AsJson
+
+sites = typer.Typer(help="See a federation's sites; stop or restart one.", rich_markup_mode="rich")
+
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="A site's name.", show_default=False)]
+
+
+@sites.command("list")
+def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
+    """List the sites: who is connected, what they offer, what they are at."""
+    import msgspec
+
+    from winnow.cli.console import answers, write_json
+    from winnow.experiment.terminal import table
+
+    with connected(kit) as connection:
+        states = connection.sites()
+    if as_json:
+        write_json([msgspec.to_builtins(state) for state in states])
+        return
+    rows = [
+        (
+            state.site,
+            state.organisation,
+            "connected" if state.connected else f"gone since {datetime.fromtimestamp(state.seen, UTC):%Y-%m-%d %H:%M}",
+            ", ".join(state.data) or "-",
+            f"{state.free.cpus:g} CPUs, {state.free.memory_mb} MB, {state.free.gpus} GPUs",
+            ", ".join(state.jobs) or "-",
+        )
+        for state in states
+    ]
+    heads = ("Site", "Organisation", "State", "Data", "Free", "Jobs")
+    answers().print(table(heads, rows, numbers=False) if rows else "no site was ever connected")
+
+
+@sites.command()
+def stop(site: SiteName, kit: KitOption) -> None:
+    """Have a site's agent stop, if its own policy allows that."""
+    with connected(kit) as connection:
+        typer.echo(connection.stop_site(site))
+
+
+@sites.command()
+def restart(site: SiteName, kit: KitOption) -> None:
+    """Have a site's agent start anew, if its own policy allows that."""
+    with connected(kit) as connection:
+        typer.echo(connection.restart_site(site))

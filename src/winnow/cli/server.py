@@ -1,0 +1,28 @@
+"""winnow server KIT"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def server(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's start-up kit.", show_default=False)],
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The operator's settings; else server.toml in the kit.", show_default=False),
+    ] = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, one object a line.")] = False,
+    migrate_only: Annotated[
+        bool, typer.Option("--migrate-only", help="Bring the database up to date, and leave.")
+    ] = False,
+) -> None:
+    """Run a server of a federation until it is told to stop (SIGTERM or Ctrl-C).
+
+    Several servers on one PostgreSQL take over from each other; one on SQLite goes on where it was when started again.
+    """
+    from winnow.deploy.logs import log_to_standard_error
+    from winnow.deploy.server.app import run_server
+
+    log_to_standard_error(as_json=json_logs)
+    run_server(kit, config, migrate_only=migrate_only)

@@ -1,0 +1,23 @@
+"""winnow site KIT"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def site(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.", show_default=False)],
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead of the site.toml beside the kit.", show_default=False),
+    ] = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log in JSON lines.")] = False,
+) -> None:
+    """Take part in a federation as a site: connect to its server and do the tasks that the site's policy allows."""
+    import os
+    import sys
+
+    options = [*(["--config", str(config)] if config else []), *(["--json-logs"] if json_logs else [])]
+    # An agent runs for months beside what it serves: it leaves this command's libraries behind.
+    os.execv(sys.executable, [sys.executable, "-m", "winnow.deploy.site", str(kit), *options])  # noqa: S606

@@ -1,0 +1,125 @@
+"""Two workflows to start from: scatter and gather, and a transfer from client to client.
+
+They know no model, only arrays that can be multiplied and added, and look at one at a time: however large the whole,
+memory holds a few of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from winnow.core.events import AnyEvent, Invited, Refused, RoundFinished
+from winnow.core.federation import Federation
+from winnow.core.patterns import broadcast, relay, wait
+from winnow.core.task import Arrays, Cost, Outcome, Reply, Task
+from winnow.core.workflow import Snapshot
+
+PART = "model"
+
+
+class Mean(Mapping[str, Any]):
+    """Σ_k w_k·a_k / Σ_k w_k of several groups of arrays; each is worked out when it is asked for."""
+
+    def __init__(self, groups: Sequence[Arrays], weights: Sequence[float]) -> None:
+        self._groups, self._shares = groups, [weight / sum(weights) for weight in weights]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups[0])
+
+    def __len__(self) -> int:
+        return len(self._groups[0])
+
+    def __getitem__(self, name: str) -> Any:
+        total = self._groups[0][name] * self._shares[0]
+        for group, share in zip(self._groups[1:], self._shares[1:], strict=True):
+            total += group[name] * share
+        return total
+
+
+class _Repeated:
+    """Rounds with something that goes out and comes back: what differs is how a round is held."""
+
+    def __init__(
+        self,
+        task: str,
+        arrays: Arrays,
+        rounds: int,
+        *,
+        settings: object = None,
+        store: Callable[[Arrays], Arrays] = dict,
+    ) -> None:
+        """`task` is the name of what clients are asked; `store` keeps what a round has made, in memory unless told."""
+        self._task, self._settings, self._rounds, self._store = task, settings, rounds, store
+        self.arrays = arrays
+        self.round = 0
+
+    def run(self, federation: Federation) -> Iterator[AnyEvent]:
+        clients = np.arange(len(federation.population))
+        while self.round < self._rounds:
+            self.round += 1
+            at, ones = federation.clock.now, np.ones_like(clients)
+            yield Invited(round=self.round, at=at, version=self.round - 1, clients=clients, counts=ones)
+            task = Task(
+                name=self._task,
+                client=0,
+                round=self.round,
+                version=self.round - 1,
+                payload={PART: self.arrays},
+                settings=self._settings,
+            )
+            outcomes = self._hold(federation, task, clients.tolist())
+            replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+            federation.settle(reply.task for reply in replies)
+            yield from self._ended(federation, outcomes, replies)
+
+    def _hold(self, federation: Federation, task: Task, clients: list[int]) -> list[Outcome]:
+        raise NotImplementedError
+
+    def _ended(self, federation: Federation, outcomes: list[Outcome], replies: list[Reply]) -> Iterator[AnyEvent]:
+        now = federation.clock.now
+        for outcome in outcomes:
+            if not isinstance(outcome, Reply):
+                yield Refused(round=self.round, at=now, client=outcome.task.client, reason=outcome.reason)
+        spent = Cost.total([reply.cost for reply in replies])
+        losses = [reply.metrics["loss"] for reply in replies if "loss" in reply.metrics]
+        loss = float(np.mean(losses)) if losses else float("nan")
+        yield RoundFinished(
+            round=self.round,
+            at=now,
+            version=self.round,
+            metrics={"clients": {"loss": loss}} if losses else {},
+            folded=np.array([reply.task.client for reply in replies], np.int64),
+            loss=loss,
+            joules=spent.joules,
+            cost=spent,
+        )
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(arrays=self.arrays, values={"round": self.round})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.arrays, self.round = snapshot.arrays, snapshot.values["round"]
+
+
+class ScatterAndGather(_Repeated):
+    """All clients get the arrays, and the mean of what they return, weighted by their samples, goes out next."""
+
+    def _hold(self, federation: Federation, task: Task, clients: list[int]) -> list[Outcome]:
+        outcomes = wait(broadcast(federation, task, clients))
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        if replies:
+            weights = [float(federation.population.sizes[reply.task.client]) for reply in replies]
+            self.arrays = self._store(Mean([reply.payload[PART] for reply in replies], weights))
+        return outcomes
+
+
+class CyclicTransfer(_Repeated):
+    """The arrays go from client to client (cyclic weight transfer, Chang et al., 2018)."""
+
+    def _hold(self, federation: Federation, task: Task, clients: list[int]) -> list[Outcome]:
+        outcomes = list(relay(federation, task, clients))
+        for outcome in outcomes:
+            if isinstance(outcome, Reply):
+                self.arrays = self._store(outcome.payload[PART])
+        return outcomes

@@ -1,0 +1,1 @@
+"""What a person does from outside: submit, watch, fetch results."""

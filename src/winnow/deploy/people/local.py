@@ -1,0 +1,141 @@
+"""A whole federation on one machine: a server and sites as real processes, with real certificates, for one job."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from winnow.core import RunError
+from winnow.deploy.people.connection import Connection, connect
+from winnow.deploy.people.packing import Described
+from winnow.deploy.trust.project import Person, Project, Server, Site
+from winnow.deploy.trust.provision import open_workshop
+from winnow.experiment.divide import divide
+
+ME = "me"
+STARTING = 60.0
+"""Seconds that the processes have until all sites are connected."""
+STOPPING = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFederation:
+    """Processes that are running, and a connection to them."""
+
+    folder: Path
+    connection: Connection
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(repr=False)
+
+    def kit(self, name: str) -> Path:
+        return _kit(self.folder, name)
+
+
+@contextmanager
+def local_federation(
+    described: Described, sites: int, folder: Path, *, data_directory: Path | None = None
+) -> Iterator[LocalFederation]:
+    """Deal out a job's data, make kits, start everybody, wait until all are connected; then stop them all."""
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    for _ in divide(described.data, described.seed, sites, folder / "data", data_directory):
+        pass
+    _provision(folder, names, _free_port())
+    _configure(folder, names, described.data.name, own_code=bool(described.files))
+    with _running(folder, names) as processes, connect(_kit(folder, ME)) as connection:
+        _await_sites(connection, processes, sites)
+        yield LocalFederation(folder=folder, connection=connection, processes=processes)
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """Where a process's own log is."""
+    return folder / "logs" / f"{name}.log"
+
+
+def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
+    """Start (again) the server or a site, in a session of its own: Ctrl-C is its parent's business."""
+    command = "server" if name == "server" else "site"
+    log = log_of(folder, name)
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", "winnow.cli", command, str(_kit(folder, name))],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _kit(folder: Path, name: str) -> Path:
+    return folder / "project" / "kits" / name
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _provision(folder: Path, names: Sequence[str], port: int) -> None:
+    here = "this machine"
+    project = Project(
+        name="local",
+        servers=(Server(name="server", organisation=here, hosts=("127.0.0.1",), port=port),),
+        sites=tuple(Site(name=name, organisation=here) for name in names),
+        people=(Person(name=ME, organisation=here, role="admin"),),
+        validity_days=7,
+    )
+    with open_workshop(folder / "project", project, None, datetime.now(UTC)) as workshop:
+        for _ in workshop.add_new():
+            pass
+
+
+def _configure(folder: Path, names: Sequence[str], data: str, *, own_code: bool) -> None:
+    """The operators' own files: where their data are, and that `me` may use them."""
+    for name in ("server", *names):
+        text = (folder / "data" / name / ("server.toml" if name == "server" else "site.toml")).read_text()
+        kit = _kit(folder, name)
+        anchored = text.replace('folder = "', f'folder = "{folder.absolute() / "data" / name}/')
+        (kit / ("server.toml" if name == "server" else "site.toml")).write_text(anchored)
+        if name != "server":
+            rule = {"people": [ME], "data": [data], "own_code": own_code}
+            (kit / "policy.toml").write_text(tomli_w.dumps({"control": True, "jobs": [rule]}))
+
+
+@contextmanager
+def _running(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name in ("server", *names):
+            processes[name] = start(folder, name)
+        yield processes
+    finally:
+        for process in reversed(processes.values()):
+            process.terminate()
+        deadline = time.monotonic() + STOPPING
+        for process in processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _await_sites(connection: Connection, processes: dict[str, "subprocess.Popen[bytes]"], sites: int) -> None:
+    deadline = time.monotonic() + STARTING
+    while sum(site.connected for site in connection.sites()) < sites:
+        for name, process in processes.items():
+            if process.poll() is not None:
+                raise RunError(f"{name} did not start (exit code {process.returncode}); see its log")
+        if time.monotonic() > deadline:
+            raise RunError(f"not all of the {sites} sites were connected after {STARTING:g} seconds")
+        time.sleep(0.2)

@@ -1,0 +1,144 @@
+"""From what ran in a notebook or a terminal to a job's bundle: its configuration, and the files of its own code."""
+
+import runpy
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tomli_w
+
+from winnow.core import ConfigError
+from winnow.data import DataSettings
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.signing import sign
+from winnow.deploy.work.bundle import Bundle
+from winnow.experiment.build import held_out
+from winnow.experiment.conduct import Conduct
+from winnow.experiment.place import Place, leave, take
+from winnow.experiment.resolve import resolve
+from winnow.experiment.run import Inputs, OnEvent
+from winnow.experiment.schema import Experiment
+
+DATA_KEYS = ("name", "own_test")
+"""All that a job says of data: where they are and how they are spread is the sites' business."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a job is about: its configuration, the data it asks for, and the files of its own code."""
+
+    table: dict[str, Any]
+    data: DataSettings
+    seed: int
+    files: dict[str, bytes] = field(default_factory=dict)
+    main: str = ""
+
+    @property
+    def title(self) -> str:
+        return str(self.table["name"])
+
+    def bundle(self, kit: Kit, job: dict[str, Any]) -> Bundle:
+        """Signed; `job` holds the keys of the [job] section that are to be changed."""
+        wishes = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
+        config = tomli_w.dumps({**self.table, "job": wishes})
+        return signed(kit, Bundle(config=config, files=self.files, main=self.main))
+
+
+def describe(source: str | Path, **options: Any) -> Described:
+    """What a preset, a .toml file or a program asks for. `options` are those of `resolve`."""
+    if Path(source).suffix != ".py":
+        return _of_experiment(resolve(source, **options))
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise ConfigError(f"--{given[0]} cannot be given for a program; say it in the program's winnow.run")
+    return _of_program(Path(source))
+
+
+def signed(kit: Kit, bundle: Bundle) -> Bundle:
+    """The bundle with this person's signature."""
+    signature = sign(kit, bundle.signed)
+    return Bundle(
+        config=bundle.config,
+        files=bundle.files,
+        main=bundle.main,
+        certificate=signature.certificate,
+        signature=signature.value,
+    )
+
+
+def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = None, main: str = "") -> Described:
+    table = experiment.model_dump(mode="json", exclude_none=True)
+    table["data"] = {key: value for key, value in table["data"].items() if key in DATA_KEYS}
+    own = dict(files or {})
+    table["plugins"] = [] if main else [_enclose(Path(plugin), own) for plugin in experiment.plugins]
+    factory = table["model"].get("factory")
+    if factory:
+        file, _, function = factory.rpartition(":")
+        table["model"]["factory"] = f"{_enclose(Path(file), own)}:{function}"
+    return Described(table=table, data=held_out(experiment), seed=experiment.seed, files=own, main=main)
+
+
+def _enclose(path: Path, files: dict[str, bytes]) -> str:
+    """Put a file of the user's into the bundle; the name it has there."""
+    content = path.read_bytes()
+    if files.setdefault(path.name, content) != content:
+        raise ConfigError(f"two different files of the job are called {path.name}; rename one")
+    return path.name
+
+
+class _CapturedError(BaseException):
+    """The program has said what it wants to run. No program catches this by mistake."""
+
+    def __init__(self, wanted: Experiment | Conduct) -> None:
+        super().__init__("captured")
+        self.wanted = wanted
+
+
+class _Listening(Place):
+    """A place in which `winnow.run` and `winnow.conduct` only tell what they were asked for."""
+
+    def execute(self, experiment: Experiment, inputs: Inputs, on_event: OnEvent) -> NoReturn:
+        if inputs.dataset is not None:
+            raise ConfigError(
+                "the program passes data as arrays, which would stay here; name them instead, as sites do: "
+                'winnow.run(..., data="NAME")'
+            )
+        raise _CapturedError(experiment)
+
+    def conduct(self, wanted: Conduct, on_event: OnEvent) -> NoReturn:
+        raise _CapturedError(wanted)
+
+
+def _of_program(path: Path) -> Described:
+    """Run the program up to its `winnow.run`, here and with this user's rights: what it asks for, and its files."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    folder, known = path.absolute().parent, set(sys.modules)
+    take(_Listening())
+    sys.path.insert(0, str(folder))
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except _CapturedError as captured:
+        files = {path.name: path.read_bytes(), **_imported(known, folder)}
+        wanted = captured.wanted
+    else:
+        raise ConfigError(f"{path} never calls winnow.run or winnow.conduct; a job is a program that does")
+    finally:
+        leave()
+        sys.path.remove(str(folder))
+    if isinstance(wanted, Experiment):
+        return _of_experiment(wanted, files, path.name)
+    table = {"name": path.stem, "seed": wanted.seed, "data": {"name": wanted.data.name}}
+    return Described(table=table, data=wanted.data, seed=wanted.seed, files=files, main=path.name)
+
+
+def _imported(before: set[str], folder: Path) -> dict[str, bytes]:
+    """The program's own modules, found beside it."""
+    files = {}
+    for name in sys.modules.keys() - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(folder) and ".venv" not in Path(file).parts:
+            files[Path(file).relative_to(folder).as_posix()] = Path(file).read_bytes()
+    return files

@@ -1,0 +1,49 @@
+"""What a person sees of a job while it runs: a bar over its rounds, and lines as they come."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from winnow.core import RoundFinished, RunError
+from winnow.deploy.people.connection import Job
+from winnow.deploy.wire.messages import JobState, Line
+from winnow.runs.codec import decode_event
+
+
+def watch(job: Job, console: Console, *, shown: bool = True) -> JobState:
+    """Follow a job to its end; its state then. Raises a RunError if it failed or was aborted."""
+    state = job.state()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
+        bar = progress.add_task(f"{job.name}: {state.status}", total=state.rounds or None)
+        for line in job.lines():
+            finished = _round(line)
+            if finished is not None:
+                progress.update(bar, completed=finished.round, description=f"{job.name}: {_scores(finished)}")
+            elif line.kind == "log" and shown:
+                progress.console.print(described(line), markup=False, highlight=False)
+    state = job.state()
+    if state.status != "finished":
+        raise RunError(f"job {job.name} {state.status}: {state.reason}")
+    return state
+
+
+def described(line: Line) -> str:
+    """A line as a person reads it: rounds by their scores, the rest as it is."""
+    finished = _round(line)
+    if finished is not None:
+        return f"round {finished.round}: {_scores(finished)}, {len(finished.folded)} clients folded"
+    return f"{line.source}: {line.text}"
+
+
+def _round(line: Line) -> RoundFinished | None:
+    if line.kind != "event":
+        return None
+    event = decode_event(line.text.encode())
+    return event if isinstance(event, RoundFinished) else None
+
+
+def _scores(event: RoundFinished) -> str:
+    first: Iterable[tuple[str, float]] = next(iter(event.metrics.values()), {}).items()
+    return ", ".join(f"{name} {value:.4f}" for name, value in first)

@@ -1,0 +1,1 @@
+"""The server: its database, who leads, which jobs run, what sites are asked."""

@@ -1,0 +1,57 @@
+"""The audit's chain in the database, which all servers of a project extend in turn."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import select
+
+from winnow.deploy.server.config import CONFIG, read_config
+from winnow.deploy.server.database import Database
+from winnow.deploy.server.tables import AuditHead, AuditRow
+from winnow.deploy.trust.chain import Entry, Head
+
+HEAD = 1
+PAGE = 1000
+
+
+class TableStore:
+    """An `AuditStore`. Entry and head are written in one transaction, so that neither is ever without the other."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def extend(self, make: Callable[[Entry | None], Entry], crown: Callable[[Entry], Head]) -> Entry:
+        with self._database.writing() as session:
+            head = session.scalars(select(AuditHead).where(AuditHead.id == HEAD).with_for_update()).one()
+            last = session.scalar(select(AuditRow.line).order_by(AuditRow.seq.desc()).limit(1))
+            entry = make(None if last is None else Entry.of(last.encode()))
+            session.add(AuditRow(seq=entry.seq, line=entry.line().decode()))
+            head.head = msgspec.json.encode(crown(entry))
+            return entry
+
+    def lines(self) -> Iterator[bytes]:
+        last = 0
+        while True:
+            page = select(AuditRow).where(AuditRow.seq > last).order_by(AuditRow.seq).limit(PAGE)
+            with self._database.reading() as session:
+                rows = list(session.scalars(page))
+            if not rows:
+                return
+            yield from (row.line.encode() for row in rows)
+            last = rows[-1].seq
+
+    def close(self) -> None:
+        self._database.close()
+
+    def head(self) -> Head | None:
+        with self._database.reading() as session:
+            row = session.get_one(AuditHead, HEAD)
+            return None if row.head is None else msgspec.json.decode(row.head, type=Head)
+
+
+def shared_chain(kit: Path) -> TableStore | None:
+    """The chain of the server with this kit, if its `server.toml` names a database that servers share."""
+    url = read_config(kit / CONFIG).database_url(kit)
+    database = Database(url)
+    return TableStore(database) if database.shared else None

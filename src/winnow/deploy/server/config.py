@@ -1,0 +1,74 @@
+"""`server.toml`, the operator's own file beside the kit: where state lies, where to listen, how patient to be."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from winnow.core import ConfigError, Settings
+
+CONFIG = "server.toml"
+
+
+class Limits(Settings):
+    """What one job or one party may take up."""
+
+    bundle_mb: int = Field(default=64, ge=1)
+    """Of a job that is submitted."""
+    blob_mb: int = Field(default=16_384, ge=1)
+    """Of one reply."""
+    inbox_mb: int = Field(default=65_536, ge=1)
+    """Of a site's replies to one job that wait for being folded."""
+    transfers: int = Field(default=4, ge=1)
+    """That one party may have under way at the same time."""
+    lines: int = Field(default=100_000, ge=0)
+    """That a site may add to one job's log."""
+    jobs: int = Field(default=16, ge=1)
+    """That run at the same time; the others wait."""
+
+
+class ServerConfig(Settings):
+    """All settings have defaults: a server without the file keeps SQLite in its kit's folder."""
+
+    database: str | None = None
+    """postgresql://USER@HOST/NAME, the same for all servers of a project; SQLite in the state folder otherwise."""
+    state: str = "state"
+    """A folder, relative to this file."""
+    listen: str | None = None
+    """HOST:PORT to bind to; all of the host's addresses, at the port of `address`, if it is not said."""
+    address: str | None = None
+    """How others reach this server, as grpc://HOST:PORT; needed if the kit's certificate fits several endpoints."""
+    heartbeat: float = Field(default=5.0, gt=0)
+    lease: float = Field(default=5.0, gt=0)
+    """Seconds after which a standby takes over from a silent leader."""
+    join: float = Field(default=10.0, ge=0)
+    """Seconds to wait for further sites once a job has as many as it needs."""
+    metrics: str | None = None
+    """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
+    limits: Limits = Limits()
+    data: dict[str, dict[str, Any]] = Field(default={})
+    """The server's own named data, for reference and test sets."""
+
+    def state_folder(self, beside: Path) -> Path:
+        return (beside / self.state).resolve()
+
+    def database_url(self, beside: Path) -> str:
+        return self.database or f"sqlite:///{self.state_folder(beside) / 'server.db'}"
+
+
+def read_config(path: Path, *, required: bool = False) -> ServerConfig:
+    """The file's settings; defaults where there is none, unless it was asked for by name."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if required:
+            raise ConfigError(f"{path}: there is no such file") from None
+        return ServerConfig()
+    try:
+        return ServerConfig.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -1,0 +1,117 @@
+"""The database: SQLite in a file, or a PostgreSQL that several servers share. Its clock is the only one that counts."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from winnow.core import WinnowError
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+MIGRATING = 0x77696E6E
+"""Key of the advisory lock under which a PostgreSQL is migrated: two servers may start at once."""
+WRITES = {"writes": True}
+logging.getLogger("alembic").setLevel(logging.WARNING)
+SQLITE_NOW = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+POSTGRES_NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+
+
+class DatabaseError(WinnowError):
+    """The database cannot be reached, or is not one that this Winnow can use."""
+
+
+class Database:
+    """Transactions for reading and for writing, each short; blocking, for threads.
+
+    `patience` is for how long a transaction may stand still before the database ends it: a server that was stopped in
+    the middle of one must not keep the lease's row locked.
+    """
+
+    def __init__(self, url: str, *, patience: float = 2.0) -> None:
+        try:
+            self.url = make_url(url)
+            self.shared = self.url.get_backend_name() == "postgresql"
+            if self.shared:
+                self.url = self.url.set(drivername="postgresql+psycopg")
+            self._engine = create_engine(self.url, **self._arguments(patience))
+        except (ArgumentError, ModuleNotFoundError) as error:
+            raise DatabaseError(
+                f"database = {url!r} is no database address; write sqlite:///FILE or postgresql://USER@HOST/NAME"
+            ) from error
+        self._writing = self._engine.execution_options(**WRITES)
+        if not self.shared:
+            event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+
+    def _arguments(self, patience: float) -> dict[str, Any]:
+        if not self.shared:
+            return {"connect_args": {"timeout": 30.0}}
+        milliseconds = int(patience * 1000)
+        options = f"-c idle_in_transaction_session_timeout={milliseconds} -c lock_timeout=10000"
+        connecting = {"options": options, "connect_timeout": 5, "tcp_user_timeout": 5000, "keepalives_idle": 2}
+        return {"connect_args": connecting, "pool_pre_ping": True, "pool_size": 10, "max_overflow": 20}
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with Session(self._engine) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A transaction that is kept if nothing is raised. On SQLite it waits here for the writer before it."""
+        with Session(self._writing, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def now(self, session: Session) -> float:
+        """Seconds since 1970 by the database's clock, not by the transaction's beginning."""
+        return float(session.scalar(text(POSTGRES_NOW if self.shared else SQLITE_NOW)) or 0.0)
+
+    def migrate(self) -> None:
+        """Bring the tables to what this Winnow needs."""
+        try:
+            with self._writing.begin() as connection:
+                if self.shared:
+                    connection.execute(text("SET LOCAL lock_timeout = 0"))
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
+                command.upgrade(_alembic(connection), "head")
+        except OperationalError as error:
+            raise DatabaseError(f"cannot reach the database {self}: {_first_line(error)}") from error
+        except CommandError as error:
+            raise DatabaseError(f"{self} was made by a newer Winnow ({error}); update this server") from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __str__(self) -> str:
+        return self.url.render_as_string(hide_password=True)
+
+
+def _alembic(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Transactions begin when we say so; a commit is on the disk when it returns."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _first_line(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", error)).strip().split("\n", maxsplit=1)[0]

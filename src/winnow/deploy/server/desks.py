@@ -1,0 +1,211 @@
+"""What the leader keeps in mind of each site: its session, the orders under way, and its part in every job.
+
+A session is a conversation that may break off at any time. What must not be lost lies in the parts: a new session is
+given everything that is outstanding again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from uuid import uuid4
+
+import msgspec
+
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.wire.messages import (
+    Answer,
+    Assign,
+    DataDescription,
+    Deploy,
+    Hello,
+    Order,
+    Orders,
+    Resources,
+    Settle,
+    Stop,
+    WireTask,
+)
+
+REMEMBERED = 10_000
+"""Withdrawn tasks a part keeps in mind."""
+BATCH_BYTES = 1 << 20
+"""Of the orders in one message, unless a single one is larger."""
+
+
+def fingerprint(answer: Answer) -> bytes:
+    """Tells a repeated answer from a different one."""
+    return sha256(msgspec.msgpack.encode(answer)).digest()
+
+
+@dataclass(kw_only=True)
+class OpenTask:
+    """A task and the clients whose answers are still missing."""
+
+    task: WireTask
+    waiting: set[int]
+
+
+@dataclass(kw_only=True)
+class Part:
+    """A site's part in one job."""
+
+    deploy: Deploy
+    data: DataDescription | None = None
+    """As it was when the job began; another one later is an error."""
+    out: str = ""
+    """Why the site does not take part any more, if so."""
+    tasks: dict[str, OpenTask] = field(default_factory=dict)
+    answered: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """Fingerprints of what was answered and not yet settled."""
+    blobs: dict[str, set[str]] = field(default_factory=dict)
+    """By task, the digests of its answers' blobs."""
+    withdrawn: dict[str, None] = field(default_factory=dict)
+    """Tasks whose answers come too late, the latest last."""
+    settles: list[Settle] = field(default_factory=list)
+    """Of which the site has not said that it heard them."""
+    resumed: bool = False
+    """Whether an earlier runner may have asked what we do not know of; until the next round is settled."""
+    lines: int = 0
+
+    def orders(self) -> Iterable[Order]:
+        """All that a new session must hear."""
+        yield self.deploy
+        yield from self.settles
+        for open_task in self.tasks.values():
+            yield Assign(job=self.deploy.job, task=open_task.task)
+
+    def forget_tasks(self) -> None:
+        """A new runner asks anew."""
+        self.tasks.clear()
+        self.answered.clear()
+        self.blobs.clear()
+        self.resumed = True
+
+    def withdraw(self, task: str) -> bool:
+        """Nobody waits for the task any more; whether anybody did."""
+        if self.tasks.pop(task, None) is None:
+            return False
+        self.withdrawn[task] = None
+        if len(self.withdrawn) > REMEMBERED:
+            del self.withdrawn[next(iter(self.withdrawn))]
+        return True
+
+    def settled(self, order: Settle) -> set[str]:
+        """The digests of blobs that nobody needs any more, now that these tasks are settled."""
+        self.settles.append(order)
+        self.answered = {key: value for key, value in self.answered.items() if key[0] not in order.tasks}
+        over = [*order.tasks, *(task for task in self.blobs if task in self.withdrawn)]
+        gone: set[str] = set().union(*(self.blobs.pop(task, set()) for task in over))
+        return gone.difference(*self.blobs.values())
+
+
+class Session:
+    """One conversation with a site: numbered orders, of which those not acknowledged are sent again."""
+
+    def __init__(self, peer: Peer, hello: Hello, now: float) -> None:
+        self.id = uuid4().hex
+        self.peer = peer
+        self.hello = hello
+        self.free = hello.resources
+        self.seen = now
+        self.over = False
+        self._news = asyncio.Event()
+        self._orders: deque[tuple[int, Order]] = deque()
+        self._next = 1
+
+    def add(self, order: Order) -> None:
+        self._orders.append((self._next, order))
+        self._next += 1
+        self._news.set()
+
+    def end(self) -> None:
+        """Another session has taken its place, or nobody is there: let the one who waits go."""
+        self.over = True
+        self._news.set()
+
+    def acknowledge(self, received: int) -> list[Order]:
+        """Drop what the site has received; those orders."""
+        heard: list[Order] = []
+        while self._orders and self._orders[0][0] <= received:
+            heard.append(self._orders.popleft()[1])
+        if not self._orders and not self.over:
+            self._news.clear()
+        return heard
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is something to say, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def batch(self) -> Orders:
+        """As many orders as fit one message, from the first that was not acknowledged."""
+        first = self._orders[0][0] if self._orders else self._next
+        chosen: list[Order] = []
+        room = BATCH_BYTES
+        for _, order in self._orders:
+            room -= len(msgspec.msgpack.encode(order))
+            if chosen and room < 0:
+                break
+            chosen.append(order)
+        return Orders(first=first, orders=chosen)
+
+
+@dataclass(kw_only=True)
+class Desk:
+    """All about one site."""
+
+    site: str
+    session: Session | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def tell(self, order: Order) -> None:
+        """Now, if the site is there; else its parts say what it will hear when it comes."""
+        if self.session is not None:
+            self.session.add(order)
+
+    def welcome(self, session: Session) -> None:
+        """A new session takes over. It hears what is outstanding, and that its other jobs are over."""
+        if self.session is not None:
+            self.session.end()
+        self.session = session
+        for job in session.hello.jobs:
+            if job not in self.parts:
+                session.add(Stop(job=job, reason="the job is over"))
+        for part in self.parts.values():
+            for order in part.orders():
+                session.add(order)
+
+    def heard(self, received: int) -> None:
+        """The site acknowledges its orders; what it knows to be settled need not be said again."""
+        if self.session is None:
+            return
+        for order in self.session.acknowledge(received):
+            if isinstance(order, Settle) and (part := self.parts.get(order.job)) is not None and order in part.settles:
+                part.settles.remove(order)
+
+    def taken(self) -> Resources:
+        """What its jobs were promised."""
+        asked = [part.deploy.resources for part in self.parts.values() if not part.out]
+        return Resources(
+            cpus=sum(each.cpus for each in asked),
+            memory_mb=sum(each.memory_mb for each in asked),
+            gpus=sum(each.gpus for each in asked),
+        )
+
+    def has_room(self, wanted: Resources) -> bool:
+        """By what the site offers less what we promised, and by what it last said is free."""
+        if self.session is None:
+            return False
+        total, taken, free = self.session.hello.resources, self.taken(), self.session.free
+        return all(
+            getattr(wanted, kind) <= min(getattr(total, kind) - getattr(taken, kind), getattr(free, kind))
+            for kind in ("cpus", "memory_mb", "gpus")
+        )
+
+
+Clock = Callable[[], float]

@@ -1,0 +1,116 @@
+"""Who leads: the holder of a lease in the database, told apart from all earlier holders by a fencing token.
+
+Only the database's clock is asked when the lease runs out. The holder also watches its own monotonic clock, counted
+from before it asked, so that it steps down no later than another may take over. Should it sleep through that moment,
+the token stops it: whatever a leader writes is written in a transaction that first locks the lease's row and compares.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from winnow.core import WinnowError
+from winnow.deploy.server.database import Database
+from winnow.deploy.server.tables import LeaseRow
+
+LEASE = 1
+
+
+class LeaseLostError(WinnowError):
+    """Another server leads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leader:
+    """The holder as the database knows it."""
+
+    server: str
+    address: str
+    token: int
+    since: float
+
+
+def lock_lease(session: Session) -> LeaseRow:
+    """The lease's row, locked until the transaction ends; on SQLite a writing transaction has locked everything."""
+    return session.scalars(select(LeaseRow).where(LeaseRow.id == LEASE).with_for_update()).one()
+
+
+class Lease:
+    """One server's try at leading."""
+
+    def __init__(self, database: Database, *, server: str, address: str, seconds: float) -> None:
+        self._database = database
+        self._server = server
+        self._address = address
+        self.seconds = seconds
+        self.holder = f"{server}-{uuid4().hex}"
+        self._token: int | None = None
+        self._until = 0.0
+        self._first = True
+
+    @property
+    def token(self) -> int | None:
+        """Our token while we may lead by our own clock, else None."""
+        return self._token if time.monotonic() < self._until else None
+
+    def hold(self) -> bool:
+        """Take the lease if it is free, renew it if it is ours; whether we hold it now."""
+        asked = time.monotonic()
+        with self._database.writing() as session:
+            row = lock_lease(session)
+            now = self._database.now(session)
+            ours = row.holder == self.holder
+            if not ours and row.expires > now and not self._is_our_past(row):
+                self._token, self._first = None, False
+                return False
+            if not ours:
+                row.token += 1
+                row.holder, row.server, row.address, row.since = self.holder, self._server, self._address, now
+            row.expires = now + self.seconds
+            token = row.token
+        self._token, self._until, self._first = token, asked + self.seconds, False
+        return True
+
+    def doubt(self) -> None:
+        """Do not lead before the lease has been held anew."""
+        self._token = None
+
+    def _is_our_past(self, row: LeaseRow) -> bool:
+        """A server that starts anew need not wait for its own former process, which the token shuts out."""
+        return self._first and row.server == self._server
+
+    def release(self) -> None:
+        """Let the next one lead at once."""
+        with self._database.writing() as session:
+            row = lock_lease(session)
+            if row.holder == self.holder:
+                row.expires = 0.0
+        self._token = None
+
+    def leader(self) -> Leader | None:
+        """Who leads, if anybody does."""
+        with self._database.reading() as session:
+            row = session.get_one(LeaseRow, LEASE)
+            if row.expires <= self._database.now(session):
+                return None
+            return Leader(server=row.server, address=row.address, token=row.token, since=row.since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fence:
+    """Lets a leader write, as long as it is the leader."""
+
+    database: Database
+    token: int
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        with self.database.writing() as session:
+            if lock_lease(session).token != self.token:
+                raise LeaseLostError(f"another server leads; what was done under token {self.token} does not count")
+            yield session

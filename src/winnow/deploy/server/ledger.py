@@ -1,0 +1,175 @@
+"""What a leader writes down, each in one transaction that the lease's token guards: jobs, rounds, lines, members."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from winnow.core import WinnowError
+from winnow.deploy.server.lease import Fence
+from winnow.deploy.server.tables import Job, LineRow, MemberRow, Output, Round, SiteRow
+from winnow.deploy.wire.messages import Blob, DataDescription, Hello
+
+QUEUED, STARTING, RUNNING = "queued", "starting", "running"
+FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
+ENDED = (FINISHED, FAILED, ABORTED)
+OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
+
+Settled = Mapping[str, Mapping[str, Sequence[int]]]
+"""By site and task, the clients whose replies were folded."""
+
+
+class RoundOrderError(WinnowError):
+    """A runner wants to commit a round that is not the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewLine:
+    source: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The leader's pen."""
+
+    fence: Fence
+
+    def add_job(self, job: Job, line: NewLine) -> bool:
+        """Queue a job; False if it is there already."""
+        with self.fence.writing() as session:
+            if session.get(Job, job.job) is not None:
+                return False
+            job.submitted = self.fence.database.now(session)
+            session.add(job)
+            session.flush()
+            self._append(session, job.job, [line])
+            return True
+
+    def set_status(self, job: str, status: str, reason: str = "", *, line: str | None = None) -> bool:
+        """Change how a job stands, unless it has ended: an end is final."""
+        with self.fence.writing() as session:
+            row = session.get_one(Job, job)
+            if row.status in ENDED:
+                return False
+            row.status, row.reason = status, reason
+            if line is not None:
+                self._append(session, job, [NewLine(source="server", kind="log", text=line)])
+            return True
+
+    def finish(self, job: str, outputs: Mapping[str, Blob]) -> bool:
+        with self.fence.writing() as session:
+            row = session.get_one(Job, job)
+            if row.status in ENDED:
+                return False
+            row.status, row.reason = FINISHED, ""
+            for name, blob in outputs.items():
+                session.merge(Output(job=job, name=name, digest=blob.digest, size=blob.size))
+            self._append(session, job, [NewLine(source="server", kind="log", text=f"finished after round {row.round}")])
+            return True
+
+    def commit_round(
+        self,
+        job: str,
+        *,
+        number: int,
+        rounds: int,
+        checkpoint: Blob,
+        settled: Settled,
+        metrics: Mapping[str, Mapping[str, float]],
+        lines: Sequence[NewLine],
+    ) -> None:
+        """The round, its events and what was settled, all or nothing; rounds come one by one."""
+        with self.fence.writing() as session:
+            row = session.get_one(Job, job)
+            if row.status in ENDED:
+                raise RoundOrderError(f"{job} has ended ({row.status})")
+            if number != row.round + 1:
+                raise RoundOrderError(f"{job} would commit round {number} after round {row.round}")
+            session.add(
+                Round(
+                    job=job,
+                    number=number,
+                    checkpoint=checkpoint.digest,
+                    checkpoint_size=checkpoint.size,
+                    settled=msgspec.msgpack.encode(settled),
+                    token=self.fence.token,
+                    at=self.fence.database.now(session),
+                )
+            )
+            row.round, row.rounds, row.metrics = number, rounds, msgspec.msgpack.encode(metrics)
+            self._append(session, job, lines)
+
+    def retire_checkpoints(self, job: str, keep: int) -> list[str]:
+        """Mark all checkpoints but the last `keep` as gone; the digests that nothing names any more."""
+        with self.fence.writing() as session:
+            held = select(Round).where(Round.job == job, Round.checkpoint.is_not(None)).order_by(Round.number)
+            rows = list(session.scalars(held))
+            old, kept = rows[:-keep], {row.checkpoint for row in rows[-keep:]}
+            digests = {row.checkpoint for row in old if row.checkpoint is not None} - kept
+            kept |= set(session.scalars(select(Output.digest).where(Output.job == job)))
+            kept |= {session.get_one(Job, job).bundle}
+            for row in old:
+                row.checkpoint = None
+            return sorted(digests - kept)
+
+    def append(self, job: str, lines: Sequence[NewLine]) -> None:
+        with self.fence.writing() as session:
+            self._append(session, job, lines)
+
+    def _append(self, session: Session, job: str, lines: Sequence[NewLine]) -> None:
+        last = session.scalar(select(func.max(LineRow.number)).where(LineRow.job == job))
+        first = 0 if last is None else last + 1
+        now = self.fence.database.now(session)
+        session.add_all(
+            LineRow(job=job, number=first + index, at=now, source=line.source, kind=line.kind, text=line.text)
+            for index, line in enumerate(lines)
+        )
+
+    # Members and sites ------------------------------------------------------------------------------------------------
+
+    def offer(self, job: str, sites: Iterable[str]) -> None:
+        """The job goes to these sites; forget what any said before."""
+        with self.fence.writing() as session:
+            for site in sites:
+                session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", clients_from=None, data=None))
+
+    def joined(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
+        with self.fence.writing() as session:
+            row = session.get_one(MemberRow, (job, site))
+            row.state, row.reason = (ACCEPTED if accepted else REFUSED), reason
+            if row.data is None:
+                row.data = None if data is None else msgspec.msgpack.encode(data)
+
+    def begin(self, job: str, places: Mapping[str, int]) -> bool:
+        """Fix the members and the numbers of their first clients; the job runs. False if it has ended meanwhile."""
+        with self.fence.writing() as session:
+            row = session.get_one(Job, job)
+            if row.status in ENDED:
+                return False
+            row.status, row.reason = RUNNING, ""
+            for site, first in places.items():
+                session.get_one(MemberRow, (job, site)).clients_from = first
+            text = f"running on {', '.join(places)}"
+            self._append(session, job, [NewLine(source="server", kind="log", text=text)])
+            return True
+
+    def seen(self, site: str, organisation: str, hello: Hello) -> float:
+        """Note how a site introduced itself; the time by the database's clock."""
+        with self.fence.writing() as session:
+            now = self.fence.database.now(session)
+            session.merge(
+                SiteRow(
+                    site=site,
+                    organisation=organisation,
+                    seen=now,
+                    winnow=hello.winnow,
+                    data=msgspec.msgpack.encode(hello.data),
+                    resources=msgspec.msgpack.encode(hello.resources),
+                    certificate=hello.certificate,
+                )
+            )
+            return now

@@ -1,0 +1,134 @@
+"""All that a server does while it leads. It is made when the lease is won, and dropped when it is lost."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.core import WinnowError
+from winnow.deploy.server.blobs import Blobs
+from winnow.deploy.server.commands import Commands, Trust
+from winnow.deploy.server.config import ServerConfig
+from winnow.deploy.server.database import Database
+from winnow.deploy.server.hub import Hub
+from winnow.deploy.server.inboxes import Inboxes
+from winnow.deploy.server.journal import Auditor, Journal
+from winnow.deploy.server.lease import Fence
+from winnow.deploy.server.ledger import FAILED, RUNNING, Ledger
+from winnow.deploy.server.process import RUNNER
+from winnow.deploy.server.records import Records
+from winnow.deploy.server.runs import Workshop
+from winnow.deploy.server.scheduler import Scheduler
+from winnow.deploy.server.tables import Job
+from winnow.deploy.server.transfers import Transfers
+from winnow.deploy.server.wishes import read_order
+from winnow.deploy.wire.messages import Blob
+from winnow.deploy.work.bundle import Bundle, read_bundle
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estate:
+    """What a server has, whether it leads or not."""
+
+    config: ServerConfig
+    state: Path
+    database: Database
+    blobs: Blobs
+    trust: Trust
+    auditor: Auditor
+    runner: Sequence[str] = RUNNER
+    moved: Callable[[int, int], None] = lambda _in, _out: None
+
+
+class Reign:
+    def __init__(self, estate: Estate, token: int) -> None:
+        config = estate.config
+        ledger = Ledger(fence=Fence(database=estate.database, token=token))
+        records = Records(database=estate.database)
+        jobs = estate.state / "jobs"
+        inboxes = Inboxes(jobs, config.limits)
+        self.token = token
+        self._blobs, self._ledger, self._records = estate.blobs, ledger, records
+        self.journal = Journal(ledger, estate.auditor)
+        self.hub = Hub(config, ledger, self.journal, inboxes)
+        workshop = Workshop(
+            ledger=ledger,
+            records=records,
+            blobs=estate.blobs,
+            hub=self.hub,
+            journal=self.journal,
+            inboxes=inboxes,
+            jobs=jobs,
+            data=config.data,
+            command=estate.runner,
+        )
+        self.scheduler = Scheduler(workshop, join=config.join, most=config.limits.jobs)
+        self.hub.listen(self.scheduler)
+        self.transfers = Transfers(
+            limits=config.limits,
+            state=estate.state,
+            blobs=estate.blobs,
+            records=records,
+            hub=self.hub,
+            inboxes=inboxes,
+            parts=self.scheduler.parts,
+            moved=estate.moved,
+        )
+        self.commands = Commands(
+            trust=estate.trust,
+            ledger=ledger,
+            records=records,
+            blobs=estate.blobs,
+            hub=self.hub,
+            journal=self.journal,
+            scheduler=self.scheduler,
+            transfers=self.transfers,
+        )
+        self._heartbeat = config.heartbeat
+
+    async def begin(self) -> None:
+        """Take up all jobs where the last leader left them."""
+        for row in await asyncio.to_thread(self._records.open_jobs):
+            try:
+                order = read_order(await asyncio.to_thread(self._bundle, row))
+            except WinnowError as error:
+                await asyncio.to_thread(self._ledger.set_status, row.job, FAILED, str(error), line=f"failed: {error}")
+                continue
+            if row.status == RUNNING:
+                await self.scheduler.resume(row, order)
+            else:
+                self.scheduler.add(row, order)
+
+    def _bundle(self, row: Job) -> Bundle:
+        blob = Blob(digest=row.bundle, size=row.bundle_size)
+        return read_bundle(b"".join(self._blobs.read(row.job, blob)))
+
+    async def rule(self) -> None:
+        """Until cancelled; raises when something fails that only a new beginning mends."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.scheduler.run())
+            group.create_task(self.journal.run())
+            group.create_task(self._sweep())
+            group.create_task(self._watch())
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat / 2)
+            self.hub.sweep()
+
+    async def _watch(self) -> None:
+        await self.scheduler.failure
+
+    async def end(self, *, kindly: bool) -> None:
+        """Kindly: what is under way may end, and what was said is written. Else at once."""
+        if not kindly:
+            await self.scheduler.stop(kindly=False)
+        else:
+            await self.scheduler.stop(kindly=True)
+            with suppress(WinnowError):
+                await self.journal.flush()
+        self.hub.close()

@@ -1,0 +1,255 @@
+"""A job while it runs: its process, restarted from the last committed round when it dies, and what it asks for."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from winnow.core import WinnowError
+from winnow.deploy.server.blobs import Blobs
+from winnow.deploy.server.hub import Hub
+from winnow.deploy.server.inboxes import Inboxes
+from winnow.deploy.server.journal import Journal
+from winnow.deploy.server.lease import LeaseLostError
+from winnow.deploy.server.ledger import Ledger, NewLine, RoundOrderError
+from winnow.deploy.server.process import LOG_FILE, RUNNER, RunnerProcess
+from winnow.deploy.server.records import Records
+from winnow.deploy.wire.messages import Answer, Blob, Settle
+from winnow.deploy.work.orders import (
+    Answered,
+    Begin,
+    Commit,
+    Committed,
+    Dispatch,
+    Finished,
+    FromRunner,
+    GaveUp,
+    Halt,
+    Member,
+    Said,
+    Withdraw,
+)
+
+log = logging.getLogger(__name__)
+
+LIVES = 3
+"""New starts in a row without a committed round between them."""
+PAUSE = 0.5
+"""Seconds before the first new start; they double."""
+GOODBYE = 2.0
+"""Seconds a runner has to end by itself."""
+KEPT_RUNNING, KEPT_ENDED = 2, 1
+"""Checkpoints of a job that runs, and of one that has ended."""
+
+
+class RunnerError(WinnowError):
+    """A runner asked for something that makes no sense."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """What all runs of a leader share."""
+
+    ledger: Ledger
+    records: Records
+    blobs: Blobs
+    hub: Hub
+    journal: Journal
+    inboxes: Inboxes
+    jobs: Path
+    data: dict[str, dict[str, Any]]
+    command: Sequence[str] = RUNNER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a run ended: finished with these outputs, or failed for this reason."""
+
+    outputs: dict[str, Blob] | None = None
+    failure: str = ""
+
+
+class JobRun:
+    """One job, over as many lives of its process as it takes."""
+
+    def __init__(self, workshop: Workshop, job: str, bundle: Blob, members: Sequence[Member]) -> None:
+        self.job = job
+        self._shop = workshop
+        self._bundle = bundle
+        self.members = list(members)
+        self._process: RunnerProcess | None = None
+        self._folder: Path | None = None
+        self._lives = 0
+        self._starts = 0
+        self._progress = 0
+        self._goodbye = ""
+
+    @property
+    def parts(self) -> Path | None:
+        """Where the blobs of the tasks lie."""
+        return None if self._folder is None else self._folder / "blobs"
+
+    def answered(self, answer: Answer, path: Path | None) -> None:
+        if self._process is not None:
+            self._process.send(Answered(answer=answer, path=None if path is None else str(path)))
+
+    async def run(self) -> Ending:
+        """Until the job has ended; cancelling it ends the process."""
+        while True:
+            try:
+                ending = await self._live()
+            except (LeaseLostError, SQLAlchemyError):
+                raise
+            except (RoundOrderError, RunnerError) as error:
+                return Ending(failure=f"its process cannot be followed: {error}")
+            except (WinnowError, OSError) as error:
+                ending = None
+                self._say(f"the job cannot go on now: {error}")
+            finally:
+                await self._bury()
+            if ending is not None:
+                return ending
+            self._lives += 1
+            if self._lives > LIVES:
+                return Ending(failure=f"its process ended {self._lives} times without finishing a round; see its log")
+            self._say(
+                f"the job's process ended; it starts again from round {self._progress} ({self._lives} of {LIVES})"
+            )
+            await asyncio.sleep(PAUSE * 2 ** (self._lives - 1))
+
+    def prepare_to_end(self, reason: str) -> None:
+        """Whoever cancels this run wants its process to be told why, and to end by itself if it does so soon."""
+        self._goodbye = reason
+
+    def kill(self) -> None:
+        """At once: we lead no more."""
+        if self._process is not None:
+            self._process.kill()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> Ending | None:
+        """One life; None if the process died."""
+        if self._starts:
+            for member in self.members:
+                self._shop.hub.restart(member.site, self.job)
+        begin = await asyncio.to_thread(self._prepare)
+        self._progress = begin.round
+        log_file = self._shop.jobs / self.job / LOG_FILE
+        process = self._process = RunnerProcess(self._shop.command, Path(begin.folder), log_file)
+        log.info("job %s: process %d goes on after round %d", self.job, process.pid, begin.round)
+        process.send(begin)
+        while (message := await process.receive()) is not None:
+            ending = await self._heed(process, message)
+            if ending is not None:
+                return ending
+        return None
+
+    def _prepare(self) -> Begin:
+        """A fresh folder for each life: a process that is still dying must not write into the next one's."""
+        token = self._shop.ledger.fence.token
+        for old in (self._shop.jobs / self.job).glob("run-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        self._starts += 1
+        folder = self._shop.jobs / self.job / f"run-{token}-{self._starts}"
+        (folder / "blobs").mkdir(parents=True)
+        self._folder = folder
+        last = self._shop.records.last_round(self.job)
+        checkpoint = None if last is None else last.checkpoint
+        self._shop.records.write_events(self.job, folder / "events.jsonl")
+        return Begin(
+            job=self.job,
+            folder=str(folder),
+            bundle=str(self._copy(self._bundle, folder / "bundle")),
+            checkpoint=None if checkpoint is None else str(self._copy(checkpoint, folder / "checkpoint")),
+            round=0 if last is None else last.number,
+            members=self.members,
+            data=self._shop.data,
+            events=str(folder / "events.jsonl"),
+        )
+
+    def _copy(self, blob: Blob, path: Path) -> Path:
+        with path.open("wb") as file:
+            for chunk in self._shop.blobs.read(self.job, blob):
+                file.write(chunk)
+        return path
+
+    async def _heed(self, process: RunnerProcess, message: FromRunner) -> Ending | None:
+        match message:
+            case Dispatch():
+                self._known(message.site)
+                self._shop.hub.assign(message.site, self.job, message.task)
+            case Withdraw():
+                self._known(message.site)
+                self._shop.hub.withdraw(message.site, self.job, message.tasks)
+            case Said():
+                self._shop.journal.add(self.job, NewLine(source="server", kind="log", text=message.line))
+            case Commit():
+                await self._commit(message)
+                process.send(Committed(round=message.round))
+            case Finished():
+                return Ending(outputs=await asyncio.to_thread(self._keep, message))
+            case GaveUp():
+                return Ending(failure=message.reason)
+        return None
+
+    def _known(self, site: str) -> None:
+        if site not in {member.site for member in self.members}:
+            raise RunnerError(f"it asked for {site}, which has no part in the job")
+
+    async def _commit(self, commit: Commit) -> None:
+        """The model first, then the round; only then do sites and people hear of it."""
+        await self._shop.journal.flush()
+        checkpoint = await asyncio.to_thread(self._shop.blobs.put, self.job, self._own(commit.checkpoint))
+        await asyncio.to_thread(
+            self._shop.ledger.commit_round,
+            self.job,
+            number=commit.round,
+            rounds=commit.rounds,
+            checkpoint=checkpoint,
+            settled=commit.settled,
+            metrics=commit.metrics,
+            lines=[NewLine(source="server", kind="event", text=line) for line in commit.lines],
+        )
+        self._progress, self._lives = commit.round, 0
+        log.info("job %s: round %d is committed", self.job, commit.round)
+        for member in self.members:
+            tasks = commit.settled.get(member.site, {})
+            self._shop.hub.settle(member.site, Settle(job=self.job, round=commit.round, tasks=tasks))
+        self._shop.journal.wake(self.job)
+        await self.retire(KEPT_RUNNING)
+
+    async def retire(self, keep: int) -> None:
+        """Clear away checkpoints that nobody will go back to."""
+        old = await asyncio.to_thread(self._shop.ledger.retire_checkpoints, self.job, keep)
+        await asyncio.to_thread(self._shop.blobs.remove, self.job, old)
+
+    def _keep(self, finished: Finished) -> dict[str, Blob]:
+        return {name: self._shop.blobs.put(self.job, self._own(path)) for name, path in finished.output.items()}
+
+    def _own(self, path: str) -> Path:
+        """A runner hands over files of its own folder, nobody else's."""
+        assert self._folder is not None
+        own = Path(path).resolve()
+        if not own.is_relative_to(self._folder.resolve()) or not own.is_file():
+            raise RunnerError(f"it handed over {own.name}, which is not a file of its folder")
+        return own
+
+    async def _bury(self) -> None:
+        if self._process is not None:
+            if self._goodbye:
+                self._process.send(Halt(reason=self._goodbye))
+            await self._process.end(patience=GOODBYE if self._goodbye else 0.0)
+        self._process = None
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = None
+
+    def _say(self, text: str) -> None:
+        log.warning("job %s: %s", self.job, text)
+        self._shop.journal.add(self.job, NewLine(source="server", kind="log", text=text))

@@ -1,0 +1,158 @@
+"""The tables. `migrations` makes them; a test holds that both agree."""
+
+from sqlalchemy import BigInteger, Float, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAME = String(100)
+DIGEST = String(64)
+
+
+class Table(DeclarativeBase):
+    """Whatever has rows."""
+
+
+class Job(Table):
+    """A job and how it stands. `round` is its last committed round."""
+
+    __tablename__ = "jobs"
+
+    job: Mapped[str] = mapped_column(NAME, primary_key=True)
+    title: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(String(20), index=True)
+    reason: Mapped[str] = mapped_column(Text, default="")
+    submitter: Mapped[str] = mapped_column(NAME)
+    organisation: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(Text)
+    priority: Mapped[int] = mapped_column(Integer)
+    round: Mapped[int] = mapped_column(Integer, default=0)
+    rounds: Mapped[int] = mapped_column(Integer, default=0)
+    submitted: Mapped[float] = mapped_column(Float)
+    config: Mapped[str] = mapped_column(Text)
+    bundle: Mapped[str] = mapped_column(DIGEST)
+    bundle_size: Mapped[int] = mapped_column(BigInteger)
+    metrics: Mapped[bytes] = mapped_column(LargeBinary, default=b"\x80")
+    """Msgpack of metrics by source."""
+
+
+class Round(Table):
+    """A committed round. The key makes committing one twice impossible."""
+
+    __tablename__ = "rounds"
+
+    job: Mapped[str] = mapped_column(NAME, ForeignKey("jobs.job"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    checkpoint: Mapped[str | None] = mapped_column(DIGEST)
+    """None once a later round has made it superfluous."""
+    checkpoint_size: Mapped[int] = mapped_column(BigInteger)
+    settled: Mapped[bytes] = mapped_column(LargeBinary)
+    """Msgpack of the folded tasks: site, task, clients."""
+    token: Mapped[int] = mapped_column(BigInteger)
+    """Of the lease under which it was committed."""
+    at: Mapped[float] = mapped_column(Float)
+
+
+class LineRow(Table):
+    """A line of a job's log: what people follow."""
+
+    __tablename__ = "lines"
+
+    job: Mapped[str] = mapped_column(NAME, ForeignKey("jobs.job"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    at: Mapped[float] = mapped_column(Float)
+    source: Mapped[str] = mapped_column(NAME)
+    kind: Mapped[str] = mapped_column(String(20))
+    text: Mapped[str] = mapped_column(Text)
+
+
+class MemberRow(Table):
+    """A site's part in a job: offered, accepted or refused."""
+
+    __tablename__ = "members"
+
+    job: Mapped[str] = mapped_column(NAME, ForeignKey("jobs.job"), primary_key=True)
+    site: Mapped[str] = mapped_column(NAME, primary_key=True, index=True)
+    state: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str] = mapped_column(Text, default="")
+    clients_from: Mapped[int | None] = mapped_column(BigInteger)
+    data: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """Msgpack of its `DataDescription`."""
+
+
+class Output(Table):
+    """A file that a finished job left."""
+
+    __tablename__ = "outputs"
+
+    job: Mapped[str] = mapped_column(NAME, ForeignKey("jobs.job"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    digest: Mapped[str] = mapped_column(DIGEST)
+    size: Mapped[int] = mapped_column(BigInteger)
+
+
+class BlobRow(Table):
+    """A blob that is there as a whole. Blobs belong to a job, so that clearing up after one cannot hurt another."""
+
+    __tablename__ = "blobs"
+
+    job: Mapped[str] = mapped_column(NAME, primary_key=True)
+    digest: Mapped[str] = mapped_column(DIGEST, primary_key=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+
+
+class Chunk(Table):
+    """A piece of a blob, where servers share no disk."""
+
+    __tablename__ = "chunks"
+
+    job: Mapped[str] = mapped_column(NAME, primary_key=True)
+    digest: Mapped[str] = mapped_column(DIGEST, primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class SiteRow(Table):
+    """A site as it last introduced itself."""
+
+    __tablename__ = "sites"
+
+    site: Mapped[str] = mapped_column(NAME, primary_key=True)
+    organisation: Mapped[str] = mapped_column(Text)
+    seen: Mapped[float] = mapped_column(Float)
+    winnow: Mapped[str] = mapped_column(Text)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+    resources: Mapped[bytes] = mapped_column(LargeBinary)
+    certificate: Mapped[bytes] = mapped_column(LargeBinary)
+    """PEM, for those who seal letters to it."""
+
+
+class LeaseRow(Table):
+    """The one row that says who leads. Its lock orders everything that a leader writes."""
+
+    __tablename__ = "lease"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    holder: Mapped[str] = mapped_column(Text)
+    """Name of the process: no two are alike."""
+    server: Mapped[str] = mapped_column(NAME)
+    address: Mapped[str] = mapped_column(Text)
+    token: Mapped[int] = mapped_column(BigInteger)
+    since: Mapped[float] = mapped_column(Float)
+    expires: Mapped[float] = mapped_column(Float)
+
+
+class AuditRow(Table):
+    """An entry of the audit's chain."""
+
+    __tablename__ = "audit"
+
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    line: Mapped[str] = mapped_column(Text)
+
+
+class AuditHead(Table):
+    """The one row that says how far the chain reaches. Its lock lets one server at a time extend it."""
+
+    __tablename__ = "audit_head"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    head: Mapped[bytes | None] = mapped_column(LargeBinary)

@@ -1,0 +1,225 @@
+"""The agent of a site: it connects, asks for orders, and has them followed. It opens no port.
+
+It may be killed at any moment. Orders are the same when they come twice; what must survive is in `SiteState` before it
+is acknowledged or told to anybody.
+"""
+
+import importlib.metadata
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+from winnow.core.errors import WinnowError
+from winnow.deploy.site.config import SiteConfig, discretion
+from winnow.deploy.site.job import HostedJob
+from winnow.deploy.site.judge import Judge
+from winnow.deploy.site.kernel import release_code
+from winnow.deploy.site.launch import GATE, WORKER
+from winnow.deploy.site.office import Office
+from winnow.deploy.site.room import Room
+from winnow.deploy.site.state import SiteState
+from winnow.deploy.site.uplink import Uplink
+from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.wire.drivers import connect
+from winnow.deploy.wire.errors import Refused, Unreachable, WireError
+from winnow.deploy.wire.messages import (
+    PROTOCOLS,
+    Answer,
+    Assign,
+    Cancel,
+    Control,
+    Deploy,
+    Hello,
+    Order,
+    Orders,
+    Poll,
+    Settle,
+    Stop,
+    Welcome,
+)
+from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
+from winnow.deploy.wire.transport import CALL_SECONDS, Link, Tls
+
+log = logging.getLogger(__name__)
+
+STATE_FILE = "site.sqlite"
+PATIENCE = 20.0
+"""Seconds for which a single request is tried again and again; then a new session begins."""
+LEAVING = 10.0
+"""Seconds that jobs have to end when the agent does."""
+
+
+def link_of(kit: Kit) -> Link:
+    """The link to whichever of the project's servers leads."""
+    tls = Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
+    urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
+    return Reconnecting(urls, lambda url: connect(url, tls), patience=PATIENCE)
+
+
+class Agent:
+    """`run` returns when it is told to stop; `restart` then says whether somebody wants it to begin anew."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        config: SiteConfig,
+        link: Link,
+        *,
+        worker: str = WORKER,
+        gate: str = GATE,
+        now: Callable[[], float] = time.time,
+        backoff: Backoff = Backoff(first=0.5),  # noqa: B008 - frozen
+    ) -> None:
+        self.restart = False
+        self._kit, self._config, self._now, self._backoff = kit, config, now, backoff
+        self._link = link
+        self._jobs: dict[str, HostedJob] = {}
+        self._leaving: list[HostedJob] = []
+        self._stopping = Event()
+        self._received = 0
+        self._office = Office(
+            kit=kit,
+            config=config,
+            state=SiteState(Path(config.state) / STATE_FILE),
+            judge=Judge(kit, config),
+            room=Room(config.resources),
+            uplink=Uplink(link, discretion(config, kit.path)),
+            audit=open_audit(kit.path / AUDIT_FILE, kit),
+            worker=worker,
+            gate=gate,
+        )
+
+    def run(self) -> None:
+        self._office.audit.note("agent started", outcome=f"Winnow {_version()}")
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                welcome = self._greet()
+                failures = 0
+                self._obey(welcome)
+            except (WinnowError, OSError) as error:
+                if not self._stopping.is_set():
+                    log.warning("%s; trying again", error)
+                self._stopping.wait(self._backoff.seconds(failures))
+                failures += 1
+        self._leave()
+
+    def stop(self) -> None:
+        """May be called by any thread, or by a signal."""
+        self._stopping.set()
+        self._link.close()
+
+    def _greet(self) -> Welcome:
+        hello = Hello(
+            protocols=list(PROTOCOLS),
+            winnow=_version(),
+            data=sorted(self._config.data),
+            resources=self._config.resources,
+            now=self._now(),
+            jobs=self._office.state.jobs(),
+            certificate=self._kit.certificate_pem,
+        )
+        welcome = self._link.call(hello)
+        if not isinstance(welcome, Welcome):
+            raise WireError(f"the server answered a greeting with {type(welcome).__name__}")
+        if welcome.protocol not in PROTOCOLS:
+            raise Refused(f"the server wants to speak protocol {welcome.protocol}, which this Winnow does not know")
+        self._received = 0
+        self._office.uplink.begin(welcome.session)
+        log.info("connected; the project's server wants to hear from us every %g s", welcome.heartbeat)
+        release_code()
+        return welcome
+
+    def _obey(self, welcome: Welcome) -> None:
+        """Until the session ends, by an error, or because something could not be delivered."""
+        while not self._stopping.is_set() and not self._office.uplink.lost:
+            poll = Poll(session=welcome.session, received=self._received, free=self._office.room.free())
+            orders = self._link.call(poll, timeout=welcome.heartbeat + CALL_SECONDS)
+            if not isinstance(orders, Orders):
+                raise WireError(f"the server answered a poll with {type(orders).__name__}")
+            for number, order in enumerate(orders.orders, orders.first):
+                if number > self._received:
+                    self._follow(order)
+                    self._received = number
+        if not self._stopping.is_set():
+            raise Unreachable("something was not delivered in this session")
+
+    def _follow(self, order: Order) -> None:
+        """Have an order followed. What it changes for good is done on return: it is acknowledged then."""
+        if isinstance(order, Deploy):
+            self._job(order.job).order(order)
+        elif isinstance(order, Assign):
+            self._assign(order)
+        elif isinstance(order, Cancel):
+            if order.job in self._jobs:
+                self._jobs[order.job].cancel(order.tasks)
+        elif isinstance(order, Settle):
+            self._office.state.settle(order.job, order.round, order.tasks)
+            if order.job in self._jobs:
+                self._jobs[order.job].order(order)
+        elif isinstance(order, Stop):
+            self._end(order)
+        else:
+            self._controlled(order)
+
+    def _job(self, name: str) -> HostedJob:
+        if name not in self._jobs:
+            self._leaving = [each for each in self._leaving if each.is_alive()]
+            before = next((each for each in self._leaving if each.job == name), None)
+            self._jobs[name] = HostedJob(self._office, name, after=before)
+            self._jobs[name].start()
+        return self._jobs[name]
+
+    def _assign(self, order: Assign) -> None:
+        """A job that we were told of before we were killed is deployed again first; of others we know nothing."""
+        if order.job in self._jobs:
+            self._jobs[order.job].order(order)
+        elif (deploy := self._office.state.deployed(order.job)) is not None:
+            self._job(order.job).order(deploy)
+            self._job(order.job).order(order)
+        else:
+            reason = f"this site was never told of job {order.job}"
+            log.warning("%s, but is asked to do its task %s", reason, order.task.id[:12])
+            for client in order.task.clients:
+                failed = Answer(job=order.job, task=order.task.id, client=client, stage="admission", failure=reason)
+                self._office.uplink.give(failed, None)
+
+    def _end(self, order: Stop) -> None:
+        if order.job not in self._jobs and order.job not in self._office.state.jobs():
+            return
+        log.info("job %s is over here%s", order.job, f": {order.reason}" if order.reason else "")
+        self._office.audit.note("job stopped", order.job, order.reason)
+        job = self._job(order.job)
+        del self._jobs[order.job]
+        self._leaving.append(job)
+        job.end(forget=True)
+
+    def _controlled(self, order: Control) -> None:
+        what = "restart" if order.restart else "stop"
+        reason = self._office.judge.controllable()
+        self._office.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
+        if reason is not None:
+            log.warning("told to %s from afar, and did not: %s", what, reason)
+            return
+        log.info("told to %s from afar", what)
+        self.restart = order.restart
+        self.stop()
+
+    def _leave(self) -> None:
+        """End all processes; what must be known next time is on the disk."""
+        for job in self._jobs.values():
+            job.end(forget=False)
+        until = time.monotonic() + LEAVING
+        for job in [*self._jobs.values(), *self._leaving]:
+            job.join(max(0.0, until - time.monotonic()))
+        self._office.audit.note("agent stopped")
+        self._office.audit.close()
+        self._office.state.close()
+        log.info("stopped")
+
+
+def _version() -> str:
+    return importlib.metadata.version("winnow")

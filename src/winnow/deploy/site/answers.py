@@ -1,0 +1,139 @@
+"""A task's answers: those that were made already are given again, the missing ones are made, once, and kept."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from winnow.core.errors import WinnowError
+from winnow.deploy.site.folder import file_name
+from winnow.deploy.site.handover import take
+from winnow.deploy.site.labour import Labour, StoppedError
+from winnow.deploy.site.letters import PostOffice
+from winnow.deploy.site.office import Office
+from winnow.deploy.site.state import Made
+from winnow.deploy.wire.blobs import SpoolFolder
+from winnow.deploy.wire.errors import Unreachable, one_line
+from winnow.deploy.wire.files import blob_of
+from winnow.deploy.wire.messages import Answer, Neighbour, WireTask
+from winnow.deploy.work.orders import Did, Do
+
+log = logging.getLogger(__name__)
+
+
+class Answers:
+    """Of one job. A task among `cancelled` is not begun, and its answers are not given."""
+
+    def __init__(self, office: Office, job: str, labour: Labour, spool: SpoolFolder, cancelled: set[str]) -> None:
+        self._office, self._job, self._labour, self._spool = office, job, labour, spool
+        self._cancelled = cancelled
+        self._folder = office.folder(job)
+        self._post = PostOffice(office.kit, job, ())
+        self._used: dict[str, int] = {}
+        """The last round that needed a blob of the spool."""
+
+    def know(self, neighbours: Sequence[Neighbour]) -> None:
+        """Where the job's clients are."""
+        self._post = PostOffice(self._office.kit, self._job, neighbours)
+
+    def give(self, task: WireTask) -> None:
+        made = self._office.state.made(self._job, task.id)
+        there = {client: each for client, each in made.items() if each.life in ("", self._labour.life)}
+        for client in task.clients:
+            if client in there:
+                self._deliver(there[client])
+        missing = [client for client in task.clients if client not in there]
+        if missing:
+            self._make(replace(task, clients=missing))
+
+    def fail(self, task: WireTask, clients: Sequence[int], stage: str, reason: str) -> None:
+        """Tell a failure that is not remembered: asked again, the site tries again."""
+        log.warning("job %s, task %s: %s: %s", self._job, task.id[:12], stage, one_line(reason))
+        for client in clients:
+            failed = Answer(job=self._job, task=task.id, client=client, stage=stage, failure=one_line(reason))
+            self._office.uplink.give(failed, None)
+
+    def sweep(self, settled: int, bundle: str) -> None:
+        """Delete files that nobody needs any more, the blobs of settled rounds among them, but not the bundle."""
+        self._folder.sweep(self._office.state.files(self._job))
+        for blob in self._spool.blobs():
+            if blob.digest != bundle and self._used.get(blob.digest, -1) <= settled:
+                self._spool.remove(blob)
+                self._used.pop(blob.digest, None)
+
+    def _make(self, task: WireTask) -> None:
+        waiting = set(task.clients)
+        with self._failing(task, waiting, "preparing"):
+            order = self._order(task)
+            for did in self._labour.do(order, lambda: task.id in self._cancelled):
+                client = did.answer.client
+                waiting.discard(client)
+                with self._failing(task, {client}, "handing over"):
+                    made = self._accepted(order, did)
+                    self._office.state.add(made)
+                    if task.id not in self._cancelled:
+                        self._deliver(made)
+
+    @contextmanager
+    def _failing(self, task: WireTask, clients: set[int], stage: str) -> Iterator[None]:
+        """What goes wrong is told as the failure of these clients, unless it is that nobody hears us."""
+        try:
+            yield
+        except (StoppedError, Unreachable):
+            raise
+        except (WinnowError, OSError) as error:
+            self.fail(task, sorted(clients), stage, str(error))
+
+    def _order(self, task: WireTask) -> Do:
+        parts = {name: self._office.uplink.fetch(self._job, blob, self._spool) for name, blob in task.parts.items()}
+        self._used.update({blob.digest: task.round for blob in task.parts.values()})
+        kept = self._office.state.kept(self._job)
+        return Do(
+            task=replace(task, letters=self._post.opened(task)),
+            parts={name: str(path) for name, path in parts.items()},
+            kept={client: str(self._folder.kept / kept[client]) for client in task.clients if client in kept},
+        )
+
+    def _accepted(self, order: Do, did: Did) -> Made:
+        """An answer in the agent's own words, its files where only the agent can change them."""
+        task, client = order.task, did.answer.client
+        life = self._labour.life if did.volatile else ""
+        if did.answer.failure is None:
+            did = self._screened(order, did)
+        told = Answer(job=self._job, task=task.id, client=client, stage=did.answer.stage, seconds=did.answer.seconds)
+        if did.answer.failure is not None:
+            return Made(answer=replace(told, failure=one_line(did.answer.failure)), round=task.round, life=life)
+        payload = self._taken(did.payload, self._folder.replies / file_name(task, client))
+        keep = self._taken(did.keep, self._folder.kept / file_name(task, client))
+        return Made(
+            answer=replace(
+                told,
+                metrics=did.answer.metrics,
+                letters=self._post.sealed(task, client, did.answer.letters),
+                blob=None if payload is None else blob_of(self._folder.replies / payload),
+            ),
+            round=task.round,
+            payload=payload,
+            keep=keep,
+            life=life,
+        )
+
+    def _taken(self, claimed: str | None, target: Path) -> str | None:
+        """Take a file from the process that answers come from; its new name."""
+        if claimed is None:
+            return None
+        take(self._folder.gate if self._labour.place.gated else self._folder.work, claimed, target)
+        return target.name
+
+    def _screened(self, order: Do, did: Did) -> Did:
+        """The answer behind the gate, where there is one. Letters would be a way around it."""
+        if not self._labour.place.gated:
+            return did
+        if did.answer.letters:
+            raise WinnowError("a job with code of its own may not write letters where a site forces filters on it")
+        return self._labour.screen(order, did)
+
+    def _deliver(self, made: Made) -> None:
+        self._office.uplink.give(made.answer, self._folder.replies / made.payload if made.payload else None)

@@ -1,0 +1,155 @@
+"""`site.toml`, beside the kit and the operator's own: what the site offers, and where its data are.
+
+    state = "/var/lib/winnow"
+
+    [resources]
+    cpus = 4
+    memory_mb = 8000
+
+    [data.turbines]
+    file = "/data/turbines.csv"
+    targets = ["flow"]
+
+    [data.wards]
+    url = "postgresql+psycopg://reader@localhost/clinic"
+    query = "SELECT age, dose, outcome, ward FROM stays"
+    targets = ["outcome"]
+    owner = "ward"
+
+A job asks for data by name. Where they are stays here: `Discretion` takes it out of whatever is told to the server.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from winnow.core.errors import ConfigError
+from winnow.deploy.site import room
+from winnow.deploy.wire.messages import Name, Resources
+
+CONFIG_FILE = "site.toml"
+STATE_FOLDER = "state"
+FILE_ENDINGS = (".csv", ".csv.gz", ".parquet", ".npz")
+
+
+class SiteData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A [data.NAME] table: a `file`, a `folder` with an .npz a client, or a `query` to the database at `url`.
+
+    The other keys mean what they mean in a job's own [data] section. `classes` is how many there are or their labels,
+    in an order that all sites share; `own_test` is the share of its samples that each client judges by.
+    """
+
+    file: str | None = None
+    folder: str | None = None
+    url: str | None = None
+    query: str | None = None
+    targets: list[str] | str | UnsetType = UNSET
+    features: list[str] | str | UnsetType = UNSET
+    owner: str | UnsetType = UNSET
+    task: str | UnsetType = UNSET
+    tokens: bool | UnsetType = UNSET
+    scale: str | UnsetType = UNSET
+    classes: Annotated[int, Meta(ge=2)] | list[str | int] | UnsetType = UNSET
+    own_test: Annotated[float, Meta(ge=0, lt=1)] | UnsetType = UNSET
+
+    @property
+    def place(self) -> str | None:
+        """The file or folder, if it is one."""
+        return self.file or self.folder
+
+    def table(self, rows: Path | None = None) -> dict[str, Any]:
+        """What a worker is told. Of a database it sees the `rows`, in a file, and neither address nor query."""
+        told: dict[str, Any] = msgspec.to_builtins(self)
+        given = {key: value for key, value in told.items() if value is not None and key not in ("url", "query")}
+        return given if rows is None else {"file": str(rows), **given}
+
+
+class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    state: str = STATE_FOLDER
+    """A folder of this site's own, relative to the kit."""
+    resources: Resources = msgspec.field(default_factory=room.of_this_machine)
+    data: dict[Name, SiteData] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discretion:
+    """Knows what nobody outside may read: paths, addresses, queries. The longest is taken out first."""
+
+    secrets: tuple[str, ...] = field(repr=False)
+
+    @classmethod
+    def about(cls, secrets: Iterable[str | Path]) -> "Discretion":
+        words = {str(each) for each in secrets} - {"", "/", "."}
+        return cls(secrets=tuple(sorted(words, key=len, reverse=True)))
+
+    def __call__(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "…")
+        return text
+
+
+def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
+    """Read and check `site.toml`; without one the site offers the machine and no data."""
+    chosen = path or kit / CONFIG_FILE
+    if path is None and not chosen.exists():
+        return _anchored(SiteConfig(), kit)
+    try:
+        config = msgspec.convert(tomllib.loads(chosen.read_text()), SiteConfig)
+    except OSError as error:
+        raise ConfigError(f"{chosen} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{chosen} is no TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{chosen}: {error}") from error
+    for name, data in config.data.items():
+        if problem := _problem(data, chosen.parent):
+            raise ConfigError(f"{chosen}: [data.{name}] {problem}")
+    return _anchored(config, kit, chosen.parent)
+
+
+def discretion(config: SiteConfig, kit: Path) -> Discretion:
+    secrets: set[str | Path] = {kit, kit.resolve(), config.state}
+    for data in config.data.values():
+        secrets |= {each for each in (data.place, data.url, data.query) if each}
+        if data.place:
+            secrets.add(Path(data.place).parent)
+    return Discretion.about(secrets)
+
+
+def _problem(data: SiteData, folder: Path) -> str | None:
+    """What is wrong with a table, if anything."""
+    if sum(each is not None for each in (data.file, data.folder, data.query)) != 1:
+        return "needs one of file, folder or query (with the url of a database)"
+    if (data.url is None) != (data.query is None):
+        return "needs url and query together"
+    if data.query is not None and data.targets is UNSET:
+        return 'needs targets = ["…"], the columns to predict'
+    if data.file is not None and not data.file.lower().endswith(FILE_ENDINGS):
+        return f"file = {data.file!r} is none of {', '.join(FILE_ENDINGS)}"
+    if data.file is not None and not _resolved(data.file, folder).is_file():
+        return f"there is no file {_resolved(data.file, folder)}"
+    if data.folder is not None and not _resolved(data.folder, folder).is_dir():
+        return f"there is no folder {_resolved(data.folder, folder)}"
+    return None
+
+
+def _anchored(config: SiteConfig, kit: Path, folder: Path | None = None) -> SiteConfig:
+    """With absolute paths: data relative to the configuration, the state folder relative to the kit."""
+    data = {name: _absolute(each, folder or kit) for name, each in config.data.items()}
+    return msgspec.structs.replace(config, state=str(_resolved(config.state, kit)), data=data)
+
+
+def _absolute(data: SiteData, folder: Path) -> SiteData:
+    places = {
+        key: str(_resolved(place, folder)) for key in ("file", "folder") if (place := getattr(data, key)) is not None
+    }
+    return msgspec.structs.replace(data, **places)
+
+
+def _resolved(path: str, folder: Path) -> Path:
+    return (folder / Path(path).expanduser()).resolve()

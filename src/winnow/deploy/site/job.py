@@ -1,0 +1,217 @@
+"""A job at a site: judged, prepared, its tasks answered, and all of it gone when it stops."""
+
+import logging
+import shutil
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, TypeAlias
+
+from winnow.core.errors import ConfigError, WinnowError
+from winnow.deploy.site.answers import Answers
+from winnow.deploy.site.judge import Terms
+from winnow.deploy.site.labour import Labour, StoppedError, Workplace
+from winnow.deploy.site.office import Office
+from winnow.deploy.site.query import fetch_rows
+from winnow.deploy.site.reports import Reports
+from winnow.deploy.wire.blobs import SpoolFolder
+from winnow.deploy.wire.errors import Unreachable, one_line
+from winnow.deploy.wire.messages import Answer, Assign, DataDescription, Deploy, Settle, WireTask
+from winnow.deploy.work.bundle import MAX_BYTES, Bundle, read_bundle
+
+log = logging.getLogger(__name__)
+
+JobOrder: TypeAlias = Deploy | Assign | Settle
+
+
+class HostedJob(Thread):
+    """Takes orders from the agent and follows them one by one, in its own thread.
+
+    `after` is a job of the same name that is still being stopped.
+    """
+
+    def __init__(self, office: Office, job: str, *, after: "HostedJob | None" = None) -> None:
+        super().__init__(name=f"job-{job}", daemon=True)
+        self.job = job
+        self._office, self._after = office, after
+        self._folder = office.folder(job)
+        self._orders: SimpleQueue[JobOrder | None] = SimpleQueue()
+        self._cancelled: set[str] = set()
+        self._reports = Reports(office.uplink, job)
+        self._lock = Lock()
+        self._over = self._forget = False
+        self._labour: Labour | None = None
+        self._answers: Answers | None = None
+        self._description: DataDescription | None = None
+        self._barred = False
+
+    # For the agent's thread -------------------------------------------------------------------------------------------
+
+    def order(self, order: JobOrder) -> None:
+        self._orders.put(order)
+
+    def cancel(self, tasks: list[str]) -> None:
+        self._cancelled.update(tasks)
+
+    def end(self, *, forget: bool) -> None:
+        """Stop at once; with `forget` all that the job left here is deleted."""
+        with self._lock:
+            self._over, self._forget = True, self._forget or forget
+            labour = self._labour
+        if labour is not None:
+            labour.stop()
+        self._orders.put(None)
+
+    # In its own thread ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        if self._after is not None:
+            self._after.join()
+        while (order := self._orders.get()) is not None and not self._over:
+            try:
+                self._follow(order)
+            except StoppedError:
+                break
+            except (WinnowError, OSError) as error:
+                log.error("job %s: %s", self.job, one_line(error))
+            except Exception:
+                log.exception("job %s: a bug in the agent", self.job)
+        self._leave()
+
+    def _follow(self, order: JobOrder) -> None:
+        if isinstance(order, Deploy):
+            self._join_in(order)
+        elif isinstance(order, Assign):
+            self._answer(order.task)
+        elif self._answers is not None:
+            self._answers.sweep(order.round, self._deploy.bundle.digest)
+            if self._orders.empty():
+                self._cancelled.clear()
+
+    def _join_in(self, order: Deploy) -> None:
+        """Take part, or say why not. Asked again, say it again."""
+        before = self._office.state.deployed(self.job)
+        if before is not None and before.bundle != order.bundle:
+            raise ConfigError("the server deploys another bundle under the name of a job that runs here; ignored")
+        self._deploy = order
+        try:
+            if self._description is None:
+                self._description = self._prepare(order)
+            elif order.clients_from is not None and self._labour is not None:
+                self._labour.assign_numbers(order.clients_from)
+            self._office.state.remember(order)
+        except (StoppedError, Unreachable):
+            raise
+        except (WinnowError, OSError) as error:
+            self._refuse(str(error))
+            return
+        if self._answers is not None:
+            self._answers.know(order.neighbours)
+        self._office.uplink.joined(self.job, self._description)
+
+    def _prepare(self, order: Deploy) -> DataDescription:
+        self._folder.make()
+        spool = SpoolFolder(self._folder.parts)
+        if order.bundle.size > MAX_BYTES:
+            raise ConfigError(f"its bundle has {order.bundle.size} bytes; {MAX_BYTES} are the most")
+        path = self._office.uplink.fetch(self.job, order.bundle, spool)
+        self._bundle: Bundle = read_bundle(path.read_bytes())
+        terms = self._terms()
+        place = Workplace(
+            job=self.job,
+            folder=self._folder,
+            bundle=path,
+            data=self._data(terms),
+            terms=terms,
+            limits=self._office.room.take(self.job, order.resources),
+            worker=self._office.worker,
+            screen=self._office.gate,
+        )
+        labour = Labour(place, self._reports.hear)
+        with self._lock:
+            if self._over:
+                raise StoppedError(f"job {self.job} is being stopped")
+            self._labour = labour
+        self._reports.silent = place.gated
+        self._answers = Answers(self._office, self.job, labour, spool, self._cancelled)
+        self._answers.sweep(-1, order.bundle.digest)
+        description = labour.prepare(order.clients_from)
+        self._note("joined", f"with data {terms.data}")
+        return description
+
+    def _data(self, terms: Terms) -> dict[str, Any]:
+        """The table that the worker reads the data by."""
+        source = self._office.config.data[terms.data]
+        if source.url is None or source.query is None:
+            return source.table()
+        rows = self._folder.data / f"{terms.data}.csv"
+        fetch_rows(terms.data, source.url, source.query, rows)
+        return source.table(rows)
+
+    def _terms(self) -> Terms:
+        """On what terms the job is admitted now; raises where it is not, or no longer."""
+        return self._office.judge.admit(self._deploy, self._bundle)
+
+    def _refuse(self, reason: str) -> None:
+        log.warning("job %s does not run here: %s", self.job, one_line(reason))
+        if self._labour is not None:
+            self._labour.rest()
+        with self._lock:
+            self._labour = self._answers = None
+        self._office.room.give_back(self.job)
+        self._office.uplink.joined(self.job, None, reason)
+        self._note("refused", one_line(reason))
+
+    def _answer(self, task: WireTask) -> None:
+        if task.id in self._cancelled:
+            return
+        if self._answers is None or self._labour is None or self._description is None:
+            self._decline(task, "this site takes no part in the job")
+        elif reason := self._reason_against(self._labour):
+            self._decline(task, reason)
+        else:
+            self._answers.give(task)
+            self._reports.task_is_over()
+
+    def _decline(self, task: WireTask, reason: str) -> None:
+        for client in task.clients:
+            declined = Answer(job=self.job, task=task.id, client=client, stage="admission", failure=one_line(reason))
+            self._office.uplink.give(declined, None)
+
+    def _reason_against(self, labour: Labour) -> str | None:
+        """Why this job may do nothing here now. The policy may have changed, and may change again."""
+        try:
+            terms = self._terms()
+        except WinnowError as error:
+            if not self._barred:
+                log.warning("job %s may not go on here: %s", self.job, one_line(error))
+                self._note("barred", one_line(error))
+                labour.rest()
+            self._barred = True
+            return str(error)
+        if terms != labour.place.terms:
+            log.info("job %s goes on under changed terms of this site's policy", self.job)
+            labour.change(terms)
+            self._reports.silent = labour.place.gated
+        self._barred = False
+        return None
+
+    def _leave(self) -> None:
+        if self._labour is not None:
+            self._labour.stop()
+            self._labour.rest()
+        self._office.room.give_back(self.job)
+        if self._forget:
+            try:
+                self._office.state.forget(self.job)
+                shutil.rmtree(self._folder.path, ignore_errors=True)
+            except WinnowError as error:
+                log.error("job %s: %s", self.job, error)
+
+    def _note(self, what: str, outcome: str) -> None:
+        self._office.audit.append(
+            who=self._deploy.submitter,
+            organisation=self._deploy.organisation,
+            what=f"job {what}",
+            target=self.job,
+            outcome=outcome,
+        )

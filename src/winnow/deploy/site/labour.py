@@ -1,0 +1,235 @@
+"""The processes of one job: its worker, and where strangers' code meets forced filters, the gate behind it.
+
+Code in a process cannot be trusted to leave that process's filters alone. So answers made by a job's own code pass
+through a second process, which runs none of it.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+from msgspec.structs import replace
+
+from winnow.core.errors import WinnowError
+from winnow.deploy.site.confine import Limits, Sandbox
+from winnow.deploy.site.folder import JobFolder
+from winnow.deploy.site.handover import take
+from winnow.deploy.site.judge import Terms
+from winnow.deploy.site.process import WorkerDiedError, WorkerProcess
+from winnow.deploy.wire.messages import Answer, DataDescription
+from winnow.deploy.work.orders import Cannot, Did, Do, FromWorker, Measured, Place, Prepare, Ready, Said, Screen
+
+ATTEMPTS = 2
+"""A task that ends its process so often is answered with a failure."""
+PATIENCE_WITH_CANCELLED = 10.0
+"""Seconds that a process may go on with a task that nobody waits for, before it is ended for the next one."""
+
+
+class CannotError(WinnowError):
+    """The job's process says that the job cannot be done here."""
+
+
+class StoppedError(WinnowError):
+    """The job is being stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """What the processes of a job are made of."""
+
+    job: str
+    folder: JobFolder
+    bundle: Path
+    data: dict[str, Any]
+    terms: Terms
+    limits: Limits
+    worker: str
+    """The module, or file, that does the work."""
+    screen: str
+    """The one that passes it through the site's filters."""
+
+    @property
+    def gated(self) -> bool:
+        return self.terms.own_code and bool(self.terms.filters)
+
+    def sandbox(self) -> Sandbox | None:
+        if not self.terms.sandboxed:
+            return None
+        places = [self.data[key] for key in ("file", "folder") if key in self.data]
+        module = [self.worker] if self.worker.endswith(".py") else []
+        return Sandbox(read=[str(self.folder.path), *places, *module], write=[str(self.folder.work)])
+
+    def preparation(self, folder: Path, clients_from: int | None, *, gate: bool) -> Prepare:
+        return Prepare(
+            job=self.job,
+            folder=str(folder),
+            bundle=str(self.bundle),
+            data={} if gate else self.data,
+            filters=self.terms.filters if gate or not self.gated else [],
+            clients_from=clients_from,
+            threads=len(self.limits.cpus),
+            own_code=not gate,
+        )
+
+
+class Labour:
+    """One thread has the work done; any other may stop it."""
+
+    def __init__(self, place: Workplace, hear: Callable[[Said | Measured], None]) -> None:
+        self.place = place
+        self._hear = hear
+        self._clients_from: int | None = None
+        self._worker: WorkerProcess | None = None
+        self._gate: WorkerProcess | None = None
+        self._stopped = Event()
+        self._lock = Lock()
+
+    @property
+    def life(self) -> str:
+        """Of the present worker; a word that no other has if there is none."""
+        return self._worker.life if self._worker is not None and self._worker.alive else "-"
+
+    def prepare(self, clients_from: int | None) -> DataDescription:
+        """Start the worker; what it says of the data. Raises CannotError or WorkerDiedError."""
+        self._clients_from = clients_from
+        self._end(self._worker)
+        self._worker, description = self._started(gate=False)
+        return description
+
+    def assign_numbers(self, clients_from: int) -> None:
+        """The job's clients have been numbered, and ours begin here."""
+        if self._clients_from is None and self._worker is not None and self._worker.alive:
+            self._worker.send(Place(clients_from=clients_from))
+        self._clients_from = clients_from
+
+    def do(self, order: Do, cancelled: Callable[[], bool]) -> Iterator[Did]:
+        """Each client's answer, its files still where the process wrote them."""
+        waiting, reason = set(order.task.clients), ""
+        for _ in range(ATTEMPTS):
+            try:
+                worker = self._ready()
+                clients = [each for each in order.task.clients if each in waiting]
+                worker.send(replace(order, task=replace(order.task, clients=clients)))
+                yield from self._answers(worker, waiting, cancelled)
+            except WorkerDiedError as error:
+                reason = str(error)
+            except CannotError as error:
+                reason = str(error)
+                break
+            if not waiting or cancelled():
+                return
+        for client in sorted(waiting):
+            answer = Answer(job=self.place.job, task=order.task.id, client=client, stage="working", failure=reason)
+            yield Did(answer=answer)
+
+    def screen(self, order: Do, did: Did) -> Did:
+        """The answer as the site's filters let it out. Raises if the gate fails: nothing passes around it."""
+        if self._gate is None or not self._gate.alive:
+            self._end(self._gate)
+            self._gate, _ = self._started(gate=True)
+        files = {key: self._inside(key, getattr(did, key)) for key in ("payload", "keep")}
+        alone = replace(order, task=replace(order.task, clients=[did.answer.client]))
+        self._gate.send(Screen(order=alone, did=replace(did, **files)))
+        while True:
+            message = self._heard(self._gate)
+            if isinstance(message, Did):
+                return message
+            if isinstance(message, Cannot):
+                raise CannotError(f"a filter of this site: {message.reason}")
+
+    def _inside(self, key: str, claimed: str | None) -> str | None:
+        """A file of the worker's, moved to where the gate reads it."""
+        if claimed is None:
+            return None
+        inside = self.place.folder.gate / f"in-{key}.safetensors"
+        take(self.place.folder.work, claimed, inside)
+        return str(inside)
+
+    def change(self, terms: Terms) -> None:
+        """From the next task on, the processes run on other terms."""
+        self.rest()
+        self.place = dataclasses.replace(self.place, terms=terms)
+
+    def rest(self) -> None:
+        """End the processes; the next task starts them again."""
+        self._end(self._worker)
+        self._end(self._gate)
+
+    def stop(self) -> None:
+        """End the processes for good, whatever they do. For other threads."""
+        self._stopped.set()
+        with self._lock:
+            for each in (self._worker, self._gate):
+                if each is not None:
+                    each.kill()
+
+    def _ready(self) -> WorkerProcess:
+        if self._worker is None or not self._worker.alive:
+            self._end(self._worker)
+            self._worker, _ = self._started(gate=False)
+        return self._worker
+
+    def _started(self, *, gate: bool) -> tuple[WorkerProcess, DataDescription]:
+        place = self.place
+        folder = place.folder.gate if gate else place.folder.work
+        with self._lock:
+            self._check_stopped()
+            process = WorkerProcess(
+                folder=folder,
+                log=place.folder.path / ("gate.log" if gate else "worker.log"),
+                limits=place.limits,
+                sandbox=None if gate else place.sandbox(),
+                worker=place.screen if gate else place.worker,
+            )
+            if gate:
+                self._gate = process
+            else:
+                self._worker = process
+        process.send(place.preparation(folder, self._clients_from, gate=gate))
+        while True:
+            message = self._heard(process)
+            if isinstance(message, Ready):
+                return process, message.data
+            if isinstance(message, Cannot):
+                self._end(process)
+                raise CannotError(message.reason)
+
+    def _answers(self, worker: WorkerProcess, waiting: set[int], cancelled: Callable[[], bool]) -> Iterator[Did]:
+        since: float | None = None
+        while waiting:
+            message = self._heard(worker)
+            if isinstance(message, Did) and message.answer.client in waiting:
+                waiting.discard(message.answer.client)
+                yield message
+            elif isinstance(message, Cannot):
+                raise CannotError(message.reason)
+            if cancelled():
+                since = since or time.monotonic()
+                if time.monotonic() - since > PATIENCE_WITH_CANCELLED:
+                    worker.kill()
+                    return
+
+    def _heard(self, process: WorkerProcess) -> FromWorker | None:
+        """The next message, after a short while at most; what is only said is passed on."""
+        try:
+            message = process.receive()
+        except WorkerDiedError:
+            self._check_stopped()
+            raise
+        if isinstance(message, Said | Measured):
+            self._hear(message)
+            return None
+        return message
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise StoppedError(f"job {self.place.job} is being stopped")
+
+    @staticmethod
+    def _end(process: WorkerProcess | None) -> None:
+        if process is not None:
+            process.close()

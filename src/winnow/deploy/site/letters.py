@@ -1,0 +1,44 @@
+"""Letters between clients at different sites: sealed here, for the addressee's site alone, and opened here."""
+
+from collections.abc import Mapping, Sequence
+
+from winnow.deploy.trust.errors import LetterError
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.letters import Context, seal, unseal
+from winnow.deploy.wire.messages import Neighbour, WireTask
+
+
+class PostOffice:
+    """Knows where the clients of a job are. A job's process sees letters in plain, the server never does."""
+
+    def __init__(self, kit: Kit, job: str, neighbours: Sequence[Neighbour]) -> None:
+        self._kit, self._job, self._neighbours = kit, job, neighbours
+
+    def sealed(self, task: WireTask, sender: int, letters: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The letters of one of our clients, by addressee."""
+        return {
+            to: seal(self._kit, self._home(to).certificate, self._context(task, sender, to), plain)
+            for to, plain in letters.items()
+        }
+
+    def opened(self, task: WireTask) -> dict[int, dict[int, bytes]]:
+        """A task's letters to our clients, by addressee and sender."""
+        return {
+            to: {sender: unseal(self._kit, box, self._context(task, sender, to))[1] for sender, box in letters.items()}
+            for to, letters in task.letters.items()
+        }
+
+    def _context(self, task: WireTask, sender: int, to: int) -> Context:
+        return Context(
+            job=self._job,
+            round=task.round,
+            sender=self._home(sender).site,
+            recipient=self._home(to).site,
+            subject=f"client {sender} to client {to}",
+        )
+
+    def _home(self, client: int) -> Neighbour:
+        for each in self._neighbours:
+            if each.clients_from <= client < each.clients_from + each.clients:
+                return each
+        raise LetterError(f"no site of job {self._job} is known to have client {client}")

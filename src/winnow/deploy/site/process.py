@@ -1,0 +1,139 @@
+"""A job's process: started behind its walls, spoken to over one line, ended with all it started."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import msgspec
+
+from winnow.core.errors import WinnowError
+from winnow.deploy.site.confine import Limits, Sandbox
+from winnow.deploy.site.launch import WORKER, Launch
+from winnow.deploy.work.channel import Channel, ChannelClosedError
+from winnow.deploy.work.orders import FromWorker, Quit, ToWorker
+
+GRACE = 2.0
+"""Seconds that a process has to leave by itself."""
+TICK = 0.5
+LOG_BYTES = 8 << 20
+"""What a process has said on its standard output is cut to this when it starts again."""
+
+
+class WorkerDiedError(WinnowError):
+    """The job's process ended before it answered."""
+
+
+class WorkerProcess:
+    """`life` names this one run of the process: what holds only while it lives is marked with it."""
+
+    def __init__(
+        self, *, folder: Path, log: Path, limits: Limits, sandbox: Sandbox | None, worker: str = WORKER
+    ) -> None:
+        self.life = uuid4().hex
+        ours, theirs = socket.socketpair()
+        self._channel: Channel[Any] = Channel(ours, cast(Any, FromWorker))
+        folder.mkdir(parents=True, exist_ok=True)
+        launch = Launch(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
+        with theirs, _log(log) as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "winnow.deploy.site.launch"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=environment(folder, limits),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._instruct(msgspec.json.encode(launch))
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, message: ToWorker) -> None:
+        try:
+            self._channel.send(message)
+        except ChannelClosedError as error:
+            raise WorkerDiedError(self._end()) from error
+
+    def receive(self, timeout: float = TICK) -> FromWorker | None:
+        """The next message, or None if there is none yet."""
+        try:
+            if not select.select([self._channel], [], [], timeout)[0]:
+                return None
+            return cast(FromWorker, self._channel.receive())
+        except msgspec.MsgspecError as error:
+            self.kill()
+            raise WorkerDiedError("the job's process said something that is no message") from error
+        except (ChannelClosedError, ValueError, OSError) as error:
+            raise WorkerDiedError(self._end()) from error
+
+    def kill(self) -> None:
+        """End it and whatever it started, now. May be called by any thread, and twice."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Let it leave, or make it."""
+        try:
+            self._channel.send(Quit())
+            self._process.wait(GRACE)
+        except (ChannelClosedError, subprocess.TimeoutExpired):
+            pass
+        self.kill()
+        self._channel.close()
+
+    def _instruct(self, launch: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as line:
+                line.write(launch)
+        except BrokenPipeError:
+            pass  # it is dead already, which the first message will show
+
+    def _end(self) -> str:
+        """How it ended; it has hung up, so it ends soon or is made to."""
+        until = time.monotonic() + GRACE
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        code = self._process.poll()
+        self.kill()
+        if code is None:
+            return "the job's process hung up"
+        if code < 0:
+            return f"the job's process was ended by {signal.Signals(-code).name}"
+        return f"the job's process ended with status {code}"
+
+
+def environment(folder: Path, limits: Limits) -> dict[str, str]:
+    """Nothing of the agent's own environment: it may hold secrets."""
+    threads = str(len(limits.cpus))
+    return {
+        "PATH": os.defpath,
+        "LC_ALL": "C.UTF-8",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "USER": "winnow",
+        "LOGNAME": "winnow",
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, limits.gpus)),
+    }
+
+
+def _log(path: Path) -> Any:
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_name(path.name + ".old"))
+    return path.open("ab")

@@ -1,0 +1,146 @@
+"""What a site must not forget when it is killed: its jobs, replies that were made, and what its clients keep.
+
+SQLite knows which files count; files are written before they are mentioned there and deleted after, so a site that is
+killed in between has at most a file too many, which `Job` sweeps up.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from winnow.core.errors import WinnowError
+from winnow.deploy.wire.messages import Answer, Deploy
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, deploy BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS replies (
+    job TEXT NOT NULL, task TEXT NOT NULL, client INTEGER NOT NULL, round INTEGER NOT NULL,
+    answer BLOB NOT NULL, payload TEXT, keep TEXT, life TEXT NOT NULL,
+    PRIMARY KEY (job, task, client)
+) STRICT;
+CREATE TABLE IF NOT EXISTS kept (
+    job TEXT NOT NULL, client INTEGER NOT NULL, file TEXT NOT NULL, PRIMARY KEY (job, client)
+) STRICT;
+"""
+
+
+class StateError(WinnowError):
+    """The site's own records cannot be read or written."""
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply: the answer as it is sent, and the names of its files."""
+
+    answer: Answer
+    round: int
+    payload: str | None = None
+    keep: str | None = None
+    life: str = ""
+    """The process whose secrets the reply depends on; empty where it may be given whenever it is asked for."""
+
+
+class SiteState:
+    """One file; any thread may use it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+        with self._told():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA synchronous = FULL")
+            self._base.execute("PRAGMA cache_size = -256")  # kilobytes: an idle site is a small process
+            self._base.executescript(SCHEMA)
+
+    def jobs(self) -> list[str]:
+        return [job for (job,) in self._rows("SELECT job FROM jobs ORDER BY job")]
+
+    def deployed(self, job: str) -> Deploy | None:
+        rows = self._rows("SELECT deploy FROM jobs WHERE job = ?", job)
+        return msgspec.msgpack.decode(rows[0][0], type=Deploy) if rows else None
+
+    def remember(self, deploy: Deploy) -> None:
+        with self._changing() as base:
+            base.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (deploy.job, msgspec.msgpack.encode(deploy)))
+
+    def forget(self, job: str) -> None:
+        with self._changing() as base:
+            for statement in (
+                "DELETE FROM jobs WHERE job = ?",
+                "DELETE FROM replies WHERE job = ?",
+                "DELETE FROM kept WHERE job = ?",
+            ):
+                base.execute(statement, (job,))
+
+    def add(self, made: Made) -> None:
+        answer = made.answer
+        row = (answer.job, answer.task, answer.client, made.round, msgspec.msgpack.encode(answer))
+        with self._changing() as base:
+            base.execute(
+                "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, made.payload, made.keep, made.life),
+            )
+
+    def made(self, job: str, task: str) -> dict[int, Made]:
+        rows = self._rows(
+            "SELECT client, round, answer, payload, keep, life FROM replies WHERE job = ? AND task = ?", job, task
+        )
+        return {
+            client: Made(
+                answer=msgspec.msgpack.decode(answer, type=Answer), round=at, payload=payload, keep=keep, life=life
+            )
+            for client, at, answer, payload, keep, life in rows
+        }
+
+    def kept(self, job: str) -> dict[int, str]:
+        return dict(self._rows("SELECT client, file FROM kept WHERE job = ?", job))
+
+    def settle(self, job: str, round: int, tasks: Mapping[str, Sequence[int]]) -> None:
+        """What these replies proposed is kept from now on; replies up to this round are not needed any more."""
+        with self._changing() as base:
+            for task, clients in tasks.items():
+                base.executemany(
+                    "INSERT OR REPLACE INTO kept SELECT job, client, keep FROM replies"
+                    " WHERE job = ? AND task = ? AND client = ? AND keep IS NOT NULL",
+                    [(job, task, client) for client in clients],
+                )
+            base.execute("DELETE FROM replies WHERE job = ? AND round <= ?", (job, round))
+            base.executemany("DELETE FROM replies WHERE job = ? AND task = ?", [(job, task) for task in tasks])
+
+    def files(self, job: str) -> set[str]:
+        """All that must stay on the disk."""
+        rows = self._rows("SELECT payload, keep FROM replies WHERE job = ?", job)
+        return {name for row in rows for name in row if name} | set(self.kept(job).values())
+
+    def close(self) -> None:
+        with self._lock:
+            self._base.close()
+
+    def _rows(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock, self._told():
+            return self._base.execute(question, values).fetchall()
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told():
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._base
+                self._base.execute("COMMIT")
+            except BaseException:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StateError(f"the site's records in {self._path} cannot be used: {error}") from error

@@ -1,0 +1,1 @@
+"""Who is who and who may do what: certificates, kits, policies, signatures, the audit log."""

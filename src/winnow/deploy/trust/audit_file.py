@@ -1,0 +1,175 @@
+"""A chain in a file of JSON lines, its head in a small file beside it.
+
+A line is durable before the head that covers it is put in place. So a process killed at any moment leaves at most one
+entry after the head, or one torn line; the torn line is set aside and the next entry says so.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from winnow.deploy.trust.audit import AuditLog
+from winnow.deploy.trust.chain import SLACK, Entry, Head
+from winnow.deploy.trust.errors import AuditError
+from winnow.deploy.trust.files import PRIVATE, read_small, sync_folder, write_whole
+from winnow.deploy.trust.kit import Kit
+
+AUDIT_FILE = "audit.jsonl"
+BLOCK = 1 << 16
+
+
+class FileStore:
+    """A log that one process extends, once it has claimed it; everybody may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.torn_path = path.with_name(path.name + ".torn")
+        self._head_path = path.with_name(path.name + ".head")
+        self._lock = Lock()
+        self._descriptor: int | None = None
+        self._last: Entry | None = None
+
+    def claim(self, crown: Callable[[Entry], Head]) -> bytes:
+        """Claim the log for this process and put its end in order; the torn line that was set aside, if any."""
+        with self._lock:
+            self._descriptor = _claimed(self.path)
+            try:
+                sync_folder(self.path.parent)
+                torn = self._set_torn_aside()
+                self._last = _last_entry(self.path)
+                if self._is_past_its_head() and self._last is not None:
+                    self._put_head(crown(self._last))
+            except AuditError:
+                self._release()
+                raise
+            return torn
+
+    def extend(self, make: Callable[[Entry | None], Entry], crown: Callable[[Entry], Head]) -> Entry:
+        with self._lock:
+            if self._descriptor is None:
+                raise AuditError(f"the audit log {self.path} is not open for writing")
+            entry = make(self._last)
+            self._write(entry.line() + b"\n", crown(entry))
+            self._last = entry
+            return entry
+
+    def lines(self) -> Iterator[bytes]:
+        """Each without its last byte: of a whole line that is its end, and a torn one stays no entry."""
+        with self.path.open("rb") as file:
+            yield from (line[:-1] for line in file)
+
+    def head(self) -> Head | None:
+        if not self._head_path.exists():
+            return None
+        try:
+            return msgspec.json.decode(read_small(self._head_path), type=Head)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise AuditError(f"{self._head_path} is damaged: {error}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def _put_head(self, head: Head) -> None:
+        write_whole(self._head_path, msgspec.json.encode(head), PRIVATE)
+
+    def _write(self, line: bytes, head: Head) -> None:
+        """The line, then its head; both or neither: what a full disk cut short is taken back."""
+        assert self._descriptor is not None
+        size = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                raise OSError(None, "the disk is full")
+            os.fsync(self._descriptor)
+            self._put_head(head)
+        except OSError as error:
+            os.ftruncate(self._descriptor, size)
+            raise AuditError(f"cannot write the audit log {self.path}: {error.strerror}") from error
+
+    def _set_torn_aside(self) -> bytes:
+        assert self._descriptor is not None
+        end = _end_of_lines(self.path)
+        with self.path.open("rb") as file:
+            file.seek(end)
+            torn = file.read()
+        if torn:
+            with self.torn_path.open("ab") as aside:
+                aside.write(torn + b"\n")
+                aside.flush()
+                os.fsync(aside.fileno())
+            os.ftruncate(self._descriptor, end)
+            os.fsync(self._descriptor)
+        return torn
+
+    def _is_past_its_head(self) -> bool:
+        """Whether a killed process left an entry without a head; any other difference is refused."""
+        head, reached = self.head(), self._last.seq if self._last else 0
+        covered = head.seq if head else 0
+        if not covered <= reached <= covered + SLACK:
+            raise AuditError(
+                f"the audit log {self.path} ends at entry {reached}, but its head says {covered}: "
+                "look into it (winnow audit verify), then move both files away to begin a new log"
+            )
+        return reached > covered
+
+
+def open_audit(path: Path, kit: Kit) -> AuditLog:
+    """The log in this file, to be written by this process. A torn line found at its end is noted in the chain."""
+    store = FileStore(path)
+    log = AuditLog(store, kit)
+    torn = store.claim(log.crown)
+    if torn:
+        log.note("audit recovered", f"torn line of {len(torn)} bytes", f"set aside, sha256 {sha256(torn).hexdigest()}")
+    return log
+
+
+def _claimed(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise AuditError(f"the audit log {path} is being written by another process") from None
+    return descriptor
+
+
+def _end_of_lines(path: Path) -> int:
+    """Where the last complete line ends."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+    return 0
+
+
+def _last_entry(path: Path) -> Entry | None:
+    """Read from the end: a log may be long."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        tail = b""
+        while end > 0 and tail.count(b"\n") < 2:
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            tail, end = file.read(end - start) + tail, start
+    if not tail:
+        return None
+    last = Entry.of(tail.splitlines()[-1])
+    if last is None:
+        raise AuditError(f"the last line of the audit log {path} is not an entry; see winnow audit verify")
+    return last

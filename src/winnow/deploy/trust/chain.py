@@ -1,0 +1,144 @@
+"""A chain of entries, each of which holds the hash of the one before. Changing any of them breaks those after it.
+
+Whoever can write the whole file could make a new chain, or cut its end off. Against both stands the *head*: the number
+and hash of the last entry, signed with the key of the server or site whose log it is.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Annotated
+
+import msgspec
+from cryptography import x509
+from msgspec import Meta
+
+from winnow.deploy.trust.errors import IdentityError
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.trust.revocation import Revocations
+from winnow.deploy.trust.signing import Signature, verify
+
+START = "0" * 64
+"""What the first entry takes for the hash before it."""
+HEAD_PURPOSE = "audit head"
+LONGEST = 4096
+SLACK = 1
+"""An entry is durable before the head that covers it: so many may stand after the head when a process is killed."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who did what to what, when, and what came of it."""
+
+    seq: Annotated[int, Meta(ge=1)]
+    time: str
+    who: str
+    organisation: str
+    what: str
+    target: str
+    outcome: str
+    previous: str
+    hash: str = ""
+
+    @classmethod
+    def after(
+        cls, last: "Entry | None", *, at: datetime, who: str, organisation: str, what: str, target: str, outcome: str
+    ) -> "Entry":
+        entry = cls(
+            seq=last.seq + 1 if last else 1,
+            time=at.astimezone(UTC).isoformat(timespec="microseconds"),
+            who=_clean(who),
+            organisation=_clean(organisation),
+            what=_clean(what),
+            target=_clean(target),
+            outcome=_clean(outcome),
+            previous=last.hash if last else START,
+        )
+        return msgspec.structs.replace(entry, hash=entry.digest())
+
+    def digest(self) -> str:
+        return sha256(msgspec.json.encode(msgspec.structs.replace(self, hash=""))).hexdigest()
+
+    def line(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def of(cls, line: bytes) -> "Entry | None":
+        """Read a line; None for anything but the very bytes of an entry."""
+        try:
+            entry = msgspec.json.decode(line, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return entry if entry.line() == line else None
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the chain reaches."""
+
+    seq: int
+    hash: str
+    at: datetime
+    signature: Signature
+
+    @staticmethod
+    def signed_part(seq: int, hash: str, at: datetime) -> bytes:
+        return msgspec.json.encode((seq, hash, at))
+
+    def signer(self, authority: x509.Certificate) -> Peer:
+        """Whose log this is. The certificate had to be valid when the head was signed, not for ever."""
+        content = Head.signed_part(self.seq, self.hash, self.at)
+        return verify(self.signature, content, authority, Revocations(), self.at, HEAD_PURPOSE)
+
+
+def problems_of(lines: Iterable[bytes], head: Head | None, authority: x509.Certificate | None) -> Iterator[str]:
+    """All that is wrong with a chain. Without an authority the head's signature is not checked."""
+    last: Entry | None = None
+    at_head = START
+    for number, line in enumerate(lines, start=1):
+        entry = Entry.of(line)
+        if entry is None:
+            yield f"line {number} is not an entry"
+            continue
+        yield from _links(number, entry, last)
+        at_head = entry.hash if head and entry.seq == head.seq else at_head
+        last = entry
+    yield from _reach(last, head, at_head)
+    if head and authority:
+        yield from _signature(head, authority)
+
+
+def _clean(text: str) -> str:
+    """Text of any origin, fit for a line of JSON: not endless, and no halves of characters."""
+    return text[:LONGEST].encode(errors="replace").decode()
+
+
+def _links(number: int, entry: Entry, last: Entry | None) -> Iterator[str]:
+    seq, previous = (last.seq + 1, last.hash) if last else (1, START)
+    if entry.digest() != entry.hash:
+        yield f"line {number}: entry {entry.seq} was changed"
+    if entry.seq != seq:
+        yield f"line {number}: entry {seq} should stand here, not {entry.seq}"
+    elif entry.previous != previous:
+        yield f"line {number}: entry {entry.seq} does not follow the one before it"
+
+
+def _reach(last: Entry | None, head: Head | None, at_head: str) -> Iterator[str]:
+    reached = last.seq if last else 0
+    if head is None:
+        if reached > SLACK:
+            yield "there is no head: entries may be missing at the end"
+    elif reached < head.seq:
+        yield f"entries are missing at the end: {head.seq} were written, the last one here is {reached}"
+    elif at_head != head.hash:
+        yield f"entry {head.seq} is not the one that the head was signed for"
+    elif reached > head.seq + SLACK:
+        yield f"entries after {head.seq} were not written by the log's owner"
+
+
+def _signature(head: Head, authority: x509.Certificate) -> Iterator[str]:
+    try:
+        signer = head.signer(authority)
+    except IdentityError as error:
+        yield f"the head is not to be believed: {error}"
+        return
+    if signer.kind == "person":
+        yield f"the head was signed by {signer}, who keeps no log"

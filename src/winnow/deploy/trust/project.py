@@ -1,0 +1,112 @@
+"""`project.toml`: who takes part in a project."""
+
+import re
+import tomllib
+from collections import Counter
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
+
+from winnow.core import ConfigError, Settings
+from winnow.deploy.trust.identity import Kind, Role
+from winnow.experiment.explain import explain
+
+Name = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\z")]
+"""Safe as the name of a folder, and short enough for a certificate."""
+Organisation = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f*]+\z")]
+HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*\Z")
+
+
+def is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _host(host: str) -> str:
+    if not is_address(host) and not HOST_NAME.match(host):
+        raise ValueError(f"{host!r} is neither a host's name nor its address")
+    return host
+
+
+class Server(Settings):
+    """A server, under every name that it may be reached by."""
+
+    name: Name
+    organisation: Organisation
+    hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(min_length=1)
+    port: int = Field(default=8443, ge=1, le=65_535)
+
+    @property
+    def kind(self) -> Kind:
+        return "server"
+
+    @property
+    def role(self) -> str:
+        return ""
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [f"grpc://[{host}]:{self.port}" if ":" in host else f"grpc://{host}:{self.port}" for host in self.hosts]
+
+
+class Site(Settings):
+    name: Name
+    organisation: Organisation
+
+    @property
+    def kind(self) -> Kind:
+        return "site"
+
+    @property
+    def role(self) -> str:
+        return ""
+
+
+class Person(Settings):
+    name: Name
+    organisation: Organisation
+    role: Role
+
+    @property
+    def kind(self) -> Kind:
+        return "person"
+
+
+class Project(Settings):
+    name: Name
+    servers: tuple[Server, ...] = Field(min_length=1)
+    sites: tuple[Site, ...] = ()
+    people: tuple[Person, ...] = ()
+    validity_days: int = Field(default=365, ge=1, le=3650)
+
+    @property
+    def parties(self) -> tuple[Server | Site | Person, ...]:
+        return (*self.servers, *self.sites, *self.people)
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [endpoint for server in self.servers for endpoint in server.endpoints]
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "Project":
+        """Over all kinds, and whatever their case: names are also names of folders."""
+        counts = Counter(party.name.lower() for party in self.parties)
+        for name in (name for name, count in counts.items() if count > 1):
+            raise ValueError(f"the name {name!r} is given twice; every server, site and person needs its own")
+        return self
+
+
+def read_project(path: Path) -> Project:
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    try:
+        return Project.model_validate(table)
+    except ValidationError as error:
+        raise explain(error, str(path), Project, table) from error

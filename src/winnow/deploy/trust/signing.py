@@ -1,0 +1,44 @@
+"""A party signs what others will rely on, and others check who it was."""
+
+from datetime import datetime
+
+import msgspec
+from cryptography import x509
+
+from winnow.deploy.trust.documents import ALGORITHM, is_signed, marked
+from winnow.deploy.trust.errors import IdentityError
+from winnow.deploy.trust.identity import Peer, check_certificate, read_certificate
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.revocation import Revocations
+
+JOB = "job"
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who signed, and the signature. It can be a part of other messages."""
+
+    certificate: bytes
+    """PEM."""
+    value: bytes
+
+
+def sign(kit: Kit, content: bytes, purpose: str = JOB) -> Signature:
+    """A signature for one purpose is not valid for any other."""
+    return Signature(certificate=kit.certificate_pem, value=kit.key.sign(marked(purpose, content), ALGORITHM))
+
+
+def verify(
+    signature: Signature,
+    content: bytes,
+    authority: x509.Certificate,
+    revocations: Revocations,
+    now: datetime,
+    purpose: str = JOB,
+) -> Peer:
+    """Who signed this, if it is somebody of this project whose certificate counts now."""
+    certificate = read_certificate(signature.certificate)
+    peer = check_certificate(certificate, authority, now)
+    revocations.check(peer)
+    if not is_signed(signature.value, marked(purpose, content), certificate):
+        raise IdentityError(f"the signature of {peer} does not fit: the {purpose} was changed after it was signed")
+    return peer

@@ -1,0 +1,108 @@
+"""What a site lets be done on its machine and with its data: `policy.toml` beside its kit. Without one, nothing.
+
+The site has the last word, and believes no server: whom a job comes from is read off the signature of its bundle.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from winnow.deploy.trust.errors import PolicyError
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.trust.policy import POLICY_FILE, Decision, Who, names, read_policy
+from winnow.deploy.trust.watched import Watched
+
+
+class JobRule(Who, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """These persons may submit jobs that use these data, and bring code of their own if it says so."""
+
+    data: tuple[str, ...]
+    own_code: bool = False
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The most that one job may ask for; what is not given is limited by what the site has."""
+
+    cpus: Annotated[float, Meta(gt=0)] | None = None
+    memory_mb: Annotated[int, Meta(gt=0)] | None = None
+    gpus: Annotated[int, Meta(ge=0)] | None = None
+
+
+class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    jobs: tuple[JobRule, ...] = ()
+    limits: Limits = Limits()
+    filters: tuple[dict[str, Any], ...] = ()
+    """Forced on every job, in this order: tables with a `name` and the filter's settings."""
+    control: bool = False
+    """Whether the agent stops or restarts when a person asks for it through the server."""
+    sandbox: Literal["required", "none"] = "required"
+    """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """What a job wants of a site."""
+
+    data: tuple[str, ...]
+    own_code: bool = False
+    cpus: float = 1.0
+    memory_mb: int = 512
+    gpus: int = 0
+
+
+DENY_ALL = SitePolicy()
+
+
+def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> Decision:
+    """Whether this person's job may run here. One rule must allow all of it; rules do not add up."""
+    known = [rule for rule in policy.jobs if rule.includes(author)]
+    if not known:
+        return _denied(f"{author} may not run jobs here")
+    for name in job.data:
+        if not any(names(rule.data, name) for rule in known):
+            return _denied(f"{author} may not use data {name!r} here")
+    fitting = [rule for rule in known if all(names(rule.data, name) for name in job.data)]
+    if not fitting:
+        return _denied(f"{author} may not use these data together here: {', '.join(job.data)}")
+    if job.own_code and not any(rule.own_code for rule in fitting):
+        return _denied(f"{author} may not bring code of their own here")
+    return _within(policy.limits, author, job)
+
+
+def may_control(policy: SitePolicy) -> Decision:
+    if not policy.control:
+        return _denied("this site's agent takes no orders to stop or restart")
+    return Decision(allowed=True, reason="this site's agent may be stopped and restarted")
+
+
+def watch_site_policy(folder: Path) -> Watched[SitePolicy]:
+    """The policy beside a kit, as it is now. A missing file, or one that cannot be understood, denies everything."""
+
+    def deny_all(_: SitePolicy) -> SitePolicy:
+        return DENY_ALL
+
+    return Watched(folder / POLICY_FILE, _read, first=DENY_ALL, absent=deny_all, broken=deny_all)
+
+
+def _read(content: bytes, _: SitePolicy) -> SitePolicy:
+    policy = read_policy(content, SitePolicy)
+    for each in policy.filters:
+        if not isinstance(each.get("name"), str):
+            raise PolicyError("it has a [[filters]] table without a name")
+    return policy
+
+
+def _within(limits: Limits, author: Peer, job: JobRequest) -> Decision:
+    asked = {"cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
+    for resource, wanted in asked.items():
+        most = getattr(limits, resource)
+        if most is not None and not wanted <= most:  # refuses what is no number, too
+            return _denied(f"the job asks for {wanted:g} {resource}, and {most:g} is the most here")
+    return Decision(allowed=True, reason=f"{author} may run this job")
+
+
+def _denied(reason: str) -> Decision:
+    return Decision(allowed=False, reason=reason)

@@ -1,0 +1,50 @@
+"""Messages to bytes and back. What is not exactly a message is refused in one line, whatever it is."""
+
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from winnow.deploy.wire.errors import WireError, one_line
+from winnow.deploy.wire.messages import Message, Request, Response
+
+MAX_MESSAGE = 4 * 2**20
+"""Bytes of the largest message. Arrays are blobs and have no such limit."""
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    data = _encoder.encode(message)
+    if len(data) > MAX_MESSAGE:
+        raise WireError(f"{type(message).__name__} is too large to send: {len(data)} bytes of at most {MAX_MESSAGE}")
+    return data
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """The one message of this kind that `data` is."""
+    return cast(T, _decode(data, kind))
+
+
+def decode_request(data: bytes) -> Request:
+    return cast(Request, _decode(data, Request))
+
+
+def decode_response(data: bytes) -> Response:
+    return cast(Response, _decode(data, Response))
+
+
+@cache
+def _decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
+    return msgspec.msgpack.Decoder(kind)
+
+
+def _decode(data: bytes, kind: Any) -> object:
+    if len(data) > MAX_MESSAGE:
+        raise WireError(f"a message of {len(data)} bytes is too large: at most {MAX_MESSAGE} are read")
+    try:
+        return _decoder(kind).decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WireError(f"a malformed message: {one_line(error)}") from None

@@ -1,0 +1,50 @@
+"""Which transport an endpoint's URL asks for. Another one is added here, and gets tested by being listed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from winnow.core.errors import ConfigError
+from winnow.deploy.wire.door import Door
+from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, Link, Server, Service, Tls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    link: Callable[[str, Tls, float], Link]
+    server: Callable[[str, Tls, Door], Server]
+
+
+def _grpc() -> Driver:
+    from winnow.deploy.wire.grpc_link import GrpcLink  # noqa: PLC0415 - megabytes, for those who use it
+    from winnow.deploy.wire.grpc_server import GrpcServer  # noqa: PLC0415
+
+    return Driver(link=lambda url, tls, stall: GrpcLink(url, tls, stall=stall), server=GrpcServer)
+
+
+def _memory() -> Driver:
+    from winnow.deploy.wire.memory import MemoryLink, MemoryServer  # noqa: PLC0415
+
+    return Driver(link=lambda url, tls, stall: MemoryLink(url, tls, stall=stall), server=MemoryServer)
+
+
+DRIVERS = {"grpc": _grpc, "memory": _memory}
+
+
+def connect(url: str, tls: Tls, *, stall: float = STALL_SECONDS) -> Link:
+    """A link to the server at this URL. It connects when it is first used."""
+    return _driver(url).link(url, tls, stall)
+
+
+def serve(
+    url: str, tls: Tls, service: Service, *, identify: Identify, admit: Admit, stall: float = STALL_SECONDS
+) -> Server:
+    """A server that will answer at this URL once it is started; port 0 takes a free one."""
+    return _driver(url).server(url, tls, Door(service, identify, admit, stall=stall))
+
+
+def _driver(url: str) -> Driver:
+    scheme = urlsplit(url).scheme
+    if scheme not in DRIVERS or not urlsplit(url).netloc:
+        raise ConfigError(f"{url!r} is no endpoint; write it like grpc://host:port")
+    return DRIVERS[scheme]()

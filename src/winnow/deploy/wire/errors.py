@@ -1,0 +1,41 @@
+"""What can go wrong between two parties. Each is one line.
+
+WinnowError
+├── WireError        what arrived is malformed, damaged, too large or incomplete
+│   └── NoRoom       it cannot be stored now: the disk or the quota is full
+├── Unreachable      nobody answered: try again, or elsewhere
+└── Refused          the other side said no, and why
+"""
+
+from winnow.core.errors import WinnowError
+
+MAX_LINE = 500
+
+
+def one_line(text: object) -> str:
+    """Whatever a stranger wrote, fit for one line of a log: printable, and not too long."""
+    line = " ".join(str(text).split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+
+
+class WireError(WinnowError):
+    """What arrived is malformed, damaged, too large or incomplete."""
+
+
+class NoRoom(WireError):  # noqa: N818 - they say what is the case
+    """It cannot be stored now."""
+
+
+class Unreachable(WinnowError):  # noqa: N818
+    """Nobody answered. The request may or may not have been heard; all requests may be sent twice."""
+
+
+class Refused(WinnowError):  # noqa: N818
+    """The other side said no. `leader` is the endpoint to ask instead; `again` says that it may work later."""
+
+    def __init__(self, reason: str, *, leader: str = "", again: bool = False) -> None:
+        super().__init__(one_line(reason))
+        self.reason = one_line(reason)
+        self.leader = leader
+        self.again = again

@@ -1,0 +1,42 @@
+"""What both ends of a gRPC connection agree upon.
+
+There is no generated code: a method takes and gives bytes, and the bytes are our own messages.
+"""
+
+from typing import TypeAlias
+
+from winnow.deploy.wire.codec import MAX_MESSAGE, decode, encode
+from winnow.deploy.wire.errors import Refused, WireError, one_line
+from winnow.deploy.wire.messages import Refusal
+
+SERVICE = "winnow.Wire"
+CALL, FETCH, PUT, FOLLOW = "Call", "Fetch", "Put", "Follow"
+
+REFUSAL_KEY = "winnow-refusal-bin"
+"""A refusal travels beside gRPC's own status, so that all four methods refuse alike."""
+
+Options: TypeAlias = list[tuple[str, int]]
+
+LIMITS: Options = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE + 1024),
+    ("grpc.max_send_message_length", MAX_MESSAGE + 1024),
+]
+KEEPALIVE_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+
+
+def pack(refused: Refused) -> bytes:
+    return encode(Refusal(reason=refused.reason, leader=one_line(refused.leader), again=refused.again))
+
+
+def unpack(data: bytes) -> Refused:
+    try:
+        refusal = decode(data, Refusal)
+    except WireError:
+        return Refused("the server refused and gave no reason that can be read")
+    return Refused(refusal.reason, leader=refusal.leader, again=refusal.again)
+
+
+def host_and_port(url: str) -> str:
+    """Of an endpoint's URL, grpc://host:port."""
+    return url.partition("://")[2]

@@ -1,0 +1,142 @@
+"""The calling end of gRPC with mutual TLS."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import grpc
+
+from winnow.deploy.wire.codec import decode, decode_response, encode
+from winnow.deploy.wire.errors import Refused, Unreachable, one_line
+from winnow.deploy.wire.grpc_common import (
+    CALL,
+    FETCH,
+    FOLLOW,
+    KEEPALIVE_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    LIMITS,
+    PUT,
+    REFUSAL_KEY,
+    SERVICE,
+    host_and_port,
+    unpack,
+)
+from winnow.deploy.wire.messages import Fetch, Follow, Line, Put, Received, Request, Response
+from winnow.deploy.wire.stall import Watch
+from winnow.deploy.wire.transport import CALL_SECONDS, STALL_SECONDS, Tls
+
+OPTIONS = [
+    *LIMITS,
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a link is a connection of its own
+    # How long to wait between attempts is decided by `Reconnecting`.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # which is gRPC's name for the time that one attempt may take
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+_FINAL = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
+
+
+class GrpcLink:
+    def __init__(self, url: str, tls: Tls, *, stall: float = STALL_SECONDS) -> None:
+        self.url = url
+        self._stall = stall
+        credentials = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
+        self._channel = grpc.secure_channel(host_and_port(url), credentials, options=OPTIONS)
+        self._call = self._channel.unary_unary(f"/{SERVICE}/{CALL}")
+        self._fetch = self._channel.unary_stream(f"/{SERVICE}/{FETCH}")
+        self._put = self._channel.stream_unary(f"/{SERVICE}/{PUT}")
+        self._follow = self._channel.unary_stream(f"/{SERVICE}/{FOLLOW}")
+
+    def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
+        with self._telling():
+            return decode_response(self._call(encode(request), timeout=timeout))
+
+    def fetch(self, request: Fetch) -> Iterator[bytes]:
+        with self._telling():
+            watch = Watch(self._stall)
+            arriving = self._fetch(encode(request))
+            try:
+                with watch.watching(arriving.cancel):
+                    for chunk in arriving:
+                        with watch.paused():
+                            yield chunk
+            finally:
+                arriving.cancel()
+
+    def put(self, head: Put, chunks: Iterable[bytes]) -> Received:
+        failures: list[Exception] = []
+        watch = Watch(self._stall)
+        with self._telling():
+            leaving = self._put.future(watch.each(chain([encode(head)], _remembering(chunks, failures))))
+            try:
+                with watch.watching(leaving.cancel):
+                    return decode(leaving.result(), Received)
+            finally:
+                leaving.cancel()
+                if failures:
+                    raise failures[0]
+
+    def follow(self, request: Follow) -> Iterator[Line]:
+        with self._telling():
+            arriving = self._follow(encode(request))
+            try:
+                for line in arriving:
+                    yield decode(line, Line)
+            finally:
+                arriving.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """gRPC's errors in our words."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise self._translated(error) from None
+        except grpc.FutureCancelledError:
+            raise Unreachable(f"{self.url}: nothing moved for {self._stall:g} seconds") from None
+        except ValueError as error:
+            if "closed channel" not in str(error):
+                raise
+            raise Unreachable(f"the link to {self.url} is closed") from None
+
+    def _translated(self, error: Any) -> Exception:
+        for key, value in error.trailing_metadata() or ():
+            if key == REFUSAL_KEY:
+                return unpack(value)
+        if error.code() is grpc.StatusCode.CANCELLED:
+            return Unreachable(f"{self.url}: the link was closed, or nothing moved for {self._stall:g} seconds")
+        if error.code() in _FINAL:
+            return Refused(f"{self.url}: {one_line(error.details())}")
+        return Unreachable(f"{self.url}: {_plainly(error.details() or str(error.code()))}")
+
+
+def _plainly(details: str) -> str:
+    """What most likely happened. gRPC's words for it are long, and a server's TLS does not say why it hangs up."""
+    if not details.startswith("failed to connect"):
+        return one_line(details)
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "the server's certificate is not one of this project's, expired, or for another host"
+    if "Connection refused" in details:
+        return "nobody listens there"
+    if "Socket closed" in details or "reset" in details:
+        return "the server hung up; if it is no passing fault, it does not accept our certificate (expired or foreign?)"
+    return one_line(details)
+
+
+def _remembering(chunks: Iterable[bytes], failures: list[Exception]) -> Iterator[bytes]:
+    """gRPC reads the chunks in a thread of its own; what goes wrong there, such as an unreadable file, ends the stream
+    early, which the server refuses, and is raised where the transfer was begun.
+    """
+    try:
+        yield from chunks
+    except Exception as error:
+        failures.append(error)

@@ -1,0 +1,103 @@
+"""A service over gRPC with mutual TLS: whoever has no certificate of this project does not get past the handshake."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from winnow.deploy.wire.door import Door
+from winnow.deploy.wire.errors import Refused, WireError
+from winnow.deploy.wire.grpc_common import (
+    CALL,
+    FETCH,
+    FOLLOW,
+    KEEPALIVE_MS,
+    KEEPALIVE_TIMEOUT_MS,
+    LIMITS,
+    PUT,
+    REFUSAL_KEY,
+    SERVICE,
+    host_and_port,
+    pack,
+)
+from winnow.deploy.wire.transport import Tls
+
+log = logging.getLogger(__name__)
+
+OPTIONS = [
+    *LIMITS,
+    ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a helper
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class GrpcServer:
+    def __init__(self, url: str, tls: Tls, door: Door) -> None:
+        self.url = url
+        self._door = door
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._credentials = grpc.ssl_server_credentials(
+            [(tls.key, tls.certificate)], root_certificates=tls.authority, require_client_auth=True
+        )
+
+    async def start(self) -> None:
+        try:
+            port = self._server.add_secure_port(host_and_port(self.url), self._credentials)
+        except RuntimeError as error:
+            raise WireError(f"cannot listen at {self.url}: is the port taken, or the certificate broken?") from error
+        self.url = f"{self.url.rpartition(':')[0]}:{port}"
+        await self._server.start()
+
+    async def stop(self, grace: float = 5.0) -> None:
+        await self._server.stop(grace)
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            CALL: grpc.unary_unary_rpc_method_handler(self._call),
+            FETCH: grpc.unary_stream_rpc_method_handler(self._fetch),
+            PUT: grpc.stream_unary_rpc_method_handler(self._put),
+            FOLLOW: grpc.unary_stream_rpc_method_handler(self._follow),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def _call(self, data: bytes, context: Context) -> bytes:
+        return await _or_refuse(context, lambda: self._door.call(_certificate(context), data))
+
+    async def _put(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
+        return await _or_refuse(context, lambda: self._door.put(_certificate(context), messages))
+
+    async def _fetch(self, data: bytes, context: Context) -> None:
+        await _or_refuse(context, lambda: self._send(self._door.fetch(_certificate(context), data), context))
+
+    async def _follow(self, data: bytes, context: Context) -> None:
+        await _or_refuse(context, lambda: self._send(self._door.follow(_certificate(context), data), context))
+
+    async def _send(self, stream: AsyncIterator[bytes], context: Context) -> bytes:
+        async for piece in stream:
+            async with self._door.moving():
+                await context.write(piece)
+        return b""
+
+
+def _certificate(context: Context) -> bytes:
+    """PEM of the peer's certificate. The handshake has asked for one and checked it."""
+    [certificate] = context.auth_context()["x509_pem_cert"]
+    assert isinstance(certificate, bytes)
+    return certificate
+
+
+async def _or_refuse(context: Context, answer: Callable[[], Awaitable[bytes]]) -> bytes:
+    try:
+        return await answer()
+    except Refused as refused:
+        packed = ((REFUSAL_KEY, pack(refused)),)
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", packed)
+    raise AssertionError("abort does not return")

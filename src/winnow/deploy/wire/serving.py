@@ -1,0 +1,65 @@
+"""A server's side of moving blobs: files are read and written in threads, so that other sites need not wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from winnow.deploy.wire.blobs import BlobWriter, SpoolFolder
+from winnow.deploy.wire.errors import WireError
+from winnow.deploy.wire.files import read_chunks
+from winnow.deploy.wire.messages import Blob, Fetch, Put, Received
+
+
+async def send_blob(spool: SpoolFolder, request: Fetch) -> AsyncIterator[bytes]:
+    """Answer a `Fetch` from a spool folder. The next chunk is read while the last is on its way."""
+    if request.offset > request.blob.size:
+        raise WireError(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
+    chunks = read_chunks(spool.path(request.blob), request.offset)
+    ahead = asyncio.create_task(asyncio.to_thread(next, chunks, None))
+    try:
+        while (chunk := await ahead) is not None:
+            ahead = asyncio.create_task(asyncio.to_thread(next, chunks, None))
+            yield chunk
+    finally:
+        await asyncio.wait([ahead])
+        chunks.close()
+
+
+async def receive_blob(spool: SpoolFolder, head: Put, chunks: AsyncIterator[bytes], owner: str) -> Received:
+    """Answer a `Put` into a spool folder. A chunk is written while the next is on its way.
+
+    If the stream breaks off, what arrived stays for the next attempt.
+    """
+    if spool.has(head.blob):
+        return Received(size=head.blob.size)
+    writer = await _opened(spool, head, owner)
+    writing = asyncio.create_task(asyncio.sleep(0))
+    try:
+        async for chunk in chunks:
+            await writing
+            writing = asyncio.create_task(asyncio.to_thread(writer.write, chunk))
+        await writing
+        await asyncio.to_thread(writer.finish)
+    finally:
+        await asyncio.wait([writing])
+        await asyncio.to_thread(writer.abandon)
+    return Received(size=head.blob.size)
+
+
+async def _opened(spool: SpoolFolder, head: Put, owner: str) -> BlobWriter:
+    """It may take a while, in which the sender may go away; the thread that opens the file does not notice."""
+    opening = asyncio.create_task(asyncio.to_thread(spool.receive, head.blob, head.offset, owner))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_abandon)
+        raise
+
+
+def _abandon(opening: "asyncio.Task[BlobWriter]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().abandon()
+
+
+def held_blob(spool: SpoolFolder, blob: Blob, owner: str) -> Received:
+    """Answer a `Held`."""
+    return Received(size=spool.held(blob, owner))

@@ -1,0 +1,77 @@
+"""Moving blobs over a link, from where it stopped the last time, a chunk at a time."""
+
+import random
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from winnow.deploy.wire.blobs import BlobWriter, SpoolFolder
+from winnow.deploy.wire.errors import NoRoom, Refused, Unreachable, WireError
+from winnow.deploy.wire.files import read_chunks
+from winnow.deploy.wire.messages import Blob, Fetch, Held, Put, Received
+from winnow.deploy.wire.transport import Link
+
+ATTEMPTS = 5
+"""Without a byte of progress."""
+PAUSE = 0.5
+
+
+def download(link: Link, job: str, blob: Blob, spool: SpoolFolder) -> Path:
+    """Have the blob in the spool folder. If that fails, what arrived is kept for the next attempt."""
+    attempt = _Attempts()
+    while not spool.has(blob):
+        held = spool.held(blob)
+        try:
+            with spool.receive(blob, held) as writer:
+                _write_all(writer, link.fetch(Fetch(job=job, blob=blob, offset=held)))
+                writer.finish()
+        except (Unreachable, Refused, WireError) as error:
+            attempt.failed(error, spool.held(blob))
+    return spool.path(blob)
+
+
+def upload(link: Link, job: str, path: Path, blob: Blob) -> None:
+    """Have the server hold the blob, of which this file is a copy."""
+    attempt = _Attempts()
+    while (held := _held(link, job, blob)) < blob.size:
+        try:
+            link.put(Put(job=job, blob=blob, offset=held), read_chunks(path, held))
+        except (Unreachable, Refused) as error:
+            attempt.failed(error, held)
+
+
+def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
+    """A chunk is digested and written while the next one arrives."""
+    with ThreadPoolExecutor(1) as thread:
+        writing: Future[None] | None = None
+        for chunk in chunks:
+            if writing is not None:
+                writing.result()
+            writing = thread.submit(writer.write, chunk)
+        if writing is not None:
+            writing.result()
+
+
+def _held(link: Link, job: str, blob: Blob) -> int:
+    answer = link.call(Held(job=job, blob=blob))
+    if not isinstance(answer, Received):
+        raise WireError(f"the server answered {type(answer).__name__} when it was asked what it holds")
+    return answer.size
+
+
+class _Attempts:
+    """Counts those that brought nothing."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._vain = 0
+
+    def failed(self, error: Exception, held: int) -> None:
+        """Wait a little, or raise the error when it has been enough, or is final."""
+        self._vain = 0 if held > self._most else self._vain + 1
+        self._most = max(self._most, held)
+        final = isinstance(error, NoRoom) or (isinstance(error, Refused) and not (error.again or error.leader))
+        if final or self._vain >= ATTEMPTS:
+            raise error
+        time.sleep(self._vain * PAUSE * random.uniform(0.5, 1.0))

@@ -1,0 +1,80 @@
+"""What every transport offers: a `Link` to those who call, a `Service` behind those who answer.
+
+A link blocks and may be used by many threads. A service is asynchronous: one server answers hundreds of sites.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.wire.messages import Fetch, Follow, Line, Put, Received, Request, Response
+
+CALL_SECONDS = 30.0
+STALL_SECONDS = 60.0
+"""A transfer in which nothing moves for so long is given up."""
+
+
+class Link(Protocol):
+    """A connection to a server. Raises `Unreachable` or `Refused`; what arrives malformed is a `WireError`."""
+
+    def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
+        """The answer, which is never a `Refusal`: that is raised."""
+
+    def fetch(self, request: Fetch) -> Iterator[bytes]: ...
+
+    def put(self, head: Put, chunks: Iterable[bytes]) -> Received: ...
+
+    def follow(self, request: Follow) -> Iterator[Line]:
+        """Ends when the job does; it may wait long for a line."""
+
+    def close(self) -> None:
+        """Those who wait for something are told `Unreachable`."""
+
+
+class Service(Protocol):
+    """What a server does. It may raise any `WinnowError` and `Refused` in particular, or return a `Refusal`."""
+
+    async def call(self, peer: Peer, request: Request) -> Response: ...
+
+    def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]: ...
+
+    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received: ...
+
+    def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]: ...
+
+
+class Server(Protocol):
+    """A service that can be reached."""
+
+    url: str
+    """Where it is reached; its port is known once it has been started."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """No new requests; those under way have `grace` seconds to end."""
+
+
+Identify: TypeAlias = Callable[[bytes], Peer]
+"""Who holds this certificate (PEM), whose chain and key the transport has checked. Raises a `WinnowError`."""
+
+Admit: TypeAlias = Callable[[Peer], str | None]
+"""Why this peer is not let in, such as a revoked certificate; None lets it in. It is asked at every request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """What a party shows and whom it believes, all PEM."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+    @classmethod
+    def of(cls, kit: Kit) -> "Tls":
+        return cls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
+
+    def __repr__(self) -> str:
+        return "Tls(…)"

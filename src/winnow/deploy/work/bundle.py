@@ -1,0 +1,102 @@
+"""A job as it travels: its configuration, the files of its own code if it has any, and its author's signature."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from winnow.core.errors import ConfigError
+
+MAX_BYTES = 64 << 20
+MAX_FILES = 1_000
+MAX_NAME = 200
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`config` is the text of an experiment file; `files` are by relative names, as a folder of Python modules."""
+
+    config: str
+    files: dict[str, bytes] = {}
+    main: str = ""
+    """The file that is run as the job's program, if its code is one rather than plugins of the configuration."""
+    certificate: bytes = b""
+    """The author's, PEM."""
+    signature: bytes = b""
+    """Of `signed`, by the key of that certificate."""
+
+    @property
+    def signed(self) -> bytes:
+        """What the author vouches for: the same bytes wherever they are put together."""
+        return msgspec.msgpack.encode(["winnow job", self.config, self.main, sorted(self.files.items())])
+
+    @property
+    def own_code(self) -> bool:
+        return bool(self.files)
+
+    def settings(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self.config)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"the job's configuration is no TOML: {error}") from error
+
+    @property
+    def data_name(self) -> str:
+        """The name by which the job asks sites for data."""
+        data = self.settings().get("data", {})
+        name = data.get("name") if isinstance(data, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise ConfigError("the job asks for no data by name; say [data] name = …")
+        return name
+
+    def write_files(self, folder: Path) -> None:
+        """Lay the job's own files out; names were checked when the bundle was read."""
+        for name, content in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def write_bundle(bundle: Bundle) -> bytes:
+    _check(bundle)
+    return msgspec.msgpack.encode(bundle)
+
+
+def read_bundle(data: bytes) -> Bundle:
+    """Refuses what is no bundle, is too large, or names files outside of its folder."""
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"the job's bundle has {len(data)} bytes; {MAX_BYTES} are the most")
+    try:
+        bundle = msgspec.msgpack.decode(data, type=Bundle)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"this is no job's bundle: {error}") from error
+    _check(bundle)
+    return bundle
+
+
+def _check(bundle: Bundle) -> None:
+    if bundle.main and bundle.main not in bundle.files:
+        raise ConfigError(f"the job's program {bundle.main[:80]!r} is not among its files")
+    if len(bundle.files) > MAX_FILES:
+        raise ConfigError(f"the job brings {len(bundle.files)} files; {MAX_FILES} are the most")
+    for name in bundle.files:
+        if not _is_plain(name):
+            raise ConfigError(
+                f"the job brings a file called {name[:80]!r}; names must be relative and inside its folder"
+            )
+    folders = {str(parent) for name in bundle.files for parent in PurePosixPath(name).parents}
+    for name in bundle.files:
+        if name in folders:
+            raise ConfigError(f"the job's {name[:80]!r} is both a file and a folder")
+
+
+def _is_plain(name: str) -> bool:
+    """A relative path of ordinary names: no '..', no root, no drive, nothing unprintable."""
+    parts = name.split("/")
+    return (
+        0 < len(name) <= MAX_NAME
+        and name.isprintable()
+        and not any(letter in name for letter in "\\:")
+        and all(part not in ("", ".", "..") for part in parts)
+    )

@@ -1,0 +1,175 @@
+"""The data of a party, as its own configuration describes them: a site's clients, a server's reference and test sets.
+
+A table has a `folder` (an .npz a client) or a `file` (.csv, .parquet or .npz), and what Winnow's [data] section says of
+files: targets, features, owner, task, scale, tokens. The rows of a file are one client's, or with `owner` each owner's.
+`classes` is how many classes there are, or their labels in the order of their numbers: sites must number them alike.
+`own_test` is the share of its samples that each client judges by.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import DataError
+from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples
+from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
+from winnow.data.federate import keep_back
+from winnow.data.files import own_kind
+from winnow.data.load import load
+from winnow.data.on_demand import OnDemand
+from winnow.data.tables import open_table
+from winnow.deploy.wire.messages import DataDescription
+
+SOURCES = ("folder", "file")
+IN_MEMORY = 1 << 28
+"""Data of no more bytes are read once; larger ones when they are needed."""
+
+OURS = {*SOURCES, "classes", "own_test", "reference", "test"}
+"""Keys of a table that the [data] section does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteData:
+    """What a site's clients hold."""
+
+    clients: ClientData | ClientsOnDemand
+    own_test: ClientData | None
+    tokens: bool
+
+    def description(self) -> DataDescription:
+        """What a job may know."""
+        like = self.clients.like if isinstance(self.clients, ClientsOnDemand) else self.clients
+        classes = self.clients.classes
+        return DataDescription(
+            sizes=self.clients.sizes.tolist(),
+            own_test_sizes=[] if self.own_test is None else self.own_test.sizes.tolist(),
+            sample_shape=list(like.x.shape[1:]),
+            outputs=classes if classes is not None else like.y.shape[1],
+            classification=classes is not None,
+            tokens=self.tokens,
+        )
+
+
+def site_data(name: str, table: Mapping[str, Any], seed: int) -> SiteData:
+    """The clients that a site hosts."""
+    source = _source(name, table)
+    clients: ClientData | ClientsOnDemand
+    if source == "folder":
+        files = _of_folder(name, table)
+        small = int(files.sizes.sum()) * files.sample_bytes < IN_MEMORY
+        clients = files.gather(np.arange(len(files))) if small else files
+    else:
+        clients = _of_file(name, Path(table["file"]), table)
+    tokens = bool(table.get("tokens", False))
+    share = table.get("own_test", 0.0)
+    if not share:
+        return SiteData(clients=clients, own_test=None, tokens=tokens)
+    if isinstance(clients, ClientsOnDemand):
+        clients = clients.gather(np.arange(len(clients)))
+    training, own_test = keep_back(clients, float(share), seed)
+    return SiteData(clients=training, own_test=own_test, tokens=tokens)
+
+
+def held_by_server(name: str, table: Mapping[str, Any]) -> tuple[Examples | None, Examples | None]:
+    """The server's reference set and test set, as far as it has them: of a folder, or files of their own."""
+    folder = Path(table["folder"]) if "folder" in table else None
+    pairs = []
+    for key, file in (("reference", REFERENCE), ("test", TEST)):
+        path = Path(table[key]) if key in table else folder and folder / file
+        pairs.append(read_pair(path) if path and path.is_file() else None)
+        if key in table and pairs[-1] is None:
+            raise DataError(f"data.{name}.{key}: there is no file {path}")
+    known = next((pair for pair in pairs if pair is not None), None)
+    if known is None:
+        return None, None
+    classes = _classes(name, table, known[1])
+    held = OnDemand(
+        clients=1,
+        sizes=1,
+        load=lambda client: known,
+        classes=classes,
+        reference=pairs[0],
+        test=pairs[1],
+        tokens=bool(table.get("tokens", False)),
+        name=name,
+    ).divided(reference_at_clients=pairs[0] is None)
+    return (held.reference if pairs[0] else None), (held.test if pairs[1] else None)
+
+
+def _source(name: str, table: Mapping[str, Any]) -> str:
+    named = [key for key in SOURCES if key in table]
+    if len(named) != 1:
+        raise DataError(f"data.{name}: say where the data are by one of {', '.join(SOURCES)}")
+    return named[0]
+
+
+def _of_folder(name: str, table: Mapping[str, Any]) -> ClientsOnDemand:
+    folder = Path(table["folder"])
+    if not folder.is_dir():
+        raise DataError(f"data.{name}.folder: there is no folder {folder}")
+    files, index = ClientFiles.of(folder), read_index(folder)
+    classes = int(index["classes"]) if "classes" in index else _classes(name, table, files(0)[1])
+    spread = OnDemand(
+        clients=len(files),
+        sizes=files.sizes(),
+        load=files,
+        classes=classes,
+        tokens=bool(table.get("tokens", False)),
+        name=name,
+    ).divided(reference_at_clients=True)
+    assert isinstance(spread.clients, ClientsOnDemand)
+    return spread.clients
+
+
+def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int | None:
+    """How many classes there are; None for a regression."""
+    said = table.get("classes")
+    if said is not None:
+        return len(said) if isinstance(said, list) else int(said)
+    if labels.dtype.kind == "f":
+        return None
+    raise DataError(f"data.{name}: the targets are classes; say how many there are in all: classes = …")
+
+
+def _of_file(name: str, path: Path, table: Mapping[str, Any]) -> ClientData:
+    told = {key: value for key, value in table.items() if key not in OURS}
+    settings = DataSettings(**told, name=name, path=path, clients=1)
+    data = load(settings)
+    assert not isinstance(data, OnDemand)
+    y, classes = data.y, data.classes
+    if classes is not None:  # they were numbered by this file alone
+        y, classes = _numbered(name, _labels(path, settings), table)
+    owner = np.zeros(len(data), np.int64) if data.owners is None else data.owners
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owner))])
+    return ClientData(x=data.x, y=y, rows=np.argsort(owner, kind="stable"), offsets=offsets, classes=classes)
+
+
+def _labels(path: Path, settings: DataSettings) -> NDArray[Any]:
+    """The classes of a file's rows, as the file calls them."""
+    return read_pair(path)[1] if own_kind(path) == ".npz" else open_table(path).values(settings.targets[0])
+
+
+def _numbered(name: str, labels: NDArray[Any], table: Mapping[str, Any]) -> tuple[NDArray[np.int64], int]:
+    """Labels under the numbers that all sites agree on, and how many there are."""
+    said = table.get("classes")
+    if said is None:
+        raise DataError(
+            f"data.{name}: the targets are classes; say which there are, in an order that all sites share: "
+            'classes = ["no", "yes"] (or how many, where they are the numbers 0, 1, …)'
+        )
+    names = [str(each) for each in (said if isinstance(said, list) else range(said))]
+    number = {label: place for place, label in enumerate(names)}
+    distinct, place = np.unique(labels, return_inverse=True)
+    strange = [str(label) for label in distinct if _text(label) not in number]
+    if strange:
+        raise DataError(f"data.{name}: there is a class {strange[0]!r}, which is not among classes = {said}")
+    return np.array([number[_text(label)] for label in distinct], np.int64)[place.reshape(-1)], len(names)
+
+
+def _text(label: Any) -> str:
+    """A label as a configuration writes it: 1.0 is 1."""
+    return str(int(label)) if isinstance(label, float | np.floating) and label == int(label) else str(label)

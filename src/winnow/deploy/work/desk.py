@@ -1,0 +1,103 @@
+"""A site's desk in a job: tasks come in as files and go out as files, through the handlers."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from winnow.core import Failure, Handler, Outcome, Payload, Task, WinnowError
+from winnow.deploy.wire.arrays import StoredArrays, write_parts
+from winnow.deploy.wire.messages import Answer, WireTask
+from winnow.deploy.work.orders import Did, Do
+from winnow.deploy.work.settings import decode_settings
+
+
+class Desk:
+    """Answers tasks. What goes wrong is told without a word about the data."""
+
+    def __init__(
+        self, job: str, folder: Path, site: Any, handlers: Mapping[str, Handler[Any]], volatile: frozenset[str]
+    ) -> None:
+        """The answers of `volatile` handlers hold only while this process lives."""
+        self._job, self._folder, self._site = job, folder, site
+        self._handlers, self._volatile = handlers, volatile
+        self._files = 0
+
+    def answer(self, order: Do) -> list[Did]:
+        """One answer a client."""
+        task = order.task
+        if task.name not in self._handlers:
+            return self._failures(task, f"this site cannot {task.name}")
+        begun = time.perf_counter()
+        try:
+            outcomes = self._handlers[task.name](self._tasks(order), self._site)
+            seconds = (time.perf_counter() - begun) / max(1, len(outcomes))
+            return [self._did(task, outcome, seconds) for outcome in outcomes]
+        except WinnowError as error:
+            return self._failures(task, str(error))
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)  # for the site's own log
+            return self._failures(task, f"{type(error).__name__}; the site's log says more")
+
+    def _tasks(self, order: Do) -> list[Task]:
+        wire = order.task
+        payload: Payload = {part: _tensors(Path(path)) for part, path in order.parts.items()}
+        settings = decode_settings(wire.name, wire.settings)
+        return [
+            Task(
+                name=wire.name,
+                client=client,
+                round=wire.round,
+                version=wire.version,
+                payload=payload,
+                settings=settings,
+                letters=wire.letters.get(client, {}),
+                kept=_parts(Path(order.kept[client])) if client in order.kept else {},
+            )
+            for client in wire.clients
+        ]
+
+    def _did(self, task: WireTask, outcome: Outcome, seconds: float) -> Did:
+        client = outcome.task.client
+        if isinstance(outcome, Failure):
+            return self._failed(task, client, outcome.stage, outcome.reason)
+        answer = Answer(
+            job=self._job,
+            task=task.id,
+            client=client,
+            metrics={name: float(value) for name, value in outcome.metrics.items()},
+            seconds=seconds,
+            letters=dict(outcome.letters),
+        )
+        return Did(
+            answer=answer,
+            payload=self._written(outcome.payload),
+            keep=self._written(outcome.keep),
+            volatile=task.name in self._volatile,
+        )
+
+    def _failures(self, task: WireTask, reason: str) -> list[Did]:
+        return [self._failed(task, client, task.name, reason) for client in task.clients]
+
+    def _failed(self, task: WireTask, client: int, stage: str, reason: str) -> Did:
+        answer = Answer(job=self._job, task=task.id, client=client, stage=stage, failure=reason)
+        return Did(answer=answer, volatile=True)
+
+    def _written(self, parts: Payload) -> str | None:
+        if not parts:
+            return None
+        self._files += 1
+        path = self._folder / f"out-{self._files}.safetensors"
+        write_parts(path, parts)
+        return str(path)
+
+
+def _tensors(path: Path) -> Mapping[str, Any]:
+    with StoredArrays(path) as stored:
+        return dict(stored)
+
+
+def _parts(path: Path) -> Payload:
+    with StoredArrays(path) as stored:
+        return {name: dict(part) for name, part in stored.parts().items()}

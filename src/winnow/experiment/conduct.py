@@ -1,0 +1,69 @@
+"""Workflows of one's own, with handlers of one's own, where `winnow.run` would train a model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from winnow.core import AnyEvent, Handler, Population, Workflow
+from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate, load
+from winnow.experiment.place import current
+from winnow.fleet import Devices
+from winnow.simulate import InProcess
+
+OnEvent = Callable[[AnyEvent], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """What a site hosts: the samples of its clients, by their numbers in the federation."""
+
+    clients: ClientData | ClientsOnDemand
+    first: int = 0
+
+    def examples(self, client: int) -> Examples:
+        """A client's own samples."""
+        place = client - self.first
+        return self.clients.load(place) if isinstance(self.clients, ClientsOnDemand) else self.clients.client(place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conduct:
+    """What is to be conducted: a workflow, and what sites can do for it."""
+
+    workflow: Workflow
+    handlers: Mapping[str, Handler[Holdings]]
+    data: DataSettings
+    seed: int = 0
+
+
+def conduct(
+    workflow: Workflow,
+    handlers: Mapping[str, Handler[Holdings]],
+    *,
+    data: str | Mapping[str, Any],
+    seed: int = 0,
+    on_event: OnEvent = lambda event: None,
+) -> list[AnyEvent]:
+    """Run a workflow over clients whose sites have these handlers: `(tasks, holdings) -> outcomes`.
+
+    `data` names a known set, or is a [data] section (`{"name": "digits", "clients": 10}`). In a submitted program the
+    sites' data of that name are used. Gives what happened; what was achieved is in the workflow.
+    """
+    settings = DataSettings.model_validate({"name": data} if isinstance(data, str) else dict(data))
+    wanted = Conduct(workflow=workflow, handlers=handlers, data=settings, seed=seed)
+    place = current()
+    if place is not None:
+        return place.conduct(wanted, on_event)
+    spread = federate(load(settings), settings, seed)
+    clients = spread.clients
+    federation = InProcess(
+        site=Holdings(clients=clients),
+        handlers=handlers,
+        population=Population(sizes=clients.sizes),
+        fleet=Devices().draw(len(clients), seed, sample_bits=1, corrupted=spread.conditions.corrupted),
+    )
+    events = []
+    for event in workflow.run(federation):
+        events.append(event)
+        on_event(event)
+    return events
