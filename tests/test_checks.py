@@ -100,6 +100,17 @@ def test_assessment_by_clients_is_no_profiling_where_no_profiles_are_made() -> N
     assert all(cost.profiling_joules == 0 for cost in costs)
 
 
+@pytest.mark.parametrize("algorithm", ["fedrep", "lg-fedavg"])
+def test_holders_of_the_reference_set_are_not_sent_what_is_private(algorithm: str) -> None:
+    ready, sent = prepared("reference_clients=[1]", "rounds=2", algorithm=algorithm), []
+    answer = ready.federation.handlers["assess"]
+    ready.federation.handlers["assess"] = lambda tasks, site: sent.extend(tasks) or answer(tasks, site)
+    list(ready.training.run(ready.federation))
+    models = [task.payload["model"] for task in sent if task.payload]
+    assert ready.facts.private
+    assert [set(model) for model in models] == [set(ready.training.model) - set(ready.facts.private)] * 2
+
+
 def test_r2_cannot_be_pooled() -> None:
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(200, 3)).astype(np.float32), rng.random((200, 1)).astype(np.float32))

@@ -1,14 +1,17 @@
 """Lists, versions, help and completion."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 from command_line import call
-from winnow.cli.options import algorithm_names, complete_algorithms, complete_source, preset_names
+from winnow.cli.options import algorithm_names, complete_source, preset_names
 from winnow.core import ConfigError
 from winnow.experiment.resolve import presets, resolve
 from winnow.learn.algorithm import Recipe
@@ -36,7 +39,67 @@ def test_completion_knows_what_there_is_without_importing_it():
     assert preset_names() == sorted(presets())
     assert algorithm_names() == sorted(Recipe.known)
     assert "gas-turbine" in complete_source("gas")
-    assert complete_algorithms("fedprof,fedavg-") == ["fedprof,fedavg-rp"]
+    assert completed("winnow compare demo --algorithms fedprof,fedavg-") == ["fedprof,fedavg-rp"]
+
+
+def completed(typed: str) -> list[str]:
+    """What a shell offers after these words."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1), "_WINNOW_COMPLETE": "complete_bash"}
+    code = "from winnow.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **words}
+    )
+    return done.stdout.split()
+
+
+VARIANTS = """
+plugins = ["own.py"]
+[algorithms.gentle]
+base = "fedprox"
+client.mu = 0.001
+[algorithms.fedprof.select]
+alpha = 5.0
+"""
+PLUGIN = """
+from winnow.learn.algorithm import Recipe
+parts = {{"select": {{"name": "uniform"}}, "aggregate": {{"name": "full"}}}}
+Recipe(name="{name}", summary="{name} of the file", parts=parts)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch) -> None:
+    """A file with a variant and a plugin, and another plugin beside it; what they register is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Recipe, "known", dict(Recipe.known))
+    Path("mine.toml").write_text(VARIANTS)
+    Path("own.py").write_text(PLUGIN.format(name="gentle-one"))
+    Path("more.py").write_text(PLUGIN.format(name="gentle-two"))
+
+
+@pytest.mark.usefixtures("own")
+def test_completion_knows_variants_and_plugins():
+    assert completed("winnow compare mine.toml --algorithms fedavg,gen") == ["fedavg,gentle", "fedavg,gentle-one"]
+    assert completed("winnow run mine.toml --plugin more.py --algorithm gentle-") == ["gentle-one", "gentle-two"]
+    assert completed("winnow run demo --plugin more.py --algorithm gen") == ["gentle-two"]
+    Path("own.py").write_text("not Python")
+    assert completed("winnow run mine.toml --algorithm gen") == ["gentle"]
+    assert completed("winnow run missing.toml --algorithm fedavg-") == ["fedavg-rp"]
+
+
+@pytest.mark.usefixtures("own")
+def test_algorithms_of_a_file_and_of_plugins_are_listed(capsys):
+    listed = {each["name"]: each for each in json.loads(call(capsys, "algorithms", "mine.toml", "--json").out)}
+    assert listed["gentle"]["base"] == "fedprox"
+    assert listed["gentle"]["changes"] == {"client.mu": 0.001}
+    assert listed["gentle"]["parts"] == Recipe.known["fedprox"].parts
+    assert listed["gentle-one"]["summary"] == "gentle-one of the file"
+    assert "gentle-two" not in listed
+    shown = call(capsys, "algorithms", "--plugin", "more.py").out
+    assert "gentle-two of the file" in shown
+    assert "fedprox with client.mu = 0.001" not in shown
+    assert "fedprox with client.mu = 0.001" in call(capsys, "algorithms", "mine.toml").out
+    assert "nope.py: no such file" in call(capsys, "algorithms", "--plugin", "nope.py").err
 
 
 def test_completion_offers_files_and_run_folders(tmp_path: Path, monkeypatch):

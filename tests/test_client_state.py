@@ -1,5 +1,8 @@
 """Methods at the client, what clients keep, and how they judge their own models."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from textbook import State, assert_same, mean, steps, train_client
-from winnow.core import Assessed, Invited, Reply, RoundFinished
+from winnow.core import Assessed, Invited, Reply, RoundFinished, Task
 from winnow.data import DataSettings, federate
 from winnow.experiment.build import Prepared, prepare
 from winnow.learn.handlers import HANDLERS
@@ -65,7 +68,10 @@ def test_scaffold_equals_its_paper_over_three_rounds(rate: float) -> None:
             assert_same(dict(kept["control"]), of_client[k])
 
 
-def test_a_client_whose_reply_was_refused_keeps_what_it_had() -> None:
+@pytest.mark.parametrize("aggregate", ["partial", "median", "trimmed-mean", "multi-krum"])
+def test_a_client_whose_update_is_not_finite_keeps_what_it_had(aggregate: str) -> None:
+    """Refused by a mean, passed over by a robust rule: nothing that came of it stays."""
+
     def spoilt(tasks, site):
         replies = HANDLERS["train"](tasks, site)
         return [_with_nan(reply) if reply.task.client == 2 else reply for reply in replies]
@@ -74,7 +80,7 @@ def test_a_client_whose_reply_was_refused_keeps_what_it_had() -> None:
         bad = {name: torch.full_like(tensor, torch.nan) for name, tensor in reply.payload["model"].items()}
         return Reply(task=reply.task, payload={**reply.payload, "model": bad}, metrics=reply.metrics, keep=reply.keep)
 
-    ready = prepared("select.count=8", "rounds=2", algorithm="scaffold")
+    ready = prepared("select.count=8", "rounds=2", f"aggregate.name={aggregate}", algorithm="scaffold")
     federation = InProcess(
         site=ready.federation.site,
         handlers=HANDLERS | {"train": spoilt},
@@ -84,6 +90,31 @@ def test_a_client_whose_reply_was_refused_keeps_what_it_had() -> None:
     list(ready.training.run(federation))
     assert not federation.store.read(2)
     assert all(federation.store.read(k) for k in range(8) if k != 2)
+
+
+def test_what_a_refused_client_proposed_to_keep_is_forgotten() -> None:
+    """It would be held until the client is invited again, which may be never."""
+    made = []
+
+    def answer(tasks, site):
+        replies = [Reply(task=task, keep={"own": {"w": torch.zeros(3)}}) for task in tasks]
+        made.extend(weakref.ref(reply.keep["own"]["w"]) for reply in replies)
+        return replies
+
+    ready = prepared()
+    federation = InProcess(
+        site=None,
+        handlers={"train": answer},
+        population=ready.federation.population,
+        fleet=ready.federation.fleet,
+    )
+    tasks = [Task(name="train", client=k, round=1, version=0) for k in range(4)]
+    with federation.dispatch(tasks) as exchange:
+        next(iter(exchange))  # the others are cancelled
+    federation.settle(())
+    gc.collect()
+    assert len(made) == 4
+    assert all(reference() is None for reference in made)
 
 
 def test_what_stays_at_the_client_never_reaches_the_workflow() -> None:

@@ -271,7 +271,9 @@ def test_a_loader_that_fails_is_told_which_client(workers: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"clients": 0}, "on-demand: clients = 0, but there must be at least one"),
+        ({"clients": 0}, "on-demand: clients = 0, but it must be a whole number, at least one"),
+        ({"clients": 2.5}, "on-demand: clients = 2.5, but it must be a whole number, at least one"),
+        ({"clients": "12"}, "on-demand: clients = '12', but it must be a whole number, at least one"),
         ({"load": 3}, "on-demand: load must be a function that takes a client's number"),
         ({"sizes": [1, 2]}, r"on-demand: sizes must be .* 12 of them, one a client; it is int64 of shape \(2,\)"),
         ({"sizes": 2.5}, r"on-demand: sizes must be one whole number, .*; it is float64 of shape \(\)"),

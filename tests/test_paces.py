@@ -63,6 +63,11 @@ def test_fedbuff_keeps_as_many_at_work_as_invited() -> None:
             assert sent - answered == 4 - 1, "the last arrival of a round is replaced when the new version stands"
 
 
+def test_a_machine_needs_room_for_all_that_train_at_a_time() -> None:
+    at_work = {name: experiment(algorithm=name).pace.together(3, 8) for name in ("fedavg-rp", "fedbuff", "safa")}
+    assert at_work == {"fedavg-rp": 3, "fedbuff": 3, "safa": 8}
+
+
 @pytest.mark.parametrize("quota", [2, 4])
 def test_safa_folds_an_entry_for_every_client(quota: int) -> None:
     """A small quota leaves slow clients behind, a large one has to wait for those that were not picked before."""

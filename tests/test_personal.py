@@ -286,6 +286,9 @@ def test_official_rows_need_an_official_split() -> None:
     settings = DataSettings(clients=4, own_test="official")
     with pytest.raises(DataError, match="blobs has no official test split"):
         federate(blobs(), settings, 0)
+    greedy = DataSettings(clients=4, reference=100, test=100, own_test="official")
+    with pytest.raises(DataError, match="the server holds the whole test split; lower"):
+        federate(with_official_split(600, 200), greedy, 0)
     with pytest.raises(ConfigError, match="neither a share of each client's rows"):
         experiment("data.own_test=1.5")
 

@@ -1,12 +1,14 @@
 """The tables that the terminal and the report share."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.core import Cost
-from winnow.report import Spread, comparison_header, comparison_table, cost_table, participation_table
+from winnow.report import Spread, comparison_cells, comparison_table, cost_cells, participation_table
 from winnow.report.numbers import number_text, spread_text
 from winnow.report.traces import Participation
 from winnow.runs import Reading, Summary
@@ -41,7 +43,18 @@ def test_a_comparison_by_hand() -> None:
         "fedprof", "0.8200 ± 0.0265", "–", "2 of 3", "19.0 ± 1.4", "9.50 ± 0.71", "0.950 ± 0.071",
     )  # fmt: skip
     assert fedavg.cells() == ("fedavg-rp", "0.8200", "–", "0 of 1", "–", "–", "–")
-    assert len(comparison_header("accuracy", 0.8)) == len(fedprof.cells())
+    header, lines = comparison_cells(rows, "accuracy", 0.8)
+    assert len(header) == len(fedprof.cells())
+    assert lines == [fedprof.cells(), fedavg.cells()]
+
+
+def test_a_comparison_of_devices_whose_energy_nobody_counts_has_no_column_for_it() -> None:
+    timed = [replace(summary(0.8, rounds_to_target=5), wh=0.0, wh_to_target=0.0), replace(summary(0.7), wh=0.0)]
+    rows = comparison_table(("fedrep", each) for each in timed)
+    header, lines = comparison_cells(rows, "accuracy", 0.8)
+    assert not any("Wh" in title for title in header)
+    assert [len(line) for line in lines] == [len(header)]
+    assert rows[0].wh_to_target is None
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
@@ -55,13 +68,20 @@ def test_a_spread_is_numpys(values: list[float]) -> None:
 def test_costs_add_up_and_are_averaged_over_runs() -> None:
     first = Cost(transfer_seconds=100, training_seconds=50, transfer_joules=300, training_joules=100)
     second = Cost(transfer_seconds=300, training_seconds=150, transfer_joules=900, training_joules=300)
-    rows = cost_table([summary(0.8, cost=first), summary(0.8, cost=second)])
+    header, rows = cost_cells([summary(0.8, cost=first), summary(0.8, cost=second)])
     assert rows == [
         ("transfer", "200", "2", "600", "6", "0.167", "75.0%"),
         ("training", "100", "1", "200", "2", "0.0556", "25.0%"),
         ("profiling", "0", "0", "0", "0", "0", "0.0%"),
         ("total", "300", "3", "800", "8", "0.222", "100.0%"),
     ]
+    assert len(header) == len(rows[0])
+
+
+def test_costs_of_a_fleet_without_energy_are_times() -> None:
+    header, rows = cost_cells([summary(0.8, cost=Cost(training_seconds=50))])
+    assert header == ("Spent on", "Device seconds", "Device seconds a round")
+    assert rows[-1] == ("total", "50", "0.500")
 
 
 def test_participation_is_relative_to_clean_clients() -> None:

@@ -91,7 +91,7 @@ def test_the_record_of_a_result() -> None:
     )
     assert list(record) == [
         "schema", "name", "algorithm", "seed", "metric", "judged_by", "target", "rounds", "best", "last", "test",
-        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "cost", "refused", "parameters",
+        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "cost", "refused", "stopped", "privacy", "parameters",
         "private", "message_bytes", "winnow", "wall_seconds",
     ]  # fmt: skip
     assert record["best"] == {"value": 0.9, "round": 3}

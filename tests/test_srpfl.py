@@ -12,11 +12,12 @@ from one_point import ByHand, played, ready, vector
 from selecting import people, trained, turn
 from winnow.core import ConfigError, Invited, RoundFinished, Scored
 from winnow.experiment.build import Prepared, prepare
+from winnow.experiment.resolve import resolve
 from winnow.learn.algorithms.fedprof import ByProfile
 from winnow.learn.algorithms.srpfl import Doubling
 from winnow.learn.select import Invitation, Selection, Uniform
 from winnow.runs.codec import encode_event
-from world import blobs, experiment, prepared
+from world import BASE, blobs, experiment, prepared
 
 DYNAMIC = ["fleet.name=exponential", "fleet.speeds=dynamic"]
 FIXED = ["fleet.name=exponential", "fleet.speeds=fixed"]
@@ -128,6 +129,27 @@ def test_the_sample_is_as_large_as_the_whole_says() -> None:
 def test_what_cannot_work_is_refused(sets: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         experiment(*sets, algorithm="flanp")
+
+
+@pytest.mark.parametrize("amount", [{}, {"fraction": 0.5, "count": 3}])
+def test_how_many_are_sampled_is_asked_of_the_whole(amount: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"select: give either fraction or count$"):
+        resolve({**BASE, "select": {"sample": "profile", **amount}}, algorithm="flanp")
+
+
+def test_another_sample_leaves_behind_what_only_the_former_one_knew() -> None:
+    """As with whole parts, changing the name is enough."""
+    changed = experiment("select.sample.name=size", "select.count=4", algorithm="srpfl-fedprof")
+    assert changed.select == Doubling(count=4, sample={"name": "size"})
+    file = {
+        **BASE,
+        "algorithm": "mine",
+        "base": "flanp",
+        "select": {"count": 4, "sample": {"name": "profile", "alpha": 3.0}},
+    }
+    assert resolve(file, sets=["select.sample.name=uniform"]).select == Doubling(count=4, sample={"name": "uniform"})
+    kept = resolve(file, sets=["select.sample.matching=plain"]).select
+    assert kept.sample == ByProfile(count=4, alpha=3.0)
 
 
 def test_a_rule_that_compares_updates_needs_enough_of_them_from_the_start() -> None:

@@ -70,6 +70,25 @@ def test_graphs_equal_a_plain_loop(name: str, local: LocalUpdate) -> None:
         torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
 
 
+@pytest.mark.parametrize(("name", "head"), [("mlp", 2), ("lenet5", 4)])
+def test_the_end_of_a_model_is_trained_by_graphs_that_are_kept(name: str, head: int) -> None:
+    """What the beginning makes of samples changes from round to round; the graphs read it from one place."""
+    plain = build_model(ModelSettings.members[name](), CASES[name], 10, 0).double()
+    local = Sgd(epochs=3, batch_size=8, learning_rate=RATE, momentum=0.875)
+    trained = []
+    for device, force in (("cpu", "loop"), ("cuda", "stacked")):
+        model, data = copy.deepcopy(plain).to(device), ragged(CASES[name], device)
+        execution = choose_execution(model, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force)
+        state = model_state(model)
+        for number in (1, 2):
+            begin = {key: (tensor * number).unsqueeze(0) for key, tensor in state.items()}
+            departure = Departure(states=begin, moving=frozenset(list(state)[-head:]))
+            result = train(execution, departure, local, data, np.array([3, 0, 2, 4, 1]), round=number, seed=0)
+        trained.append({key: tensor.cpu() for key, tensor in result.states.items()})
+    for key, expected in trained[0].items():
+        torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
+
+
 def with_dropout() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
@@ -115,9 +134,14 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(precision: s
         assert torch.equal(tensor, second.training.model[name])
 
 
-def test_a_cohort_that_does_not_fit_is_trained_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("algorithm", "invited"), [("fedavg-rp", 5), ("safa", 2)])
+def test_a_cohort_that_does_not_fit_is_trained_in_chunks(
+    algorithm: str, invited: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SAFA has all clients train, however few replies end a round."""
+
     def run(*sets: str) -> Prepared:
-        settings = experiment("engine.device=cuda", "select.count=5", *sets)
+        settings = experiment("engine.device=cuda", f"select.count={invited}", *sets, algorithm=algorithm)
         ready = prepare(settings, dataset=blobs())
         log_of(ready)
         return ready

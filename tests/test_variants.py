@@ -86,6 +86,10 @@ def test_all_are_compared_with_the_variants(varied):
     ("overlay", "message"),
     [
         ('[algorithms.mine]\nbase = "fedprf"', "algorithms.mine.base = 'fedprf' is unknown; did you mean 'fedprof'?"),
+        (
+            '[algorithms.mine]\nbase = "fedprof"\n[algorithms.other]\nbase = "mine"',
+            "algorithms.other.base = 'mine' is a variant itself; name the algorithm that it varies",
+        ),
         ("[algorithms.mine]\nbase = 3", "algorithms.mine.base = 3 is unknown; valid: "),
         ('[algorithms.fedprof]\nbase = "fedavg"', "'fedprof' is an algorithm itself; give the variant a name"),
         ('[algorithms."../mine"]\nbase = "fedavg"', "a variant cannot be called '../mine'"),

@@ -35,7 +35,7 @@ def federate(dataset: DataSet | OnDemand, settings: DataSettings, seed: int, *, 
     _spoil(clients, corruption_of, settings.corruptions, Ranges.of(dataset), seed)
     training, own_test = clients, dealt
     if isinstance(settings.own_test, float) and settings.own_test:
-        training, own_test = _keep_back(clients, settings.own_test, seed)
+        training, own_test = keep_back(clients, settings.own_test, seed)
     return Federated(
         clients=training,
         reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
@@ -111,7 +111,7 @@ def _spread(
     return training, None if own is None else replace(training, rows=own.rows, offsets=own.offsets)
 
 
-def _keep_back(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:
+def keep_back(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:
     """Each client's samples in two: those it trains on, and a share, drawn at random, that it keeps for its own tests.
 
     A client with two samples or more has at least one of each.

@@ -19,6 +19,10 @@ def deal_official(
         raise DataError(f"data.own_test = 'official': {dataset.name} has no official test split; give a share, as 0.2")
     if dataset.classes is None:
         raise DataError("data.own_test = 'official' goes by classes, but this is a regression; give a share, as 0.2")
+    if not len(spare):
+        raise DataError(
+            "data.own_test = 'official': the server holds the whole test split; lower data.reference or data.test"
+        )
     held = np.zeros((len(offsets) - 1, dataset.classes), np.int64)
     np.add.at(held, (np.repeat(np.arange(len(held)), np.diff(offsets)), dataset.y[rows].astype(np.int64)), 1)
     owner = np.full(len(spare), -1, np.int64)

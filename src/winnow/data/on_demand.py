@@ -39,8 +39,8 @@ class OnDemand:
     name: str = "on-demand"
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise DataError(f"{self.name}: clients = {self.clients}, but there must be at least one")
+        if not isinstance(self.clients, int | np.integer) or self.clients < 1:
+            raise DataError(f"{self.name}: clients = {self.clients!r}, but it must be a whole number, at least one")
         if not callable(self.load):
             raise DataError(f"{self.name}: load must be a function that takes a client's number")
         given = np.asarray(self.sizes)

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from winnow.core import Population, RunError, Snapshot, VirtualClock
+from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock
 from winnow.data import ClientsOnDemand, Conditions, DataSet, DataSettings, Federated, OnDemand, federate, load
 from winnow.experiment.answering import handlers_here, open_pool
 from winnow.experiment.checks import fingerprint
@@ -18,6 +18,7 @@ from winnow.experiment.judging import judge_of
 from winnow.experiment.schema import EngineSettings, Experiment
 from winnow.experiment.subject import SAMPLE, Facts, Subject, device_for, loss_for, module_for
 from winnow.learn.examine import Examiner
+from winnow.learn.filters import Filtered, site_filters
 from winnow.learn.handlers import LearningSite
 from winnow.learn.stack import (
     ClientSamples,
@@ -32,6 +33,7 @@ from winnow.learn.stack import (
 )
 from winnow.learn.store import ClientStore
 from winnow.learn.training import Training
+from winnow.privacy.dp.noise import simulated as simulated_noise
 from winnow.simulate import InProcess, WorkerPool
 
 CLIENTS = "clients/"
@@ -45,7 +47,10 @@ class Prepared:
     experiment: Experiment
     """The settings with what was chosen for this machine written in."""
     training: Training
-    federation: InProcess[LearningSite]
+    federation: Federation
+    """The clients as the workflow reaches them: through the filters, if there are any."""
+    simulated: InProcess[LearningSite]
+    """The clients themselves, with their data and what they keep."""
     module: nn.Module
     conditions: Conditions
     facts: Facts
@@ -56,7 +61,7 @@ class Prepared:
 
     def snapshot(self) -> Snapshot:
         """The workflow's state and what clients keep: all that it takes to continue."""
-        own, kept = self.training.snapshot(), self.federation.store.state()
+        own, kept = self.training.snapshot(), self.simulated.store.state()
         arrays = {**own.arrays, **{f"{CLIENTS}{name}": array for name, array in kept.items()}}
         return Snapshot(arrays=arrays, values=own.values)
 
@@ -167,12 +172,12 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
     remake = partial(_remade_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
     pool = open_pool(engine, site, remake, population.sizes)
     bits = 8 * world.data.few(1)[0].nbytes
-    besides = experiment.select.matched.at_sites()
+    besides = experiment.collect.at_sites().around(experiment.select.matched.at_sites())
     handlers = handlers_here(engine, population.sizes) if pool is None else pool.handlers()
-    federation = InProcess(
+    simulated = InProcess(
         site=site,
         handlers={**handlers, **besides.handlers},
-        filters=besides.filters,
+        filters=(simulated_noise, *besides.filters, *site_filters(experiment.filters)),
         population=population,
         fleet=experiment.fleet.draw(
             len(population), experiment.seed, sample_bits=bits, corrupted=world.spread.conditions.corrupted
@@ -182,11 +187,12 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
     )
     if snapshot is not None:
         kept = _on(world.device, snapshot).arrays
-        federation.store.restore({n.removeprefix(CLIENTS): a for n, a in kept.items() if n.startswith(CLIENTS)})
+        simulated.store.restore({n.removeprefix(CLIENTS): a for n, a in kept.items() if n.startswith(CLIENTS)})
     return Prepared(
         experiment=experiment.model_copy(update={"engine": engine}),
         training=training,
-        federation=federation,
+        federation=Filtered(simulated, experiment.filters) if experiment.filters else simulated,
+        simulated=simulated,
         module=world.module,
         conditions=world.spread.conditions,
         facts=facts,
@@ -220,7 +226,8 @@ def _chunk(world: _World, site: LearningSite) -> int | None:
     x, y = world.data.few(SAMPLE)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
     clients = len(world.population)
-    together = clients if experiment.judge.tune_epochs else experiment.select.invited(clients)
+    training = experiment.pace.together(experiment.select.invited(clients), clients)
+    together = clients if experiment.judge.tune_epochs else training
     return fit if fit < together else None
 
 

@@ -18,7 +18,7 @@ from winnow.experiment.resolve import algorithm_names, resolve
 from winnow.experiment.schema import Experiment
 from winnow.experiment.terminal import table
 from winnow.learn.algorithm import Algorithm
-from winnow.report import ComparisonRow, comparison_header, comparison_table, write_report
+from winnow.report import Cells, ComparisonRow, comparison_cells, comparison_table, write_report
 from winnow.runs import Reading, RunView, Summary
 from winnow.runs.files import one_line_errors, write_text_atomically
 
@@ -148,18 +148,19 @@ class Comparison:
 
     def rendered(self, *, wide: bool) -> Table:
         """The table for a terminal of 80 columns, or for a wide one."""
-        label = self.runs[0].label
-        header = comparison_header(label.metric, label.target)
+        header, lines = self._cells()
         shown = [index for index, _ in enumerate(header) if wide or index != TEST_COLUMN]
         titles = [header[index] if wide else header[index].replace(" ", "\n", 1) for index in shown]
-        lines = (row.cells() for row in self.table())
         return table(titles, ([cells[index] for index in shown] for cells in lines))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
+        header, lines = self._cells()
+        return f"<table>{''.join(map(_html_row, [header, *lines]))}</table>"
+
+    def _cells(self) -> tuple[Cells, list[Cells]]:
         label = self.runs[0].label
-        lines = [comparison_header(label.metric, label.target), *(row.cells() for row in self.table())]
-        return f"<table>{''.join(map(_html_row, lines))}</table>"
+        return comparison_cells(self.table(), label.metric, label.target)
 
     def __repr__(self) -> str:
         text = StringIO()

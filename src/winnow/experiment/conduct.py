@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from winnow.core import AnyEvent, Handler, Population, Workflow
 from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate, load
+from winnow.experiment.explain import explain
 from winnow.experiment.place import current
-from winnow.fleet import Devices
-from winnow.simulate import InProcess
 
 OnEvent = Callable[[AnyEvent], object]
 
@@ -47,13 +48,17 @@ def conduct(
     """Run a workflow over clients whose sites have these handlers: `(tasks, holdings) -> outcomes`.
 
     `data` names a known set, or is a [data] section (`{"name": "digits", "clients": 10}`). In a submitted program the
-    sites' data of that name are used. Gives what happened; what was achieved is in the workflow.
+    sites' data of that name are used. Gives what happened; what was achieved is in the workflow. Nothing after it is
+    executed at a site, nor where the program is only asked what it wants to run.
     """
-    settings = DataSettings.model_validate({"name": data} if isinstance(data, str) else dict(data))
+    settings = _data_settings({"name": data} if isinstance(data, str) else dict(data))
     wanted = Conduct(workflow=workflow, handlers=handlers, data=settings, seed=seed)
     place = current()
     if place is not None:
         return place.conduct(wanted, on_event)
+    from winnow.fleet import Devices  # noqa: PLC0415 - in a job none of this is needed, nor torch
+    from winnow.simulate import InProcess  # noqa: PLC0415
+
     spread = federate(load(settings), settings, seed)
     clients = spread.clients
     federation = InProcess(
@@ -67,3 +72,10 @@ def conduct(
         events.append(event)
         on_event(event)
     return events
+
+
+def _data_settings(table: dict[str, Any]) -> DataSettings:
+    try:
+        return DataSettings.model_validate(table)
+    except ValidationError as error:
+        raise explain(error, "data", DataSettings, table) from None

@@ -1,6 +1,11 @@
-"""The [job] section of a configuration: what a deployed job asks of its federation. A simulation does without it."""
+"""The [job] section of a configuration: what a deployed job asks of its federation. A simulation does without it.
 
-from pydantic import Field
+A server reads it too, and knows nothing else of experiments: nothing here may need torch.
+"""
+
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from winnow.core import Settings
 
@@ -9,12 +14,24 @@ class JobSettings(Settings):
     """Which sites, how many at least, how urgent, and what of each."""
 
     sites: tuple[str, ...] = ()
+    """Those that are to take part; all that offer the data if none is named."""
     min_sites: int | None = Field(default=None, ge=1)
+    """Without so many the job waits; all that are named, or one, if it is not said."""
     priority: int = Field(default=0, ge=-1000, le=1000)
     cpus: float = Field(default=1.0, ge=0)
     memory_mb: int = Field(default=1024, ge=0)
     gpus: int = Field(default=0, ge=0)
     deadline: float | None = Field(default=None, gt=0)
+    """Seconds that an exchange with clients may take; who has not replied by then is not waited for."""
+
+    @model_validator(mode="after")
+    def _enough_are_named(self) -> Self:
+        named = len(set(self.sites))
+        if named < len(self.sites):
+            raise ValueError("sites names one twice")
+        if self.sites and self.needed > named:
+            raise ValueError(f"min_sites = {self.needed}, but only {named} sites are named")
+        return self
 
     @property
     def needed(self) -> int:

@@ -11,9 +11,9 @@ from winnow.experiment.schema import Experiment
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import JudgeSettings, Tuning
 from winnow.learn.judge import AtClients, AtServer, ByEachClient, ByTunedClients, Judge, Reference
+from winnow.learn.plan import Plan
 from winnow.learn.stack import as_tensor
 from winnow.learn.store import ClientStore
-from winnow.learn.training import Plan
 
 
 def judge_of(
@@ -53,7 +53,9 @@ def _tuned(experiment: Experiment, judging: list[int], plan: Plan, store: Client
     asked = experiment.judge
     own = asked.tune_from == "own"
     if store is None and not own:
-        raise ConfigError("judge.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'")
+        raise ConfigError(
+            "judge.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'"
+        )
     tuning = Tuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = JudgeSettings(client=experiment.client, metric=plan.metric, tuning=tuning)
     return ByTunedClients(judging, settings, plan.private, every=asked.tune_every, from_average=None if own else store)
@@ -66,6 +68,7 @@ def _at_clients(experiment: Experiment, population: Population, plan: Plan) -> A
     return AtClients(
         {k: int(population.sizes[k]) for k in holders},
         experiment.select.matched.start(holders, len(population)),
+        private=plan.private,
         metric=plan.metric,
         message_bytes=plan.message_bytes,
         profile_bytes=plan.profile_bytes,

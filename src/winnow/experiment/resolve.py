@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from winnow.core import Choice, ConfigError, Settings, suggest
 from winnow.experiment.explain import explain
-from winnow.experiment.lookup import holds_text
+from winnow.experiment.lookup import holds_text, nested
 from winnow.experiment.plugins import load_plugins, plugins_of
 from winnow.experiment.schema import Experiment
-from winnow.experiment.variants import checked_overlays, named
+from winnow.experiment.variants import Named, checked_overlays, named
 from winnow.learn.algorithm import Recipe
 
 Table = dict[str, Any]
@@ -107,8 +107,20 @@ def resolve(
 
 def algorithm_names(preset_or_file: str | Path | Mapping[str, Any], plugins: Iterable[str | Path] = ()) -> list[str]:
     """All that can be asked for: named algorithms, those of plugins, and the file's variants."""
+    return sorted(known_algorithms(preset_or_file, plugins))
+
+
+def known_algorithms(
+    preset_or_file: str | Path | Mapping[str, Any], plugins: Iterable[str | Path] = ()
+) -> dict[str, Named]:
+    """The same with what each name stands for there."""
     table, source = _with_plugins(preset_or_file, plugins)
-    return sorted({*Recipe.known, *checked_overlays(table.get("algorithms", {}), source)})
+    overlays = checked_overlays(table.get("algorithms", {}), source)
+    known = {name: named(name, None, overlays, source) for name in {*Recipe.known, *overlays}}
+    if "base" in table:
+        own = table.get("algorithm", "fedprof")
+        known[own] = named(own, table["base"], overlays, source)
+    return known
 
 
 def _with_plugins(preset_or_file: str | Path | Mapping[str, Any], more: Iterable[str | Path]) -> tuple[Table, str]:
@@ -151,7 +163,8 @@ def _make_room(result: Table, layer: Mapping[str, Any], schema: type[Settings] =
     of two alternatives (`select.count`) withdraws the other.
     """
     for part, section in layer.items():
-        former, kind = result.get(part), _section(schema, part)
+        former = result.get(part)
+        kind = nested(schema.model_fields[part].annotation) if part in schema.model_fields else None
         if kind is None or not isinstance(section, Mapping) or not isinstance(former, dict):
             continue
         if not issubclass(kind, Choice):
@@ -163,12 +176,8 @@ def _make_room(result: Table, layer: Mapping[str, Any], schema: type[Settings] =
             former = {key: value for key, value in former.items() if key in chosen.model_fields}
         withdrawn = {other for pair in ALTERNATIVES for other in pair if section.keys() & (pair - {other})}
         result[part] = {key: value for key, value in former.items() if key not in withdrawn}
-
-
-def _section(schema: type[Settings], key: str) -> type[Settings] | None:
-    """The settings that a section of this name holds."""
-    kind = schema.model_fields[key].annotation if key in schema.model_fields else None
-    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
+        if chosen is not None:
+            _make_room(result[part], section, chosen)
 
 
 def _refuse_fixed_parts(table: Table, recipe: Recipe, source: str) -> None:
@@ -191,10 +200,10 @@ def _overrides(sets: Iterable[str]) -> Table:
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise ConfigError(f"--set {option}: write it as key.path=value, for example --set local.batch_size=16")
-        nested: Any = _value(keys, text.strip())
+        said: Any = _value(keys, text.strip())
         for key in reversed(keys):
-            nested = {key: nested}
-        merge(result, nested)
+            said = {key: said}
+        merge(result, said)
     return result
 
 

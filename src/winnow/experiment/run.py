@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
 from winnow.data import Conditions, DataSet, OnDemand
 from winnow.experiment.build import Prepared, prepare
+from winnow.experiment.place import current
 from winnow.experiment.resolve import check, to_toml
 from winnow.experiment.schema import Experiment
 from winnow.experiment.subject import Facts
@@ -73,7 +74,7 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write this run's report, one file that opens offline."""
-        return _write_report(Path(path), self.view)
+        return write_run_report(Path(path), self.view)
 
     def __repr__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self._facts())
@@ -88,7 +89,9 @@ class Result:
         readings = {"best": summary.best, "test": summary.test_best, "last": summary.last}
         shown = [(f"{name} {summary.metric}", f"{r.value:.4f} (round {r.round})") for name, r in readings.items() if r]
         reached = "not reached" if summary.rounds_to_target is None else f"reached in round {summary.rounds_to_target}"
-        return shown if summary.target is None else [*shown, (f"target {summary.target:g}", reached)]
+        target = [] if summary.target is None else [(f"target {summary.target:g}", reached)]
+        spent = [(name.replace("_", " "), f"{value:.4g}") for name, value in summary.spent.items()]
+        return [*shown, *target, *spent, *([("stopped", summary.stopped)] if summary.stopped else [])]
 
 
 def execute(
@@ -101,6 +104,9 @@ def execute(
     on_event: OnEvent = lambda event: None,
 ) -> Result:
     """Run an experiment; `on_start` and `on_event` watch it."""
+    place = current()
+    if place is not None:
+        return place.execute(experiment, inputs, on_event)
     threads = torch.get_num_threads()
     try:
         if out is None:
@@ -222,7 +228,7 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
     _save(prepared, folder)
     view = folder.view()
     result = _result(prepared, view)
-    _write_report(folder.path / names.REPORT, view)
+    write_run_report(folder.path / names.REPORT, view)
     folder.finish(
         result_record(
             result.summary,
@@ -250,7 +256,7 @@ def _save(prepared: Prepared, folder: RunFolder) -> float:
 
 
 def _result(prepared: Prepared, view: RunView) -> Result:
-    training, store = prepared.training, prepared.federation.store
+    training, store = prepared.training, prepared.simulated.store
     prepared.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=prepared.experiment,
@@ -270,7 +276,8 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
     return own.eval()
 
 
-def _write_report(path: Path, view: RunView) -> Path:
+def write_run_report(path: Path, view: RunView) -> Path:
+    """Write the report of one run."""
     from winnow.report import write_report  # noqa: PLC0415 - Plotly is not needed before a run has ended
 
     return write_report(path, [view])

@@ -7,18 +7,24 @@ from torch import nn
 
 from winnow.core import ConfigError, ModelError, Settings
 from winnow.data import DataSettings
+from winnow.experiment.job import JobSettings
 from winnow.fleet import Devices, FleetSettings
 from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
 from winnow.learn.aggregate import Aggregate
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client import ClientUpdate, Plain
 from winnow.learn.collect import Collect, InTheClear
+from winnow.learn.filters import Filtering, objection_to
 from winnow.learn.local import LocalUpdate
 from winnow.learn.models import ModelSettings
 from winnow.learn.pace import Pace, Rounds
 from winnow.learn.select import Selector
 from winnow.learn.server import Replace, ServerStep
+from winnow.privacy import compress as _compress  # noqa: F401  # makes compression known
+from winnow.privacy import dp as _dp  # noqa: F401  # makes differential privacy known
+from winnow.privacy import filters as _filters  # noqa: F401  # makes the filters known
 from winnow.privacy import matching as _private  # noqa: F401  # makes encrypted matching known
+from winnow.privacy.secure import collect as _secure  # noqa: F401  # makes secure aggregation known
 
 
 class EngineSettings(Settings):
@@ -95,17 +101,20 @@ class Experiment(Settings):
     collect: Collect = InTheClear()
     server: ServerStep = Replace()
     pace: Pace = Rounds()
+    filters: tuple[Filtering, ...] = ()
     judge: Judging = Judging()
     fleet: FleetSettings = Devices()
     engine: EngineSettings = EngineSettings()
+    job: JobSettings = JobSettings()
 
     @model_validator(mode="after")
     def _parts_go_together(self) -> Self:
         try:
-            self.composed()
+            whole = self.composed()
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        objection = self.judge.objection(own_test=bool(self.data.own_test), rounds=self.rounds)
+        judging = self.judge.objection(own_test=bool(self.data.own_test), rounds=self.rounds)
+        objection = objection_to(self.filters, whole) or judging
         if objection is not None:
             raise ValueError(objection)
         return self

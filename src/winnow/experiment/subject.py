@@ -19,8 +19,10 @@ from winnow.experiment.checks import check_batches, check_cohort, check_outputs,
 from winnow.experiment.schema import Experiment
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import LearningSite
+from winnow.learn.ledger import OpenLedger
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
+from winnow.learn.plan import Plan
 from winnow.learn.profile import ELEMENT_BYTES
 from winnow.learn.stack import (
     ClientSamples,
@@ -34,7 +36,7 @@ from winnow.learn.stack import (
     choose_execution,
     model_state,
 )
-from winnow.learn.training import Plan
+from winnow.privacy.dp import ledger_for
 
 SAMPLE = 4
 """Samples with which a model's execution is tried out."""
@@ -88,6 +90,11 @@ class Subject:
         return frozenset(self.experiment.client.private_names(self.module))
 
     @cached_property
+    def ledger(self) -> OpenLedger:
+        """Opens the book of what privacy the run costs."""
+        return ledger_for(self.experiment.composed(), self.experiment.filters)
+
+    @cached_property
     def examiner(self) -> Examiner:
         return Examiner(self.module, self.loss, self.layer, self.execution)
 
@@ -104,7 +111,11 @@ class Subject:
         check_outputs(module, some_x, self.classes, self.loss)
         untrainable = check_batches(module, experiment.local, sizes)
         select.start(Population(sizes=sizes))  # what cannot be selected is said now, before anything is written
+        self.ledger(Population(sizes=sizes))  # and so is a budget that does not last for one round
         check_cohort(experiment.composed(), len(sizes))
+        shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
+        for filtering in experiment.filters:
+            filtering.check(shared)
         execution = self.execution
         check_profiled(module, self.layer, self.private)
         profile_bytes = self.examiner.profile_bytes(some_x[:1]) if self.layer is not None else 0
@@ -115,7 +126,7 @@ class Subject:
             unjudged(experiment.judge.by, self.private),
             experiment.client.notice(module),
         )
-        sent = sum(tensor.nbytes for name, tensor in self.initial.items() if name not in self.private)
+        sent = sum(tensor.nbytes for tensor in shared.values())
         return Facts(
             metric=metric_name(experiment.metric, self.classes, pooled=_judged_by_clients(experiment)),
             parameters=sum(p.numel() for p in module.parameters()),
@@ -140,6 +151,7 @@ class Subject:
             layout=Layout.of(self.module),
             private=self.private,
             judged_by=experiment.judge.by,
+            ledger=self.ledger,
         )
 
 

@@ -95,7 +95,7 @@ class Instruments:
     def started(self, prepared: Prepared) -> None:
         """Begin to watch this run."""
         self._prepared = prepared
-        federation, training = prepared.federation, prepared.training
+        federation, training = prepared.simulated, prepared.training
         self._replace(training_step.__globals__, "plan_batches", "data")
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
@@ -108,7 +108,7 @@ class Instruments:
     def seen(self, event: object) -> None:
         """Count the work of a finished round."""
         if isinstance(event, RoundFinished):
-            sizes = self._prepared.federation.population.sizes[event.folded]
+            sizes = self._prepared.simulated.population.sizes[event.folded]
             local = self._prepared.experiment.local
             self._samples += sum(float(size) * local.passes(int(size)) for size in sizes)
             self._rounds += 1
@@ -119,7 +119,7 @@ class Instruments:
             return None
         self._stopwatch.switch(None)
         self._undo.close()
-        site = self._prepared.federation.site
+        site = self._prepared.simulated.site
         flops = forward_flops(self._prepared.module, site.data.few(1)[0])
         return Profiled(
             seconds=dict(self._stopwatch.spent),

@@ -36,6 +36,8 @@ def named(name: Any, base: Any, overlays: Mapping[str, Any], source: str) -> Nam
         raise ConfigError(f"{source}: a variant cannot be called {name!r}; use letters, digits and any of _ . + -")
     if name in Recipe.known:
         raise ConfigError(f"{source}: {where} = {base!r}, but {name!r} is an algorithm itself; give the variant a name")
+    if isinstance(base, str) and base not in Recipe.known and base in overlays:
+        raise ConfigError(f"{source}: {where} = {base!r} is a variant itself; name the algorithm that it varies")
     if not isinstance(base, str) or base not in Recipe.known:
         raise ConfigError(f"{source}: {where} = {base!r} is unknown; {suggest(str(base), Recipe.known)}")
     return Named(recipe=Recipe.known[base], overlays=(overlays.get(base, {}), own), base=base)

@@ -6,7 +6,7 @@ that its sums repeat bit for bit.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,8 +37,22 @@ class Fold(Protocol):
         """The aggregated model; the previous one if nothing was folded."""
 
 
+@runtime_checkable
+class LinearFold(Fold, Protocol):
+    """An aggregation that can also do with a weighted mean of updates, where nobody may see the updates."""
+
+    def weight_of(self, client: int, count: int) -> float:
+        """What the client counts, if it was drawn so often."""
+
+    def add_mean(self, model: Arrays, weight: float) -> None:
+        """Add the weighted mean of several models, whose weights have this sum."""
+
+
 class Aggregate(Choice, Part):
     """A rule that folds updates."""
+
+    sums: ClassVar[bool] = False
+    """Whether weighted sums of the updates are all that it needs: then its fold is a `LinearFold`."""
 
     @property
     def values_model(self) -> bool:
@@ -97,6 +111,7 @@ class Full(Aggregate):
     """
 
     name: Literal["full"] = "full"
+    sums: ClassVar[bool] = True
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
         return _FullFold(model, population.sizes)
@@ -109,9 +124,14 @@ class _FullFold:
         self._sum = WeightedSum(model)
 
     def add(self, update: Contribution) -> None:
-        share = float(self._shares[update.client])
-        self._left -= share
-        self._sum.add(update.model, share)
+        self.add_mean(update.model, self.weight_of(update.client, update.count))
+
+    def weight_of(self, client: int, count: int) -> float:
+        return float(self._shares[client])
+
+    def add_mean(self, model: Arrays, weight: float) -> None:
+        self._left -= weight
+        self._sum.add(model, weight)
 
     def finish(self) -> ModelState:
         if self._sum.weight:
@@ -130,6 +150,7 @@ class Partial(Aggregate):
 
     name: Literal["partial"] = "partial"
     weights: Literal["size", "uniform", "scheme-2"] = "size"
+    sums: ClassVar[bool] = True
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
         sizes = population.sizes
@@ -146,7 +167,13 @@ class _PartialFold:
         self._sum = WeightedSum(model)
 
     def add(self, update: Contribution) -> None:
-        self._sum.add(update.model, update.count * float(self._weights[update.client]))
+        self.add_mean(update.model, self.weight_of(update.client, update.count))
+
+    def weight_of(self, client: int, count: int) -> float:
+        return count * float(self._weights[client])
+
+    def add_mean(self, model: Arrays, weight: float) -> None:
+        self._sum.add(model, weight)
 
     def finish(self) -> ModelState:
         if not self._sum.weight:

@@ -2,15 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from operator import not_
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from winnow.core import Arrays, Choice, Failure, Federation, Outcome, Payload, Reply, Task, Until
 from winnow.learn.aggregate import Contribution, Fold, WeightedSum
+from winnow.learn.filters import from_the_system
+from winnow.learn.matching import AtSites
 from winnow.learn.part import Part
 from winnow.learn.profile import ReferenceProfile
 from winnow.learn.stack import ModelState
@@ -24,6 +27,12 @@ class Expected:
     carried: tuple[str, ...]
     """What a trained client's reply must carry."""
     reference: ReferenceProfile | None
+    collected: Mapping[str, Any] = field(default_factory=dict)
+    """What the last round's collection left for this one."""
+    invited: int = 0
+    """How many clients a round invites by the settings: a number that tells nothing of who was drawn."""
+    noise: Callable[[str], np.random.Generator] = lambda purpose: from_the_system()
+    """The server's randomness for a purpose in this round. In a simulation it repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +53,25 @@ class Gathered:
     reported: list[Reply]
     refused: list[Refusal]
     answered: list[Reply]
+    left: Mapping[str, Any] = field(default_factory=dict)
+    """Named arrays for the next round's collection; they are part of a checkpoint."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """What the collection has to tell of itself."""
+    regardless: bool = False
+    """Whether the model stands though nobody was folded: noise is added to an empty sum, too."""
 
 
 class Collect(Choice, Part):
     """One round's conversation with the invited, out of which an aggregate comes."""
+
+    @property
+    def at_least(self) -> int:
+        """How few clients it can work with."""
+        return 1
+
+    def at_sites(self) -> AtSites:
+        """What sites do besides: steps of the conversation, and filters that stand around all others."""
+        return AtSites()
 
     @abstractmethod
     def gather(
@@ -97,7 +121,7 @@ def fold_finite(
     model, parts = _fold(sound, counts, begin), mean_parts(sound)
     if all(finite(part) for part in (model, *parts.values())):
         return sound, model, parts
-    kept = [all(finite(reply.payload[part]) for part in ("model", *parts)) for reply in sound]
+    kept = [finite_update(reply) for reply in sound]
     refused += [
         Refusal(client=reply.task.client, reason="the update is not finite")
         for reply in compress(sound, map(not_, kept))
@@ -124,10 +148,15 @@ def mean_parts(replies: Sequence[Reply]) -> dict[str, ModelState]:
     return {name: total.mean() for name, total in sums.items()}
 
 
+def finite_update(reply: Reply) -> bool:
+    """Whether all that a client sends to be folded is."""
+    return all(finite(part) for name, part in reply.payload.items() if name != "profile")
+
+
 def finite(model: Arrays) -> bool:
     """Whether all values are; a norm tells, in one pass over each tensor."""
-    norms = torch._foreach_norm([tensor for tensor in model.values() if tensor.is_floating_point()])
-    return bool(torch.isfinite(torch.stack(list(norms))).all())
+    real = [tensor for tensor in model.values() if tensor.is_floating_point()]
+    return not real or bool(torch.isfinite(torch.stack(list(torch._foreach_norm(real)))).all())
 
 
 def sift(outcomes: Sequence[Outcome], expected: Expected) -> tuple[list[Reply], list[Refusal]]:

@@ -56,9 +56,16 @@ class AtClients:
     """
 
     def __init__(
-        self, size_of: Mapping[int, int], matcher: Matcher, *, metric: str, message_bytes: int, profile_bytes: int
+        self,
+        size_of: Mapping[int, int],
+        matcher: Matcher,
+        *,
+        private: frozenset[str],
+        metric: str,
+        message_bytes: int,
+        profile_bytes: int,
     ) -> None:
-        self._size, self._matcher, self._metric = size_of, matcher, metric
+        self._size, self._matcher, self._private, self._metric = size_of, matcher, private, metric
         self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
@@ -82,7 +89,7 @@ class AtClients:
             profile_bytes=self._profile_bytes,
         )
         settings = AssessSettings(metric=self._metric)
-        payload: Payload = {} if seeded else {"model": state}
+        payload: Payload = {} if seeded else {"model": _without(state, self._private)}
         return [
             Task(name="assess", client=k, round=round, version=version, payload=payload, settings=settings, work=work)
             for k in self._size

@@ -23,6 +23,10 @@ class AtSites:
     handlers: Mapping[str, Handler[Any]] = field(default_factory=dict)
     filters: Sequence[Filter[Any]] = ()
 
+    def around(self, inner: "AtSites") -> "AtSites":
+        """Both together; these filters are the outer ones."""
+        return AtSites(handlers={**inner.handlers, **self.handlers}, filters=(*self.filters, *inner.filters))
+
 
 class Matcher(ABC):
     """The server's side, in one run, where clients hold the reference set."""

@@ -24,6 +24,10 @@ class Pace(Choice, Part):
         """How many clients must be at work for a new version to come about as it was asked for."""
         return 1
 
+    def together(self, invited: int, clients: int) -> int:
+        """How many of all clients may train at a time where the selection invites so many."""
+        return invited
+
     @abstractmethod
     def run(self, training: "Training", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Drive the training to its end, from wherever it stands."""

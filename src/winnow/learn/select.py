@@ -7,7 +7,7 @@ proposes an invitation, for which it may first hold exchanges of its own, and th
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,8 @@ class Selector(Choice, Part):
     fraction: float | None = Field(default=None, gt=0, le=1)
     count: int | None = Field(default=None, ge=1)
     replacement: bool = False
+    sees_updates: ClassVar[bool] = False
+    """Whether it looks at each client's update, and not only at what replies report."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "Selector":
@@ -105,6 +107,12 @@ class Selector(Choice, Part):
             return self.count
         assert self.fraction is not None
         return max(1, round(self.fraction * clients))
+
+    def chance(self, clients: int) -> float | None:
+        """Each client's chance to be invited, where that is drawn for each alone whatever their data are (Poisson
+        sampling); None for any other rule. Privacy is amplified by the former only.
+        """
+        return None
 
     def awaited_at_first(self, clients: int) -> int:
         """How many replies the first rounds wait for."""

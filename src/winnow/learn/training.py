@@ -1,8 +1,7 @@
 """The workflow of a training run: invite, collect, aggregate, assess (FedProf's algorithm 2), at some pace."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from winnow.core import (
     Cost,
     Federation,
     Invited,
+    Metrics,
     Outcome,
     Payload,
     Refused,
@@ -21,39 +21,22 @@ from winnow.core import (
     RoundFinished,
     Scored,
     Snapshot,
+    Stopped,
     Task,
-    Work,
+    VirtualClock,
     stream,
 )
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Expected, Gathered, Refusal, sift
-from winnow.learn.handlers import TrainSettings
+from winnow.learn.collect import Expected, Gathered, Refusal, finite_update, sift
+from winnow.learn.filters import from_the_system
 from winnow.learn.judge import Judge, Verdict
+from winnow.learn.ledger import Ledger
+from winnow.learn.plan import Plan
 from winnow.learn.profile import Profile
 from winnow.learn.select import Invitation, Selection, Turn
 from winnow.learn.server import Folded
-from winnow.learn.stack import Layout, ModelState
+from winnow.learn.stack import ModelState
 from winnow.learn.tree import only
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What does not change during a run."""
-
-    algorithm: Algorithm
-    rounds: int
-    seed: int
-    metric: str
-    message_bytes: int
-    """What one transfer of the model weighs."""
-    profile_bytes: int
-    """What a profile weighs; 0 where replies carry none."""
-    layout: Layout
-    """What of the model is trained."""
-    private: frozenset[str] = frozenset()
-    """The names of what stays with the clients: it is neither sent nor folded."""
-    judged_by: str = "reference"
-    """Whose scores say which model is the best: those on the reference set, the clients' own, or those once tuned."""
 
 
 class Training:
@@ -74,6 +57,9 @@ class Training:
         self._shared_of: ModelState | None = None
         self._shared: ModelState = {}
         self._selected: Mapping[str, Any] = {}
+        self._collected: Mapping[str, Any] = {}
+        self._ledger: Ledger | None = None
+        self._booked: Mapping[str, Any] = {}
         self._verdict: Verdict | None = None
         self._spent: list[Cost] = []
         self._refusals: list[Refusal] = []
@@ -82,6 +68,9 @@ class Training:
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
         selection = self._plan.algorithm.select.start(federation.population)
+        self._ledger = self._plan.ledger(federation.population)
+        if self._ledger is not None and self._booked:
+            self._ledger.restore(self._booked)
         if self._verdict is None:
             self._assess(federation)
             yield Assessed(round=0, at=federation.clock.now, version=0, metrics=self._verdict_now.metrics)
@@ -90,13 +79,24 @@ class Training:
             if self._plan.profile_bytes and self._verdict.profile is None:
                 self._assess(federation)  # the reference profile could not be kept: its holder makes another
         yield from self._plan.algorithm.pace.run(self, selection, federation)
+        if self._spent_up and self.round < self._plan.rounds:
+            yield Stopped(round=self.round, at=federation.clock.now, reason=self._spent_up)
 
     # What a pace does -------------------------------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run shall have."""
-        return self._plan.rounds
+        """How many rounds the run shall have: no more than there were once its privacy budget is spent."""
+        return self.round if self._spent_up else self._plan.rounds
+
+    @property
+    def _spent_up(self) -> str | None:
+        return self._ledger.refusal() if self._ledger is not None else None
+
+    @property
+    def now(self) -> float:
+        """When the last round ended, by the run's own clock."""
+        return self._now
 
     @property
     def algorithm(self) -> Algorithm:
@@ -109,13 +109,23 @@ class Training:
             round=self.round,
             version=self.round - 1,
             oldest=self.round - 1 if oldest is None else oldest,
-            rng=stream(self._plan.seed, "select", self.round),
+            rng=self._luck(federation),
             model=self.shared,
             reference=self._verdict_now.profile,
             message_bytes=self._plan.message_bytes,
             trained=self._trained,
             ask=lambda tasks: self._ask(federation, tasks),
         )
+
+    def _luck(self, federation: Federation) -> np.random.Generator:
+        """Who is invited; sampling that hides who takes part must not be foreseen by those who know the seed."""
+        hides = self._plan.algorithm.select.chance(len(federation.population)) is not None
+        return self._noise(federation, "select") if hides else stream(self._plan.seed, "select", self.round)
+
+    def _noise(self, federation: Federation, purpose: str) -> np.random.Generator:
+        """Randomness that protects somebody: it repeats on virtual time, where there is nobody to protect."""
+        simulated = isinstance(federation.clock, VirtualClock)
+        return stream(self._plan.seed, purpose, self.round) if simulated else from_the_system()
 
     def announce(self, invitation: Invitation, federation: Federation) -> Iterator[AnyEvent]:
         """Say whom the selection invites."""
@@ -129,22 +139,31 @@ class Training:
     def gather(self, invitation: Invitation, federation: Federation) -> Gathered:
         """Have the invited train, and fold what is sound."""
         algorithm, population = self._plan.algorithm, federation.population
-        clients, drawn, awaited = invitation.clients.tolist(), int(invitation.counts.sum()), invitation.until.replies
+        clients, awaited = invitation.clients.tolist(), invitation.until.replies
+        invited = algorithm.select.invited(len(population))
+        sampled = algorithm.select.chance(len(population)) is not None
+        drawn = invited if sampled else int(invitation.counts.sum())
+        if self._ledger is not None:
+            self._ledger.book(invitation.clients)
         return algorithm.collect.gather(
             federation,
             self.tasks(clients, population.sizes),
             until=invitation.until,
             counts=dict(zip(clients, invitation.counts.tolist(), strict=True)),
             begin=lambda: algorithm.aggregate.start(self.shared, population, min(drawn, awaited or drawn)),
-            expected=self.expected,
+            expected=replace(self.expected, invited=invited, noise=lambda purpose: self._noise(federation, purpose)),
         )
 
-    def apply(self, gathered: Gathered, federation: Federation) -> None:
-        """Take the server's step; what the folded clients proposed to keep is kept."""
+    def apply(self, gathered: Gathered, federation: Federation, later: Sequence[Reply] = ()) -> None:
+        """Take the server's step. What the folded clients proposed to keep is kept, and that of replies for `later`.
+
+        A rule such as the median may pass over an update that is not finite: its client keeps what it had.
+        """
         self._spent += [reply.cost for reply in gathered.answered]
         self._refusals += gathered.refused
-        federation.settle(reply.task for reply in gathered.folded)
-        if gathered.folded:
+        self._collected = gathered.left
+        federation.settle(reply.task for reply in (*gathered.folded, *later) if finite_update(reply))
+        if gathered.folded or gathered.regardless:
             folded = Folded(
                 model=gathered.model,
                 clients=len(gathered.folded),
@@ -158,6 +177,7 @@ class Training:
     def finish(self, gathered: Gathered, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Judge the new version, and end the round: all state is what a checkpoint should hold."""
         self._selected = selection.state()
+        self._booked = {} if self._ledger is None else self._ledger.state()
         self._assess(federation)
         yield from self._refused(federation)
         yield self._finished(gathered, federation)
@@ -186,40 +206,12 @@ class Training:
         round: int | None = None,
     ) -> list[Task]:
         """Training in this round and from the present version, unless told otherwise, for each of these clients."""
-        payload = self.payload if payload is None else payload
-        number = self.round if round is None else round
-        plan, algorithm = self._plan, self._plan.algorithm
-        profiled = plan.profile_bytes > 0
-        settings = TrainSettings(
-            local=algorithm.local,
-            client=algorithm.client,
-            seed=plan.seed,
-            profile=profiled,
-            value=algorithm.values_model,
+        return self._plan.tasks(
+            clients,
+            sizes,
+            payload=self.payload if payload is None else payload,
+            round=self.round if round is None else round,
         )
-
-        @cache
-        def work(passes: float) -> Work:
-            return Work(
-                training_passes=passes,
-                profiling_passes=float(profiled or algorithm.values_model),
-                download_bytes=int(plan.message_bytes * algorithm.server.models_down),
-                upload_bytes=int(plan.message_bytes * algorithm.client.models_up),
-                profile_bytes=plan.profile_bytes,
-            )
-
-        return [
-            Task(
-                name="train",
-                client=k,
-                round=number,
-                version=number - 1,
-                payload=payload,
-                settings=settings,
-                work=work(algorithm.client.passes(algorithm.local, int(sizes[k]))),
-            )
-            for k in clients
-        ]
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
@@ -254,12 +246,17 @@ class Training:
             round=self.round,
             at=self._now,
             version=self.round,
-            metrics=self._verdict_now.metrics,
+            metrics={**self._verdict_now.metrics, **self._told(gathered)},
             folded=np.array([reply.task.client for reply in gathered.folded], np.int64),
             loss=float(np.nanmean(losses)) if np.isfinite(losses).any() else float("nan"),
             joules=spent.joules,
             cost=spent,
         )
+
+    def _told(self, gathered: Gathered) -> Metrics:
+        """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
+        spent = {} if self._ledger is None else self._ledger.spent()
+        return {name: figures for name, figures in (("collect", gathered.measured), ("privacy", spent)) if figures}
 
     # State ----------------------------------------------------------------------------------------------------------
 
@@ -275,6 +272,7 @@ class Training:
             parts=self.payload,
             carried=("model", *self._plan.algorithm.client.sends),
             reference=self._verdict.profile if self._verdict else None,
+            collected=self._collected,
         )
 
     def snapshot(self) -> Snapshot:
@@ -285,6 +283,8 @@ class Training:
             "best": self.best,
             "server": self._server,
             "select": self._selected,
+            "collect": self._collected,
+            "privacy": self._booked,
             "profile": profile,
             "underway": self.underway.arrays,
         }
@@ -306,6 +306,8 @@ class Training:
             groups.setdefault(group, {})[name] = array
         self.model, self.best = groups["model"], groups["best"]
         self._server, self._selected = groups.get("server", {}), groups.get("select", {})
+        self._collected = groups.get("collect", {})
+        self._booked = groups.get("privacy", {})
         profile = Profile.of(groups["profile"]) if "profile" in groups else None
         self.round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]

@@ -2,14 +2,22 @@
 
 from winnow.report.numbers import Spread
 from winnow.report.report import write_report
-from winnow.report.tables import ComparisonRow, comparison_header, comparison_table, cost_table, participation_table
+from winnow.report.tables import (
+    Cells,
+    ComparisonRow,
+    comparison_cells,
+    comparison_table,
+    cost_cells,
+    participation_table,
+)
 
 __all__ = [
+    "Cells",
     "ComparisonRow",
     "Spread",
-    "comparison_header",
+    "comparison_cells",
     "comparison_table",
-    "cost_table",
+    "cost_cells",
     "participation_table",
     "write_report",
 ]

@@ -49,8 +49,15 @@ def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
     targets = {run.label.target for runs in groups.values() for run in runs}
     for target in targets - {None}:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
-    figure.update_layout(xaxis_title=axis, yaxis_title=escape(metric), hovermode="closest")
+    axis_title = axis.replace("Device", clock(groups).capitalize())
+    figure.update_layout(xaxis_title=axis_title, yaxis_title=escape(metric), hovermode="closest")
     return finish(figure, height=380)
+
+
+def clock(groups: Mapping[str, Sequence[Trace]]) -> str:
+    """Whose time the runs tell: "device" unless all ran between real sites."""
+    clocks = {run.label.clock for runs in groups.values() for run in runs}
+    return "wall" if clocks == {"wall"} else "device"
 
 
 def _curve(run: Trace, data: str, cost: Callable[[Point], float]) -> NDArray[np.float64]:

@@ -86,23 +86,27 @@ def _headline(groups: Groups) -> str:
     if len(runs) == 1:
         return section("Summary", cards(_run_cards(runs[0])))
     rows = tables.comparison_table((name, run.summary) for name, group in groups.items() for run in group)
-    header = tables.comparison_header(runs[0].label.metric, _common_target(runs))
+    header, lines = tables.comparison_cells(rows, runs[0].label.metric, _common_target(runs))
     caption = "Mean ± standard deviation over seeds; figures to the target cover the runs that reached it."
     few = [cards(map(_algorithm_card, rows))] if len(rows) <= NAMED_UP_TO else []
-    return section("Summary", *few, table(caption, header, [row.cells() for row in rows]))
+    return section("Summary", *few, table(caption, header, lines))
 
 
 def _run_cards(run: Trace) -> list[str]:
     summary, target = run.summary, run.label.target
     goal = "no target was set" if target is None else f"to {run.label.metric} {target:g}"
     minutes = None if summary.seconds_to_target is None else summary.seconds_to_target / 60
+    in_all = number_text(summary.seconds / 60)
     rounds = MISSING if summary.rounds_to_target is None else str(summary.rounds_to_target)
-    return [
+    shown = [
         card(f"Best {run.label.metric}", _value(summary.best), _best_note(run)),
         card("Rounds", rounds, f"{goal}; {summary.rounds} in all"),
-        card("Device time", f"{number_text(minutes)} min", f"{goal}; {number_text(summary.seconds / 60)} min in all"),
-        card("Energy", f"{number_text(summary.wh_to_target)} Wh", f"{goal}; {number_text(summary.wh)} Wh in all"),
+        card(f"{run.label.clock.capitalize()} time", f"{number_text(minutes)} min", f"{goal}; {in_all} min in all"),
     ]
+    if summary.wh:
+        energy = f"{goal}; {number_text(summary.wh)} Wh in all"
+        shown.append(card("Energy", f"{number_text(summary.wh_to_target)} Wh", energy))
+    return shown
 
 
 def _value(reading: Reading | None) -> str:
@@ -118,19 +122,26 @@ def _best_note(run: Trace) -> str:
 
 def _algorithm_card(row: tables.ComparisonRow) -> str:
     _, best, _, reached, rounds, minutes, wh = row.cells()
-    note = f"target reached by {reached} in {rounds} rounds, {minutes} min, {wh} Wh"
+    note = f"target reached by {reached} in {rounds} rounds, {minutes} min" + (f", {wh} Wh" if row.energy else "")
     return card(row.algorithm, best, note if row.reached else f"target reached by {reached}")
 
 
 def _progress(groups: Groups) -> str:
     metric = next(iter(groups.values()))[0].label.metric
-    by_round, by_time, by_energy = (
+    against = ("rounds", f"{figures.clock(groups)} time", "energy of all devices")
+    by_round, *by_cost = (
         drawing(figures.progress(groups, axis), f"Against {what}: {metric} {_judges(groups)}")
-        for axis, what in zip(figures.AXES, ("rounds", "device time", "energy of all devices"), strict=True)
+        for axis, what in zip(_axes(groups), against, strict=False)
     )
     several = any(len(runs) > 1 for runs in groups.values())
     note = "Thin lines are single seeds. The bold line joins each round's mean cost and mean metric." if several else ""
-    return section("Progress", paragraph(note) if note else "", by_round, side_by_side(by_time, by_energy))
+    return section("Progress", paragraph(note) if note else "", by_round, side_by_side(*by_cost))
+
+
+def _axes(groups: Groups) -> list[str]:
+    """What progress is drawn against: energy only where it was counted."""
+    counted = any(run.summary.wh for runs in groups.values() for run in runs)
+    return list(figures.AXES)[: None if counted else -1]
 
 
 def _fairness(groups: Groups) -> str:
@@ -179,8 +190,7 @@ def _costs(groups: Groups) -> str:
     pieces = [
         table(
             f"{algorithm}: what all devices spent together, {_seeds(runs).lower()}.",
-            tables.COST_HEADER,
-            tables.cost_table([run.summary for run in runs]),
+            *tables.cost_cells([run.summary for run in runs]),
         )
         for algorithm, runs in groups.items()
     ]

@@ -30,6 +30,8 @@ class ComparisonRow:
     rounds_to_target: Spread | None
     seconds_to_target: Spread | None
     wh_to_target: Spread | None
+    energy: bool
+    """Whether the devices' energy was counted at all."""
 
     def cells(self) -> Cells:
         minutes = self.seconds_to_target.scaled(1 / SECONDS_PER_MINUTE) if self.seconds_to_target else None
@@ -44,9 +46,10 @@ class ComparisonRow:
         )
 
 
-def comparison_header(metric: str, target: float | None) -> Cells:
+def comparison_cells(rows: Sequence[ComparisonRow], metric: str, target: float | None) -> tuple[Cells, list[Cells]]:
+    """The header and the lines of a comparison; where no energy was counted they have no column for it."""
     goal = "target" if target is None else f"{target:g}"
-    return (
+    header = (
         "Algorithm",
         f"Best {metric}",
         f"Test {metric}",
@@ -55,6 +58,8 @@ def comparison_header(metric: str, target: float | None) -> Cells:
         "Minutes to it",
         "Wh to it",
     )
+    lines = [row.cells() for row in rows]
+    return (header, lines) if any(row.energy for row in rows) else (header[:-1], [line[:-1] for line in lines])
 
 
 def comparison_table(summaries: Iterable[tuple[str, Summary]]) -> list[ComparisonRow]:
@@ -74,7 +79,8 @@ def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
         test_best=Spread.of(summary.test_best.value for summary in group if summary.test_best),
         rounds_to_target=Spread.of(summary.rounds_to_target for summary in group),
         seconds_to_target=Spread.of(summary.seconds_to_target for summary in group),
-        wh_to_target=Spread.of(summary.wh_to_target for summary in group),
+        wh_to_target=Spread.of(summary.wh_to_target for summary in group if summary.wh),
+        energy=any(summary.wh for summary in group),
     )
 
 
@@ -89,17 +95,22 @@ COST_HEADER: Cells = (
 )
 
 
-def cost_table(summaries: Sequence[Summary]) -> list[Cells]:
-    """Where the time and the energy of an algorithm's devices went, on average over its runs."""
+def cost_cells(summaries: Sequence[Summary]) -> tuple[Cells, list[Cells]]:
+    """Where the time and the energy of an algorithm's devices went, on average over its runs; a header, and lines.
+
+    Where no energy was counted nothing is said of it.
+    """
     cost = _mean_cost([summary.cost for summary in summaries])
     rounds = max(float(np.mean([summary.rounds for summary in summaries])), 1.0)
     split = {kind: (getattr(cost, f"{kind}_seconds"), getattr(cost, f"{kind}_joules")) for kind in KINDS}
     split["total"] = (cost.seconds, cost.joules)
-    return [
+    if not cost.joules:
+        return COST_HEADER[:3], [(kind, number_text(s), number_text(s / rounds)) for kind, (s, _) in split.items()]
+    return COST_HEADER, [
         (
             kind,
             *map(number_text, (seconds, seconds / rounds, joules, joules / rounds, joules / JOULES_PER_WH)),
-            f"{joules / cost.joules:.1%}" if cost.joules else MISSING,
+            f"{joules / cost.joules:.1%}",
         )
         for kind, (seconds, joules) in split.items()
     ]

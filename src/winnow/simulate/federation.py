@@ -83,11 +83,15 @@ class InProcess(Generic[Site]):
         exchange.send(tasks)
         return exchange
 
+    def propose(self, task: Task, keep: Payload) -> None:
+        """The reply to this task is there, and its client would keep that."""
+        self._proposed[task.client] = (task, keep)
+
     def settle(self, tasks: Iterable[Task]) -> None:
-        for task in tasks if self._proposed else ():
-            made_for, keep = self._proposed.get(task.client, (None, {}))
+        proposed, self._proposed = self._proposed, {}
+        for task in tasks if proposed else ():
+            made_for, keep = proposed.get(task.client, (None, {}))
             if made_for is task:  # not if the client has answered another task since
-                del self._proposed[task.client]
                 self.store.write(task.client, keep)
 
     def schedule(self, tasks: Sequence[Task], begun: float, first: int) -> Iterator[_Arrival]:
@@ -104,16 +108,12 @@ class InProcess(Generic[Site]):
                 yield _Arrival(at, first + i, tasks[i], cost, vanishes)
 
     def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """The outcomes of tasks that make up one cohort; what a client keeps is put in and taken out on the way."""
+        """The outcomes of tasks that make up one cohort; what a client keeps is put in on the way."""
         name = tasks[0].name
         if name not in self.handlers:
             raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
         at_site = [self._with_kept(task) for task in tasks] if not self.store.empty else tasks
-        outcomes = self.handlers[name](at_site, self.site)
-        for task, outcome in zip(tasks, outcomes, strict=True):
-            if isinstance(outcome, Reply) and outcome.keep:
-                self._proposed[task.client] = (task, outcome.keep)
-        return outcomes
+        return self.handlers[name](at_site, self.site)
 
     def _with_kept(self, task: Task) -> Task:
         kept = self.store.read(task.client)
@@ -147,9 +147,15 @@ class InProcessExchange(Generic[Site]):
                 self._answer_cohort_of(arrival.task)
             self._waiting.pop()
             self._federation.clock.advance_to(arrival.at)
-            outcome = _lost(arrival) if arrival.vanishes else _as_sent(self._outcomes.pop(arrival.sequence), arrival)
+            outcome = _lost(arrival) if arrival.vanishes else self._delivered(arrival)
             self._replied += isinstance(outcome, Reply)
             yield outcome
+
+    def _delivered(self, arrival: _Arrival) -> Outcome:
+        made = self._outcomes.pop(arrival.sequence)
+        if isinstance(made, Reply) and made.keep:
+            self._federation.propose(arrival.task, made.keep)
+        return _as_sent(made, arrival)
 
     def _answer_cohort_of(self, task: Task) -> None:
         """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""

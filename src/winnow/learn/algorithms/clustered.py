@@ -3,7 +3,7 @@ so that every client keeps its weight in expectation.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ class Clustered(Distinct):
     """
 
     name: Literal["clustered"] = "clustered"
+    sees_updates: ClassVar[bool] = True
     distance: Metric = "angle"
 
     def start(self, population: Population) -> Selection:

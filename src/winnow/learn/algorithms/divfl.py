@@ -1,7 +1,7 @@
 """DivFL (Balakrishnan et al., 2022): invite the few clients whose updates stand best for those of all."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ class Diverse(Distinct):
     """
 
     name: Literal["diverse"] = "diverse"
+    sees_updates: ClassVar[bool] = True
     sample: int | None = Field(None, ge=1)
 
     def start(self, population: Population) -> Selection:

@@ -36,6 +36,9 @@ class LagTolerant(Pace):
     name: Literal["lag-tolerant"] = "lag-tolerant"
     tolerance: int = Field(5, ge=0)
 
+    def together(self, invited: int, clients: int) -> int:
+        return clients
+
     def run(self, training: Training, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         clients = range(len(federation.population))
         cache, picked_last = _restored(training.underway, len(clients))
@@ -50,8 +53,7 @@ class LagTolerant(Pace):
                 lagging = {task.client for task in underway.tasks if turn.version - task.version > self.tolerance}
                 harvest = self._harvest(quota, picked_last, training, exchange, underway)
                 gathered = _fold(harvest, lagging, cache, training, federation)
-                training.apply(gathered, federation)
-                federation.settle(reply.task for reply in harvest.late)  # their models count from now on
+                training.apply(gathered, federation, harvest.late)
                 selection.observe(turn, gathered.reported)
                 picked_last = {reply.task.client for reply in harvest.picked}
                 training.underway = _snapshot(underway, cache, picked_last)

@@ -56,6 +56,8 @@ class Doubling(Selector):
         if not isinstance(sample, Mapping):
             return table
         amount = {key: table[key] for key in AMOUNT if table.get(key) is not None}
+        if ("fraction" in amount) == ("count" in amount):
+            raise ValueError("give either fraction or count")  # said of the whole: the sample must not have them
         return {**table, "sample": {**amount, **sample}}
 
     @model_validator(mode="after")

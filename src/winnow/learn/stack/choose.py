@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from winnow.core import ModelError
 from winnow.learn.stack.chain import find_chain
-from winnow.learn.stack.execution import Execution
+from winnow.learn.stack.execution import Execution, Way
 from winnow.learn.stack.line import find_line
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss, first_line
@@ -26,7 +26,7 @@ from winnow.learn.stack.stacked import StackedExecution
 from winnow.learn.stack.state import Layout
 from winnow.learn.stack.trial import Trial
 
-Force = Literal["auto", "native", "stacked", "vmap", "loop"]
+Force = Way | Literal["auto"]
 
 NO_NATIVE_FORM = (
     "only lines of dense layers, plain convolutions, pooling and activations with the losses mse or cross-entropy "

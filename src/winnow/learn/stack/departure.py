@@ -90,6 +90,11 @@ class Correction:
             pull=self.pull, anchor=[t[:clients] for t in self.anchor], drift=[t[:clients] for t in self.drift]
         )
 
+    def apart(self) -> "Correction":
+        """The same for tensors of one client each."""
+        anchor, drift = ([own for tensor in tensors for own in tensor] for tensors in (self.anchor, self.drift))
+        return Correction(pull=self.pull, anchor=anchor, drift=drift)
+
     def add_to(self, gradients: list[Tensor], parameters: list[Tensor]) -> None:
         if self.anchor:
             torch._foreach_add_(gradients, torch._foreach_sub(parameters, self.anchor), alpha=self.pull)

@@ -1,16 +1,19 @@
 """The ways to train a cohort, as seen by the trainer."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
 from winnow.learn.stack.departure import Departure
+from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.plan import Plan
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.state import Layout, ModelState
+
+Way = Literal["native", "stacked", "vmap", "loop"]
 
 
 class Batch(NamedTuple):
@@ -71,8 +74,14 @@ class Execution(Protocol):
     """Why no faster way is used; empty if there is none."""
 
     @property
-    def name(self) -> str:
-        """native, stacked, vmap or loop."""
+    def name(self) -> Way: ...
+
+    @property
+    def loss(self) -> Loss: ...
+
+    @property
+    def threads(self) -> int | None:
+        """How many it may use, if it was told."""
         ...
 
     @property

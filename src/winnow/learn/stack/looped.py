@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import TensorData
 from winnow.learn.stack.departure import Departure
-from winnow.learn.stack.execution import Batch, Cohort, Look
+from winnow.learn.stack.execution import Batch, Cohort, Look, Way
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.plan import Plan
 from winnow.learn.stack.precision import Precision, casting
@@ -19,7 +19,8 @@ from winnow.learn.stack.state import Layout, ModelState
 class LoopedExecution:
     """The plain module, pointed at one client's rows of the stacked tensors after another."""
 
-    name = "loop"
+    name: Way = "loop"
+    threads: int | None = None
 
     def __init__(self, module: nn.Module, loss: Loss, notice: str = "", *, precision: Precision = "float32") -> None:
         self.module = copy.deepcopy(module)
@@ -110,8 +111,12 @@ class _LoopedCohort:
         return gradients, losses
 
     def _one_client(self, client: int, x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Its loss and gradient, on copies: where a tensor lies in memory shows in the last bits of a product, and a
+        client's must not depend on its place in the cohort.
+        """
         carried = [tensor[client] for tensor in self.carried]
-        self.execution.point_at([tensor[client] for tensor in self.trained], carried)
+        self.execution.point_at([tensor[client].clone() for tensor in self.trained], [t.clone() for t in carried])
+        x, y = x.clone(), y.clone()
         with torch.enable_grad():
             with casting(self.execution.precision, x.device):
                 losses = self.execution.loss(self.execution.module(x), y)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from winnow.learn.stack.execution import Batch, Cohort
+from winnow.learn.stack.execution import Batch, Cohort, Way
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.precision import Precision, casting
@@ -16,7 +16,7 @@ from winnow.learn.stack.state import apart
 class MappedExecution(LoopedExecution):
     """Gradients of all clients with equally large batches in one call; evaluation as in the loop."""
 
-    name = "vmap"
+    name: Way = "vmap"
 
     def __init__(self, module: nn.Module, loss: Loss, notice: str = "", *, precision: Precision = "float32") -> None:
         super().__init__(module, loss, notice, precision=precision)

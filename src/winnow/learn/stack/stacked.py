@@ -7,7 +7,7 @@ from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.chain import Chain
 from winnow.learn.stack.data import TensorData
 from winnow.learn.stack.departure import Departure
-from winnow.learn.stack.execution import Batch, Cohort, Look
+from winnow.learn.stack.execution import Batch, Cohort, Look, Way
 from winnow.learn.stack.graphed import GraphedRounds
 from winnow.learn.stack.looped import LoopedExecution
 from winnow.learn.stack.losses import Loss
@@ -23,7 +23,8 @@ KEPT_GRAPHS = 4
 class StackedExecution:
     """The model with every layer that has parameters replaced by its stacked twin."""
 
-    name = "stacked"
+    name: Way = "stacked"
+    threads: int | None = None
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from winnow.core import derive
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import Indices, TensorData
 from winnow.learn.stack.departure import Correction, Departure
+from winnow.learn.stack.ending import find_ending
 from winnow.learn.stack.execution import Batch, Execution, Gradients, Slope, smallest_batch
 from winnow.learn.stack.plan import Plan, named, plan_batches
 from winnow.learn.stack.state import ModelState, take_clients
@@ -47,7 +48,30 @@ def train(
     A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
     for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort. With a
     `slope` steps go that way instead of along the gradient; its further batches are those of the phases that follow.
+    Of a model whose first layers stand still only the others are trained, on what the first make of the samples.
     """
+    ending = find_ending(execution, departure, data) if slope is None else None
+    if ending is not None:
+        begin, features = ending.departure(departure), ending.samples(departure, data, clients)
+        done = _train(
+            ending.execution, begin, local, features, clients, round=round, seed=seed, phase=phase, slope=None
+        )
+        return replace(done, states=ending.states(departure, done.states, len(clients)))
+    return _train(execution, departure, local, data, clients, round=round, seed=seed, phase=phase, slope=slope)
+
+
+def _train(
+    execution: Execution,
+    departure: Departure,
+    local: LocalUpdate,
+    data: TensorData,
+    clients: Indices,
+    *,
+    round: int,
+    seed: int,
+    phase: int,
+    slope: Slope | None,
+) -> Trained:
     smallest = smallest_batch(execution.module)
     plan, *further = (
         plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=each)
@@ -96,12 +120,15 @@ def _step_by_step(
     rows = torch.from_numpy(np.stack([plan.rows, *further], axis=1)).to(data.x.device)
     weights = torch.from_numpy(plan.weights()).to(trained[0])
     losses = torch.zeros_like(weights)
+    alone = execution.name == "loop"
     bound = -1
     for active, width, steps in plan.segments():
         if active != bound:
             parameters, buffers, moved, *slots = ([tensor[:active] for tensor in group] for group in groups)
             cohort, anywhere = execution.cohort(parameters, buffers), _anywhere(execution, buffers)
             added = correction and correction.some(active)
+            if alone:
+                moved, slots, added = _apart(moved), [_apart(slot) for slot in slots], added and added.apart()
             bound = active
         along, part = slice(steps.start, steps.stop), (slice(active), slice(width))
         full = (plan.sizes[along, :active] == width).all(1)
@@ -114,10 +141,19 @@ def _step_by_step(
             gradients, found = slope(anywhere, parameters, batches) if slope else cohort.gradients(batches[0])
             kept.copy_(found)
             slopes = [gradients[place] for place in places]
+            if alone:
+                slopes = _apart(slopes)
             if added:
                 added.add_to(slopes, moved)
             local.step(moved, slopes, slots, number=step + 1, rate=rate)
     return states, losses
+
+
+def _apart(stacked: list[Tensor]) -> list[Tensor]:
+    """Every client's own tensors. What stands last in a tensor is rounded otherwise (in scalar instructions, without
+    fused products), so that where clients are trained one by one their steps are taken one by one, too.
+    """
+    return [own for tensor in stacked for own in tensor]
 
 
 def _anywhere(execution: Execution, carried: list[Tensor]) -> Gradients:

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from winnow.learn.local import LocalUpdate
 from winnow.learn.stack.data import TensorData
 from winnow.learn.stack.departure import Departure, spread
-from winnow.learn.stack.execution import Batch, Cohort, Look
+from winnow.learn.stack.execution import Batch, Cohort, Look, Way
+from winnow.learn.stack.losses import as_loss
 from winnow.learn.stack.native.library import FlatDeparture, NativeModel, available_threads, can_step
 from winnow.learn.stack.plan import Plan
 from winnow.learn.stack.precision import Precision
@@ -23,14 +24,15 @@ JUST_COMPILED = "native training was compiled for this machine; the next start w
 class NativeExecution:
     """Whole rounds in compiled code; results do not depend on the number of threads, nor on who else is trained."""
 
-    name = "native"
+    name: Way = "native"
     precision: Precision = "float32"
 
     def __init__(self, module: nn.Module, model: NativeModel, threads: int | None, notice: str = "") -> None:
         self.module = module
         self.notice = notice or (JUST_COMPILED if model.just_compiled else "")
         self.layout = Layout.of(module)
-        self._model, self._asked = model, threads
+        self.loss, self.threads = as_loss(model.loss), threads
+        self._model = model
         self._shapes = [module.get_parameter(name).shape for name in self.layout.trained]
 
     def surely_fastest(self, batch_size: int) -> bool:
@@ -38,9 +40,9 @@ class NativeExecution:
         return batch_size >= ENOUGH_SAMPLES and self._model.parameters <= FEW_PARAMETERS
 
     @property
-    def _threads(self) -> int:
+    def _cores(self) -> int:
         """Asked for at each call: a worker process may be confined to fewer cores than the one that made this."""
-        return self._asked or available_threads()
+        return self.threads or available_threads()
 
     def run_plan(
         self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
@@ -59,7 +61,7 @@ class NativeExecution:
                 drift=self._flat(departure.drift) if departure.drift else None,
                 moves=None if departure.moving is None else self._moves(departure.moving),
             ),
-            threads=self._threads,
+            threads=self._cores,
             batch_size=local.batch_size,
             local=local,
             rate=rate,
@@ -77,7 +79,7 @@ class NativeExecution:
             np.arange(clients * width).reshape(1, clients, width),
             batch.sizes.reshape(1, clients),
             FlatDeparture(start=_flat(trained)),
-            threads=self._threads,
+            threads=self._cores,
             batch_size=width,
             local=None,
         )
@@ -89,7 +91,7 @@ class NativeExecution:
 
         def look(state: ModelState, x: Tensor, rows: Tensor, to_end: bool) -> tuple[Tensor, Tensor]:
             flat = torch.cat([state[name].flatten() for name in self.layout.trained])
-            return self._model.look(x, rows, flat, threads=self._threads, watched=layer, to_end=to_end)
+            return self._model.look(x, rows, flat, threads=self._cores, watched=layer, to_end=to_end)
 
         return look
 
@@ -97,7 +99,7 @@ class NativeExecution:
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         flat = self._flat(states)
         rows = torch.arange(x.shape[1])
-        return torch.stack([self._model.look(own, rows, flat[k], threads=self._threads)[0] for k, own in enumerate(x)])
+        return torch.stack([self._model.look(own, rows, flat[k], threads=self._cores)[0] for k, own in enumerate(x)])
 
     def _flat(self, states: ModelState) -> Tensor:
         return _flat([states[name] for name in self.layout.trained])

@@ -1,0 +1,204 @@
+"""Filters: what happens to an update between a client's training and the fold.
+
+A `Filtering` is a value in the configuration that the server and its sites both read. Its one side wraps the handlers
+at a site; the other undoes at the server what has to be undone (bytes become a model again). Filters apply in the order
+in which they are written, and are undone in the opposite one. None of them edits an algorithm.
+"""
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from winnow.core import (
+    EVERYONE,
+    Arrays,
+    Choice,
+    Clock,
+    Exchange,
+    Federation,
+    Filter,
+    Outcome,
+    Population,
+    Task,
+    Until,
+    stream,
+)
+from winnow.learn.handlers import TrainSettings
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
+
+Chance: TypeAlias = Callable[[Task, str], np.random.Generator]
+"""Where a filter's randomness comes from, by the task that it works on and the purpose."""
+
+
+def seeded(task: Task, purpose: str) -> np.random.Generator:
+    """Randomness of a simulation: it repeats under the run's seed."""
+    assert isinstance(task.settings, TrainSettings)
+    return stream(task.settings.seed, purpose, task.round, task.client)
+
+
+def unforeseeable(task: Task, purpose: str) -> np.random.Generator:
+    """Randomness of a deployment: from the operating system, so that nobody who knows the seed can take noise off."""
+    return from_the_system()
+
+
+def from_the_system() -> np.random.Generator:
+    """A generator whose seed nobody knows."""
+    return np.random.Generator(np.random.PCG64(secrets.randbits(256)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What is known of a message before it is made: the part of an update that it carries, the arrays of that of which
+    it tells anything, and what it weighs.
+    """
+
+    whole: Arrays
+    tells: Arrays
+    nbytes: int
+
+    @classmethod
+    def plain(cls, part: Arrays) -> "Message":
+        return cls(whole=part, tells=part, nbytes=sum(tensor.nbytes for tensor in part.values()))
+
+
+class Filtering(Choice):
+    """A filter, as both sides know it."""
+
+    @abstractmethod
+    def at_site(self, chance: Chance = seeded) -> Filter[Any]:
+        """What stands around a site's handlers. It sees what a client has kept, and may add to it."""
+
+    def leaving(self, task: Task) -> Task:
+        """The task as it leaves the server. Tasks of one cohort must still share a payload."""
+        return task
+
+    def arriving(self, outcome: Outcome) -> Outcome:
+        """What arrived, as the workflow may see it."""
+        return outcome
+
+    def shrunk(self, message: Message) -> Message:
+        """What becomes of the model's message to the server, as far as that is known in advance."""
+        return message
+
+    def check(self, model: Arrays) -> None:
+        """Refuse, by name, a model that the filter cannot work on."""
+
+    def objection(self, whole: "Algorithm", later: Sequence["Filtering"]) -> str | None:
+        """What is wrong with the algorithm, or with the filters behind this one, as one line; None if nothing is."""
+        return None
+
+    @abstractmethod
+    def says(self) -> str:
+        """Who learns what, under which assumptions, and what it costs."""
+
+
+def site_filters(filters: Sequence[Filtering], chance: Chance = seeded) -> tuple[Filter[Any], ...]:
+    """The sites' side, for `wrap`, whose first filter is the outermost: an update meets the last of these first."""
+    return tuple(each.at_site(chance) for each in reversed(filters))
+
+
+def objection_to(filters: Sequence[Filtering], whole: "Algorithm") -> str | None:
+    """The first thing that is wrong with a row of filters around an algorithm."""
+    objections = (each.objection(whole, filters[place + 1 :]) for place, each in enumerate(filters))
+    return next((objection for objection in objections if objection is not None), None)
+
+
+class Filtered:
+    """A federation whose updates pass through filters, around any other that has the sites' side of them."""
+
+    def __init__(self, federation: Federation, filters: Sequence[Filtering]) -> None:
+        self._federation, self._filters = federation, tuple(filters)
+        self._share: float | None = None
+        self._answered: dict[int, tuple[Task, Task]] = {}
+
+    @property
+    def population(self) -> Population:
+        return self._federation.population
+
+    @property
+    def clock(self) -> Clock:
+        return self._federation.clock
+
+    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "FilteredExchange":
+        exchange = FilteredExchange(self)
+        exchange.begin(self._federation, tasks, until)
+        return exchange
+
+    def settle(self, tasks: Iterable[Task]) -> None:
+        answered, self._answered = self._answered, {}
+        made = ((task, *answered.get(task.client, (None, task))) for task in tasks)
+        self._federation.settle(sent if own is task else task for task, own, sent in made)
+
+    def leaving(self, task: Task) -> Task:
+        """The task as it is sent. A training task says what its reply will really weigh."""
+        for each in self._filters:
+            task = each.leaving(task)
+        if task.name != "train":
+            return task
+        upload = round(task.work.upload_bytes * self._shrinkage(task))
+        return task if upload == task.work.upload_bytes else replace(task, work=replace(task.work, upload_bytes=upload))
+
+    def arriving(self, outcome: Outcome, task: Task) -> Outcome:
+        """The outcome as the workflow sees it, for the task as the workflow made it."""
+        sent = outcome.task
+        if sent is not task:
+            self._answered[task.client] = (task, sent)
+            outcome = replace(outcome, task=task)
+        for each in reversed(self._filters):
+            outcome = each.arriving(outcome)
+        return outcome
+
+    def _shrinkage(self, task: Task) -> float:
+        """What a reply weighs with these filters, of what it weighs without; shapes are the same all through a run."""
+        if self._share is None:
+            message = plain = Message.plain(task.payload["model"])
+            for each in self._filters:
+                message = each.shrunk(message)
+            self._share = message.nbytes / plain.nbytes
+        return self._share
+
+
+class FilteredExchange:
+    """An open exchange of a filtered federation."""
+
+    def __init__(self, federation: Filtered) -> None:
+        self._filtered = federation
+        self._made: dict[int, tuple[Task, Task]] = {}
+        """By the identity of each task as it was sent: that one, and the one that the workflow made."""
+
+    def begin(self, federation: Federation, tasks: Iterable[Task], until: Until) -> None:
+        self._exchange: Exchange = federation.dispatch(self._leaving(tasks), until)
+
+    def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
+        self._exchange.send(self._leaving(tasks), since)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        for outcome in self._exchange:
+            _, made = self._made.pop(id(outcome.task), (None, outcome.task))
+            yield self._filtered.arriving(outcome, made)
+
+    def close(self) -> None:
+        self._exchange.close()
+        self._made.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _leaving(self, tasks: Iterable[Task]) -> list[Task]:
+        made = list(tasks)
+        sent = [self._filtered.leaving(task) for task in made]
+        self._made |= {id(task): (task, own) for task, own in zip(sent, made, strict=True) if task is not own}
+        return sent

@@ -1,0 +1,225 @@
+"""Noise at the server: bounds hold for any update, order and constants are as promised, and nobody can be told apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from selecting import turn
+from world import prepared
+
+from winnow.core import EVERYONE, Population, Reply, Task, VirtualClock, stream
+from winnow.learn.aggregate import Aggregate, Full, Partial
+from winnow.learn.collect import Expected, Gathered
+from winnow.privacy.dp.accounting import Release, epsilon
+from winnow.privacy.dp.bounding import AdaptiveBound
+from winnow.privacy.dp.central import CentralDp, bounded_sum
+from winnow.privacy.dp.poisson import Poisson
+
+START = {"w": torch.zeros(2, 3), "b": torch.ones(2), "count": torch.tensor(7)}
+SIZES = np.array([10, 20, 30, 40])
+
+
+def reply(client: int, change: np.ndarray) -> Reply:
+    w, b = torch.from_numpy(change[:6].reshape(2, 3)).float(), torch.from_numpy(change[6:]).float()
+    model = {"w": START["w"] + w, "b": START["b"] + b, "count": torch.tensor(99)}
+    return Reply(task=Task(name="train", client=client, round=1, version=0), payload={"model": model})
+
+
+class Told:
+    """A federation whose clients have answered already."""
+
+    def __init__(self, replies: Sequence[Reply]) -> None:
+        self.replies, self.population, self.clock = replies, Population(sizes=SIZES), VirtualClock()
+
+    def dispatch(self, tasks: Any, until: Any = EVERYONE) -> "Told":
+        return self
+
+    def settle(self, tasks: Any) -> None: ...
+
+    def __iter__(self) -> Any:
+        return iter(self.replies)
+
+    def __enter__(self) -> "Told":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def gathered(
+    changes: Mapping[int, np.ndarray],
+    collect: CentralDp,
+    aggregate: Aggregate | None = None,
+    *,
+    invited: int = 2,
+    seed: int = 0,
+    left: Mapping[str, Any] | None = None,
+) -> Gathered:
+    rule = aggregate or Partial()
+    return collect.gather(
+        Told([reply(client, change) for client, change in changes.items()]),
+        [],
+        until=EVERYONE,
+        counts=dict.fromkeys(changes, 1),
+        begin=lambda: rule.start(START, Population(sizes=SIZES), invited),
+        expected=Expected(
+            parts={"model": START},
+            carried=("model",),
+            reference=None,
+            collected=left or {},
+            invited=invited,
+            noise=lambda purpose: stream(seed, purpose),
+        ),
+    )
+
+
+def changed(found: Gathered) -> np.ndarray:
+    return np.concatenate([(found.model[name] - START[name]).numpy().reshape(-1) for name in ("w", "b")])
+
+
+QUIET = CentralDp(noise_multiplier=1e-9, clip=0.7)
+updates = st.dictionaries(
+    st.integers(0, 3), hnp.arrays(np.float64, 8, elements=st.floats(-1e6, 1e6)), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(updates, st.floats(0.01, 10), st.lists(st.floats(0.01, 100), min_size=4, max_size=4))
+def test_no_client_moves_the_sum_by_more_than_the_bound(
+    changes: dict[int, np.ndarray], bound: float, weights: list[float]
+) -> None:
+    replies = [reply(client, change) for client, change in changes.items()]
+    shares = [weights[client] for client in changes]
+    whole, _ = bounded_sum(replies, shares, START, bound)
+    for left_out in range(len(replies)):
+        others = [each for i, each in enumerate(replies) if i != left_out]
+        without, _ = bounded_sum(others, [w for i, w in enumerate(shares) if i != left_out], START, bound)
+        assert float((whole - without).norm()) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform", "scheme-2"])
+def test_weight_bound_sum_and_division_by_a_public_constant(weights: str) -> None:
+    rng = np.random.default_rng(0)
+    changes = {0: rng.normal(0, 0.01, 8), 2: rng.normal(0, 1, 8), 3: rng.normal(0, 0.02, 8)}
+    expected = np.zeros(8)
+    for client, change in changes.items():
+        weighted = (1.0 if weights == "uniform" else SIZES[client] / SIZES.mean()) * change
+        expected += weighted * min(1, 0.7 / np.linalg.norm(weighted))
+    found = gathered(changes, QUIET, Partial(weights=weights), invited=2)  # two are invited by the settings, three came
+    np.testing.assert_allclose(changed(found), expected / 2, atol=1e-6)
+    assert int(found.model["count"]) == 7, "counters are not covered by noise, so they stay as they were"
+
+
+def test_full_aggregation_moves_by_the_shares_of_all_data() -> None:
+    changes = {1: np.full(8, 0.01), 3: np.full(8, -0.03)}
+    expected = (20 * changes[1] + 40 * changes[3]) / 100
+    np.testing.assert_allclose(changed(gathered(changes, QUIET, Full(), invited=2)), expected, atol=1e-6)
+
+
+def test_noise_is_that_of_the_multiplier_and_the_bound() -> None:
+    collect = CentralDp(noise_multiplier=3.0, clip=0.5)
+    drawn = np.concatenate([changed(gathered({}, collect, invited=4, seed=seed)) for seed in range(300)])
+    assert drawn.std() == pytest.approx(3.0 * 0.5 / 4, rel=0.05)
+    assert abs(drawn.mean()) < 4 * drawn.std() / np.sqrt(len(drawn))
+
+
+def test_an_empty_round_is_noisy_too() -> None:
+    found = gathered({}, CentralDp(noise_multiplier=1.0), invited=2)
+    assert found.regardless
+    assert np.abs(changed(found)).min() > 0
+
+
+def test_losses_are_told_to_nobody() -> None:
+    told = Reply(task=Task(name="train", client=0, round=1, version=0), payload=reply(0, np.ones(8)).payload)
+    assert all(not each.metrics for each in gathered({0: np.ones(8)}, QUIET).reported)
+    assert told.payload.keys() == {"model"}
+    with prepared('collect.name="central-dp"', "collect.noise_multiplier=1.0", algorithm="fedavg") as ready:
+        rounds = [e for e in ready.training.run(ready.federation) if e.kind == "round"]
+    assert all(np.isnan(event.loss) for event in rounds)
+
+
+def test_updates_that_are_not_finite_are_refused() -> None:
+    found = gathered({0: np.full(8, np.nan), 1: np.full(8, 0.01)}, QUIET)
+    assert [each.client for each in found.refused] == [0]
+    assert np.isfinite(changed(found)).all()
+
+
+# The adaptive bound ---------------------------------------------------------------------------------------------------
+
+
+def test_both_releases_together_are_one_of_the_multiplier() -> None:
+    follows = AdaptiveBound.of(0.5, 0.2, 1.3, invited=50)
+    inside = 1 / follows.sum_noise(1.3) ** 2 + 1 / (2 * follows.count_noise) ** 2
+    assert inside == pytest.approx(1 / 1.3**2)
+
+
+def test_the_bound_finds_the_median_of_the_norms() -> None:
+    rng = np.random.default_rng(0)
+    norms = rng.lognormal(0, 0.5, 400)
+    follows = AdaptiveBound.of(0.5, 0.2, 1.0, invited=400)
+    bound = 0.05
+    for _ in range(80):
+        bound = follows.next(bound, [norm <= bound for norm in norms], 400, rng)
+    assert bound == pytest.approx(np.median(norms), rel=0.1)
+
+
+def test_the_bound_is_kept_from_round_to_round() -> None:
+    collect = CentralDp(noise_multiplier=1e-9, clip=100.0, adaptive=True)
+    changes = dict.fromkeys(range(4), np.full(8, 0.01))
+    first = gathered(changes, collect, invited=4)
+    assert float(first.left["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
+    second = gathered(changes, collect, invited=4, left=first.left)
+    assert second.measured["clip"] < first.measured["clip"] < 100
+
+
+# Sampling -------------------------------------------------------------------------------------------------------------
+
+
+def test_poisson_sampling_draws_each_client_alone() -> None:
+    selection = Poisson(fraction=0.2).start(Population(sizes=np.ones(50, np.int64)))
+    drawn = np.zeros((2000, 50))
+    for number in range(2000):
+        drawn[number, selection.propose(turn(rng=stream(number, "select"))).clients] = 1
+    assert drawn.mean() == pytest.approx(0.2, abs=0.01)
+    assert drawn.sum(1).var() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
+    correlations = np.corrcoef(drawn.T)[np.triu_indices(50, 1)]
+    assert np.abs(correlations).max() < 0.11
+
+
+def test_rounds_without_anybody_are_held() -> None:
+    with prepared(
+        'collect.name="central-dp"', "collect.noise_multiplier=1.0", 'select.name="poisson"', "select.count=1",
+        algorithm="fedavg", rounds=12,
+    ) as ready:  # fmt: skip
+        events = list(ready.training.run(ready.federation))
+    invited = [len(event.clients) for event in events if event.kind == "invited"]
+    assert 0 in invited
+    assert len([event for event in events if event.kind == "round"]) == 12
+
+
+# Membership -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_canary_cannot_be_told_from_its_absence_better_than_promised() -> None:
+    """Two neighbouring runs: a client that moves one weight as far as it may, and one that stays away. An attacker who
+    sees the model tells them apart by that weight. For every threshold TPR ≤ e^ε·FPR + δ must hold, and does by a
+    margin of the sampling error; without noise it would fail at once.
+    """
+    collect, delta, runs = CentralDp(noise_multiplier=1.0, clip=1.0), 1e-5, 1500
+    canary, others = np.eye(8)[0] * 50.0, {1: np.full(8, 0.1)}
+    present = np.array([changed(gathered({0: canary, **others}, collect, seed=s))[0] for s in range(runs)])
+    absent = np.array([changed(gathered(others, collect, seed=s))[0] for s in range(runs, 2 * runs)])
+    factor = np.exp(epsilon([Release(noise=1.0)], delta))
+    advantage = 0.0
+    for threshold in np.quantile(np.concatenate([present, absent]), np.linspace(0.02, 0.98, 49)):
+        caught, mistaken = (present > threshold).mean(), (absent > threshold).mean()
+        error = 4 * (0.5 / np.sqrt(runs)) * (1 + factor * np.sqrt(max(mistaken, 1 / runs)))
+        assert caught <= factor * mistaken + delta + error
+        assert 1 - mistaken <= factor * (1 - caught) + delta + error
+        advantage = max(advantage, caught - mistaken)
+    total_variation = 0.3829  # of N(0, 1) and N(1, 1): 2Φ(1/2) − 1, the most that any test achieves
+    assert advantage == pytest.approx(total_variation, abs=0.06)

@@ -1,0 +1,202 @@
+"""Laws that every filter keeps. A new one must be listed here, and is then tested."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from winnow.core import ConfigError, Reply, RoundFinished, wrap
+from winnow.experiment.build import prepare
+from winnow.experiment.resolve import check, to_toml
+from winnow.learn.filters import Filtered, Filtering, seeded, unforeseeable
+from winnow.learn.handlers import TrainSettings
+from winnow.runs.codec import encode_event
+from winnow.simulate import InProcess
+from world import blobs, experiment, prepared
+
+FILTERS = {
+    "clip": [{"name": "clip", "norm": 0.5}],
+    "exclude": [{"name": "exclude", "names": ["*.bias"]}],
+    "percentile": [{"name": "percentile", "percentile": 50.0, "gamma": 0.05}],
+    "sparse-vector": [{"name": "sparse-vector", "epsilon": 5000.0, "gamma": 0.05}],
+    "local-dp": [{"name": "local-dp", "noise_multiplier": 0.001, "clip": 1.0}],
+    "compress": [{"name": "compress", "numbers": "qsgd"}],
+    "top-k": [{"name": "compress", "keep": {"name": "top-k", "fraction": 0.1}, "numbers": "float16"}],
+    "random-k": [{"name": "compress", "keep": {"name": "random-k", "fraction": 0.2}, "entropy": "zstd"}],
+    "many": [
+        {"name": "exclude", "names": ["*.bias"]},
+        {"name": "clip", "norm": 1.0},
+        {"name": "compress", "keep": {"name": "top-k", "fraction": 0.3}, "numbers": "qsgd", "entropy": "zstd"},
+    ],
+}
+ALGORITHMS = ["fedavg", "fedprof", "scaffold", "fednova", "fedbuff", "fedper", "krum"]
+CASES = pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
+
+
+def asked(filters: list[dict]) -> str:
+    """The option that has these filters."""
+    inner = ", ".join(
+        "{" + ", ".join(f"{key} = {_toml(value)}" for key, value in each.items()) + "}" for each in filters
+    )
+    return f"filters=[{inner}]"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
+
+
+def log_of(ready) -> list[bytes]:
+    return [encode_event(event) for event in ready.training.run(ready.federation)]
+
+
+def skip_unless_they_go_together(filters: list[dict], algorithm: str) -> None:
+    """Some filters need rounds, and say so."""
+    try:
+        experiment(asked(filters), algorithm=algorithm)
+    except ConfigError as refused:
+        if 'pace.name = "rounds"' not in str(refused):
+            raise
+        pytest.skip("needs rounds")
+
+
+def test_every_filter_is_listed() -> None:
+    assert {each["name"] for filters in FILTERS.values() for each in filters} == set(Filtering.members)
+
+
+@CASES
+class TestEveryFilter:
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_it_goes_with_any_algorithm(self, filters: list[dict], algorithm: str) -> None:
+        count = ["select.count=5"] if algorithm == "krum" else []
+        skip_unless_they_go_together(filters, algorithm)
+        ready = prepared(asked(filters), "rounds=2", *count, algorithm=algorithm)
+        before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
+        events = list(ready.training.run(ready.federation))
+        assert not [event for event in events if event.kind == "refused"]
+        assert {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()} == before
+        assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
+
+    def test_shapes_types_and_order_are_kept_with_batch_statistics(self, filters: list[dict]) -> None:
+        module = torch.nn.Sequential(
+            torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
+        )
+        made = experiment(asked(filters), "rounds=2", "model.name=given", algorithm="fedavg")
+        ready = prepare(made, dataset=blobs(), module=module)
+        before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
+        events = list(ready.training.run(ready.federation))
+        assert not [event for event in events if event.kind == "refused"]
+        assert {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()} == before
+
+    def test_a_seed_repeats_bit_for_bit(self, filters: list[dict]) -> None:
+        one, two, other = (prepared(asked(filters), algorithm="scaffold", seed=seed) for seed in (0, 0, 1))
+        assert log_of(one) == log_of(two) != log_of(other)
+        assert all(torch.equal(one.training.model[name], two.training.model[name]) for name in one.training.model)
+
+    def test_it_does_something(self, filters: list[dict]) -> None:
+        with_filter, without = prepared(asked(filters), algorithm="fedavg"), prepared(algorithm="fedavg")
+        log_of(with_filter), log_of(without)
+        assert any(not torch.equal(t, without.training.model[n]) for n, t in with_filter.training.model.items())
+
+    @pytest.mark.parametrize("algorithm", ["scaffold", "fedbuff", "safa"])
+    def test_resuming_equals_no_interruption(self, filters: list[dict], algorithm: str) -> None:
+        skip_unless_they_go_together(filters, algorithm)
+        whole = prepared(asked(filters), algorithm=algorithm)
+        log = log_of(whole)
+        first, begun = prepared(asked(filters), algorithm=algorithm), []
+        for event in first.training.run(first.federation):
+            begun.append(encode_event(event))
+            if isinstance(event, RoundFinished) and event.round == 2:
+                break
+        snapshot = first.snapshot()
+        second = prepare(experiment(asked(filters), algorithm=algorithm), dataset=blobs(), snapshot=snapshot)
+        assert begun + log_of(second) == log
+        assert all(torch.equal(tensor, second.training.model[name]) for name, tensor in whole.training.model.items())
+        kept, again = whole.simulated.store.state(), second.simulated.store.state()
+        assert kept.keys() == again.keys()
+        assert all(np.array_equal(np.asarray(kept[name]), np.asarray(again[name])) for name in kept)
+
+    def test_workers_make_no_difference(self, filters: list[dict]) -> None:
+        alone, helped = (prepared(asked(filters), "engine.chunk=2", f"engine.workers={w}", "rounds=2") for w in (0, 2))
+        with helped:
+            assert log_of(alone) == log_of(helped)
+
+    def test_the_resolved_file_gives_it_again(self, filters: list[dict]) -> None:
+        made = experiment(asked(filters))
+        assert check(tomllib.loads(to_toml(made)), "again").filters == made.filters
+
+    def test_it_says_what_it_does(self, filters: list[dict]) -> None:
+        for each in experiment(asked(filters)).filters:
+            said = each.says()
+            assert said.startswith(f"{each.name}: ")
+            assert "server" in said
+            assert "\n" not in said
+
+    def test_what_is_not_training_passes_untouched(self, filters: list[dict]) -> None:
+        """Profiles, losses and scores leave as they did: the filters are about updates."""
+        ready = prepared(asked(filters), "reference_clients=[1, 4]", algorithm="fedprof")
+        plain = prepared("reference_clients=[1, 4]", algorithm="fedprof")
+        one, two = (next(iter(each.training.run(each.federation))) for each in (ready, plain))
+        assert encode_event(one) == encode_event(two)
+
+    def test_an_update_that_is_not_finite_is_refused(self, filters: list[dict]) -> None:
+        ready = prepared(asked(filters), "rounds=1", algorithm="fedavg")
+        events = list(ready.training.run(spoilt(ready)))
+        refused = [event.reason for event in events if event.kind == "refused"]
+        assert len(refused) == 1
+        assert "not finite" in refused[0]
+
+    def test_the_system_can_give_the_randomness(self, filters: list[dict]) -> None:
+        """In deployment nobody can foresee it, and replies are as sound."""
+        ready = prepared(asked(filters), algorithm="fedavg")
+        chance = [each.at_site(unforeseeable) for each in reversed(ready.experiment.filters)]
+        handlers = {"train": wrap(prepared(algorithm="fedavg").simulated.handlers["train"], chance)}
+        federation = Filtered(rebuilt(ready, handlers), ready.experiment.filters)
+        tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
+        with federation.dispatch(tasks) as exchange:
+            replies = list(exchange)
+        assert all(isinstance(reply, Reply) for reply in replies)
+        assert all(reply.payload["model"].keys() == ready.training.model.keys() for reply in replies)
+
+
+def rebuilt(ready, handlers) -> InProcess:
+    inner = ready.simulated
+    return InProcess(site=inner.site, handlers=handlers, population=inner.population, fleet=inner.fleet)
+
+
+def spoilt(ready) -> Filtered:
+    """The same federation, whose first client of a cohort trains to nothing."""
+    bare = prepared(algorithm="fedavg").simulated.handlers["train"]
+
+    def train(tasks, site):
+        first, *others = bare(tasks, site)
+        model = {name: tensor * float("nan") for name, tensor in first.payload["model"].items()}
+        return [replace(first, payload={**first.payload, "model": model}), *others]
+
+    wrapped = wrap(train, [each.at_site(seeded) for each in reversed(ready.experiment.filters)])
+    return Filtered(rebuilt(ready, {"train": wrapped}), ready.experiment.filters)
+
+
+def test_the_order_is_that_of_the_file() -> None:
+    """Clipping before dropping biases leaves a shorter update than the other way round."""
+    clip, exclude = FILTERS["clip"], FILTERS["exclude"]
+    norms = []
+    for filters in (clip + exclude, exclude + clip):
+        ready = prepared(asked(filters), "rounds=1", algorithm="fedavg")
+        tasks = ready.training.tasks([0], ready.federation.population.sizes, round=1)
+        assert isinstance(tasks[0].settings, TrainSettings)
+        with ready.federation.dispatch(tasks) as exchange:
+            (reply,) = exchange
+        moved = [reply.payload["model"][name] - tensor for name, tensor in ready.training.model.items()]
+        norms.append(float(torch.cat([each.reshape(-1) for each in moved]).norm()))
+    assert norms[0] < 0.499
+    assert norms[1] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_no_filters_is_no_layer() -> None:
+    ready = prepared()
+    assert ready.federation is ready.simulated

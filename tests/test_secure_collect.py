@@ -1,0 +1,437 @@
+"""Secure aggregation as a `collect`: the same learning, and a server that sees sums only."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from scipy.stats import chisquare
+
+from winnow.core import (
+    EVERYONE,
+    ConfigError,
+    Failure,
+    Federation,
+    Outcome,
+    Refused,
+    Reply,
+    RoundFinished,
+    Task,
+    Until,
+)
+from winnow.experiment.build import Prepared, prepare
+from winnow.learn.algorithm import Recipe
+from winnow.privacy.secure.steps import ANNOUNCE, CONFIRM, DEPOSIT, MASK, REVEAL, SHARE, Step
+from winnow.privacy.secure.terms import write
+from winnow.runs.codec import encode_event
+from world import blobs, experiment, prepared
+
+SECURE = ("collect.name=secure", "select.count=5")
+FINE = (*SECURE, "collect.encoding.bits=24")
+RING = ("collect.graph=ring", "collect.neighbours=2")
+KEEPER = ("collect.keeper=true",)
+ON_UPDATES = {
+    *("krum", "multi-krum", "median", "trimmed-mean", "norm-bound", "qfedavg", "fedbuff", "safa", "cyclic"),
+    *("clustered", "divfl"),
+}
+
+
+def events_of(ready: Prepared) -> list[Any]:
+    return list(ready.training.run(ready.federation))
+
+
+def rounds_of(events: Iterable[Any]) -> list[RoundFinished]:
+    return [event for event in events if isinstance(event, RoundFinished)]
+
+
+def reasons_of(events: Iterable[Any]) -> dict[int, str]:
+    """The last reason for each client that was refused."""
+    return {event.client: event.reason for event in events if isinstance(event, Refused)}
+
+
+def same_model(one: Prepared, other: Prepared, within: float = 0.0) -> bool:
+    models = one.training.model, other.training.model
+    return all((models[0][name].double() - models[1][name].double()).abs().max() <= within for name in models[0])
+
+
+# Learning -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "way"),
+    [
+        *((algorithm, ()) for algorithm in ("fedavg", "fedprof", "fedadam", "scaffold", "fednova", "fedrep")),
+        *((algorithm, way) for algorithm in ("fedavg", "scaffold") for way in (RING, KEEPER)),
+    ],
+)
+def test_an_algorithm_on_sums_learns_what_it_learns_in_the_clear(algorithm: str, way: tuple[str, ...]) -> None:
+    plain = prepared("rounds=3", "select.count=5", algorithm=algorithm)
+    private = prepared("rounds=3", *FINE, *way, algorithm=algorithm)
+    in_the_clear, in_secret = events_of(plain), events_of(private)
+    assert same_model(plain, private, within=5e-4)
+    folded = [[event.folded.tolist() for event in rounds_of(events)] for events in (in_the_clear, in_secret)]
+    assert folded[0] == folded[1]
+    assert reasons_of(in_secret) == {}
+
+
+@pytest.mark.parametrize("algorithm", sorted(Recipe.known))
+def test_every_algorithm_either_works_or_is_refused_by_name(algorithm: str) -> None:
+    doubling = Recipe.known[algorithm].parts["select"]["name"] == "doubling"
+    sets = (*SECURE, "rounds=2", "collect.fewest=2", *(("select.first=3",) if doubling else ()))
+    if algorithm in ON_UPDATES:
+        with pytest.raises(ConfigError, match="collect"):
+            prepared(*sets, algorithm=algorithm)
+        return
+    rounds = rounds_of(events_of(prepared(*sets, algorithm=algorithm)))
+    assert all(len(event.folded) >= 2 for event in rounds)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_few_bits_still_learn(bits: int) -> None:
+    ready = prepared("rounds=12", *SECURE, f"collect.encoding.bits={bits}", algorithm="fedavg-rp")
+    assert max(event.metrics["test"]["accuracy"] for event in rounds_of(events_of(ready))) > 0.75
+
+
+@pytest.mark.parametrize(("algorithm", "way"), [("fedavg-rp", KEEPER), ("scaffold", ())])
+def test_a_seed_repeats_and_resuming_equals_no_interruption(algorithm: str, way: tuple[str, ...]) -> None:
+    """Keys and masks are new every time; what comes out is not."""
+    whole = prepared(*SECURE, *way, algorithm=algorithm)
+    log = [encode_event(event) for event in events_of(whole)]
+    first, begun = prepared(*SECURE, *way, algorithm=algorithm), []
+    for event in first.training.run(first.federation):
+        begun.append(encode_event(event))
+        if isinstance(event, RoundFinished) and event.round == 2:
+            break
+    again = prepare(experiment(*SECURE, *way, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    assert begun + [encode_event(event) for event in events_of(again)] == log
+    assert same_model(whole, again)
+
+
+def test_a_filter_at_the_sites_comes_before_the_masks() -> None:
+    filters = [{"name": "percentile"}]
+    plain = prepared("select.count=5", algorithm="fedavg-rp", filters=filters)
+    private = prepared(*FINE, algorithm="fedavg-rp", filters=filters)
+    unfiltered = prepared(*FINE, algorithm="fedavg-rp")
+    for ready in (plain, private, unfiltered):
+        events_of(ready)
+    assert same_model(plain, private, within=5e-4)
+    assert not same_model(unfiltered, private, within=5e-3)
+
+
+def test_a_client_that_is_drawn_twice_counts_twice() -> None:
+    sets = ("select.count=6", "select.replacement=true", "rounds=3")
+    plain = prepared(*sets, algorithm="fedavg-rp")
+    private = prepared(*sets, *FINE[:1], *FINE[2:], "collect.fewest=2", algorithm="fedavg-rp")
+    events_of(plain), events_of(private)
+    assert same_model(plain, private, within=5e-4)
+
+
+def test_the_uplink_and_what_was_cut_off_are_counted() -> None:
+    coarse, fine = (prepared(*SECURE, f"collect.encoding.bits={bits}", algorithm="fedavg-rp") for bits in (4, 24))
+    one, other = (rounds_of(events_of(ready)) for ready in (coarse, fine))
+    assert sum(event.cost.transfer_seconds for event in one) < sum(event.cost.transfer_seconds for event in other)
+    assert all(set(event.metrics["collect"]) == {"clipped", "overflowed"} for event in one)
+    assert all(event.metrics["collect"]["overflowed"] == 0 for event in one)
+
+
+# What cannot work -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"),
+    [
+        (("aggregate.name=krum",), "aggregate.name = 'krum' needs every update"),
+        (("aggregate.name=median",), "aggregate.name = 'median' needs every update"),
+        (("select.name=clustered",), "select.name = 'clustered' compares updates"),
+        (("pace.name=buffered", "pace.goal=3"), "needs pace.name = 'rounds', not 'buffered'"),
+        (("collect.keeper=true", "collect.graph=ring"), "with a keeper no client shares masks"),
+        (("collect.neighbours=4",), 'neighbours needs graph = "ring"'),
+        (("collect.graph=ring", "collect.neighbours=3"), "collect.neighbours"),
+        (("collect.threshold=0.4",), "collect.threshold"),
+        (("collect.encoding.bits=1",), "collect.encoding.bits"),
+        (("collect.fewest=6",), "collect.fewest = 6, but select has 5 clients in a round"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_configuration_is_read(sets: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        prepared(*SECURE, *sets, algorithm="fedavg-rp")
+
+
+# Bad days -------------------------------------------------------------------------------------------------------------
+
+Meddle = Callable[[Reply], Outcome]
+
+
+@dataclass
+class Meddling:
+    """A federation in which some replies to some steps are lost or changed on the way; it records what is delivered."""
+
+    inner: Federation
+    meddle: Mapping[tuple[str, int], Meddle] = field(default_factory=dict)
+    seen: list[Outcome] = field(default_factory=list)
+    sent: list[Task] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "_MeddledExchange":
+        made = list(tasks)
+        self.sent += made
+        return _MeddledExchange(self, self.inner.dispatch(made, until))
+
+
+@dataclass
+class _MeddledExchange:
+    federation: Meddling
+    inner: Any
+
+    def __enter__(self) -> "_MeddledExchange":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.close()
+
+    def __iter__(self) -> Iterator[Outcome]:
+        for outcome in self.inner:
+            meddle = self.federation.meddle.get((outcome.task.name, outcome.task.client))
+            changed = meddle(outcome) if meddle is not None and isinstance(outcome, Reply) else outcome
+            self.federation.seen.append(changed)
+            yield changed
+
+
+def lost(reply: Reply) -> Failure:
+    return Failure(task=reply.task, stage="answering", reason="the line went dead")
+
+
+def saying(**data: bytes) -> Meddle:
+    """The reply says this instead."""
+    return lambda reply: replace(
+        reply,
+        payload={"secure": {**reply.payload["secure"], **{k: np.frombuffer(v, np.uint8) for k, v in data.items()}}},
+    )
+
+
+def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[Prepared, Meddling, list[Any]]:
+    """Everybody takes part; 8 clients of which 6 must stay."""
+    ready = prepared("rounds=1", "collect.name=secure", "select.count=8", *sets, algorithm="fedavg-rp")
+    federation = Meddling(ready.federation, meddle)
+    return ready, federation, list(ready.training.run(federation))
+
+
+@pytest.mark.parametrize("gone", [(3,), (0, 7)])
+@pytest.mark.parametrize(
+    ("step", "way"),
+    [
+        *((step, ()) for step in (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL)),
+        (MASK, RING),
+        (REVEAL, RING),
+        (DEPOSIT, KEEPER),
+    ],
+)
+def test_the_sum_is_that_of_those_whose_vectors_arrived(step: str, way: tuple[str, ...], gone: tuple[int, ...]) -> None:
+    """Against a plain run in which the same clients never answer."""
+    way = (*way[:1], "collect.neighbours=6") if way == RING else way
+    ready, _, events = run_with({(step, client): lost for client in gone}, "collect.encoding.bits=24", *way)
+    counts = () if step in (CONFIRM, REVEAL) else gone
+    plain = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
+    federation = Meddling(plain.federation, {("train", client): lost for client in counts})
+    assert len(list(plain.training.run(federation))) > 0
+    assert same_model(plain, ready, within=2e-4)
+    (finished,) = rounds_of(events)
+    assert finished.folded.tolist() == [client for client in range(8) if client not in counts]
+    assert reasons_of(events) == dict.fromkeys(gone, "failed while answering: the line went dead")
+
+
+@pytest.mark.parametrize(
+    ("step", "way"),
+    [*((step, ()) for step in (SHARE, MASK, CONFIRM, REVEAL)), (DEPOSIT, KEEPER)],
+)
+def test_below_the_threshold_the_round_is_abandoned_and_the_model_stays(step: str, way: tuple[str, ...]) -> None:
+    ready, federation, events = run_with({(step, client): lost for client in (1, 2, 3)}, *way)
+    before = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
+    assert same_model(before, ready)
+    assert rounds_of(events)[0].folded.tolist() == []
+    reasons = reasons_of(events)
+    assert set(reasons) == set(range(8))
+    assert all("the round was abandoned" in reason for reason in reasons.values())
+    if step in (SHARE, MASK):
+        assert not any(isinstance(outcome, Reply) and outcome.task.name == REVEAL for outcome in federation.seen)
+
+
+def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
+    ready = prepared("rounds=3", *SECURE, algorithm="fedavg-rp")
+    federation = Meddling(ready.federation)
+    federation.meddle = {
+        (MASK, client): lambda reply: lost(reply) if reply.task.round == 2 else reply for client in range(8)
+    }
+    events = list(ready.training.run(federation))
+    assert [len(event.folded) for event in rounds_of(events)] == [5, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("meddle", "reason"),
+    [
+        ({(MASK, 2): saying(words=b"short")}, "the vector has 5 bytes, not"),
+        ({(MASK, 2): lambda reply: replace(reply, payload={})}, "the message carries no told"),
+        ({(MASK, 2): saying(told=b"something else")}, "it was told something else than the others"),
+        ({(ANNOUNCE, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
+        ({(SHARE, 2): lambda reply: replace(reply, letters={1: b""})}, "its letters are not to its neighbours"),
+        ({(REVEAL, 2): saying(shares=b"\xc1")}, "a message that cannot be read"),
+    ],
+)
+def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
+    meddle: Mapping[tuple[str, int], Meddle], reason: str
+) -> None:
+    _, _, events = run_with(meddle)
+    assert reason in reasons_of(events)[2]
+    assert len(rounds_of(events)[0].folded) >= 7
+
+
+def test_one_with_another_ones_announcement_is_refused() -> None:
+    taken: dict[int, Any] = {}
+
+    def keep(reply: Reply) -> Reply:
+        taken[reply.task.client] = reply.payload
+        return reply
+
+    _, _, events = run_with({(ANNOUNCE, 1): keep, (ANNOUNCE, 2): lambda r: replace(r, payload=taken.get(1, r.payload))})
+    assert taken
+    assert reasons_of(events).get(2, "its announcement is another client's") == "its announcement is another client's"
+
+
+def test_wrong_shares_of_one_are_worked_around_and_of_many_end_the_round() -> None:
+    wrong = saying(shares=write({client: bytes(36) for client in range(8)}))
+    ready, _, events = run_with({(REVEAL, 0): wrong}, "collect.encoding.bits=24")
+    plain = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
+    events_of(plain)
+    assert same_model(plain, ready, within=2e-4)
+    _, _, events = run_with({(REVEAL, client): wrong for client in (0, 1, 2)})
+    assert all("do not fit: one of its holders sent a wrong one" in reason for reason in reasons_of(events).values())
+
+
+def test_an_update_that_is_not_finite_never_leaves_its_site() -> None:
+    ready = prepared("rounds=1", *SECURE, "local.learning_rate=1e30", algorithm="fedavg-rp")
+    federation = Meddling(ready.federation)
+    reasons = reasons_of(ready.training.run(federation))
+    assert reasons
+    assert all("the update is not finite" in reason for reason in reasons.values())
+
+
+def test_too_little_room_for_the_sum_abandons_the_round_by_name() -> None:
+    sets = ("collect.encoding.margin=0", "collect.encoding.spread=0.5", "collect.encoding.bits=2")
+    _, _, events = run_with({}, *sets)
+    assert all("of the sums overflowed" in reason for reason in reasons_of(events).values())
+    assert rounds_of(events)[0].folded.tolist() == []
+    _, _, events = run_with({}, *sets, "collect.overflow=1.0")
+    assert len(rounds_of(events)[0].folded) == 8
+    assert rounds_of(events)[0].metrics["collect"]["overflowed"] > 0
+
+
+# What the server sees -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "way"), [("fedprof", ()), ("scaffold", ()), ("fednova", ()), ("scaffold", KEEPER)]
+)
+def test_the_servers_whole_transcript_holds_no_update(algorithm: str, way: tuple[str, ...]) -> None:
+    ready = prepared(*SECURE, *way, "model.hidden=[60]", algorithm=algorithm)
+    federation = Meddling(ready.federation)
+    list(ready.training.run(federation))
+    replies = [outcome for outcome in federation.seen if isinstance(outcome, Reply)]
+    assert {part for reply in replies for part in reply.payload} <= {"held", "profile", "secure"}
+    assert all(not reply.keep for reply in replies)
+    vectors = [np.asarray(r.payload["secure"]["words"]) for r in replies if r.task.name in (MASK, DEPOSIT)]
+    assert len(vectors) == 4 * 5
+    for words in vectors:
+        whole = words[: len(words) // 4 * 3]  # the last bytes fill stretches up with zeros
+        assert chisquare(np.bincount(whole, minlength=256)).pvalue > 1e-6
+
+
+def test_the_transcript_test_can_fail() -> None:
+    ready = prepared("select.count=5", algorithm="fedavg-rp")
+    federation = Meddling(ready.federation)
+    list(ready.training.run(federation))
+    assert any("model" in outcome.payload for outcome in federation.seen if isinstance(outcome, Reply))
+
+
+def ask(ready: Prepared, tasks: list[Task]) -> list[Outcome]:
+    with ready.federation.dispatch(tasks) as exchange:
+        return list(exchange)
+
+
+def test_an_update_is_masked_once() -> None:
+    """A server that opens a second session with the same updates, over other clients, is refused."""
+    ready = prepared("rounds=1", *SECURE, algorithm="fedavg-rp")
+    federation = Meddling(ready.federation)
+    list(ready.training.run(federation))
+    again = [replace(task, settings=Step(session=b"again")) for task in federation.sent if task.name == ANNOUNCE]
+    assert all("there is no update of this round" in o.reason or "masked before" in o.reason for o in ask(ready, again))
+    trained = [task for task in federation.sent if task.name == "train"]
+    assert all(isinstance(outcome, Reply) for outcome in ask(ready, trained))
+    assert {outcome.reason for outcome in ask(ready, again)} == {
+        "the update of this round, or of a later one, was masked before"
+    }
+
+
+def test_a_step_without_a_session_is_refused() -> None:
+    ready = prepared("rounds=1", *SECURE, algorithm="fedavg-rp")
+    tasks = [
+        Task(name=name, client=0, round=1, version=0, settings=Step(session=b"none"))
+        for name in (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL, DEPOSIT)
+    ]
+    outcomes = [outcome for task in tasks for outcome in ask(ready, [task])]
+    assert all(isinstance(outcome, Failure) for outcome in outcomes)
+
+
+def told_with(change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Any]:
+    """A run whose server tells client 3 something else than the others when it asks for masked vectors."""
+    ready = prepared("rounds=1", "collect.name=secure", "select.count=8", algorithm="fedavg-rp")
+
+    class Lying(Meddling):
+        def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "_MeddledExchange":
+            return super().dispatch(
+                [
+                    replace(task, payload=change(dict(task.payload))) if (task.name, task.client) == (MASK, 3) else task
+                    for task in tasks
+                ],
+                until,
+            )
+
+    return list(ready.training.run(Lying(ready.federation)))
+
+
+def test_a_client_that_is_told_other_scales_or_weights_does_not_stand_out() -> None:
+    """Its vector is refused by an honest server; for a lying one its masks do not cancel."""
+
+    def other_scales(payload: dict[str, Any]) -> dict[str, Any]:
+        encoding = {**payload["encoding"], "scale": payload["encoding"]["scale"] / 1000}
+        return {**payload, "encoding": encoding}
+
+    assert "told something else" in reasons_of(told_with(other_scales))[3]
+
+    def alone(payload: dict[str, Any]) -> dict[str, Any]:
+        weights = np.where(payload["secure"]["members"] == 3, 1.0, 2.0**-24)
+        return {**payload, "secure": {**payload["secure"], "weights": weights}}
+
+    assert "one client makes up 100% of the sum" in reasons_of(told_with(alone))[3]
+
+
+def test_profiles_and_losses_leave_outside_of_the_sums() -> None:
+    ready = prepared(*SECURE, algorithm="fedprof")
+    federation = Meddling(ready.federation)
+    list(ready.training.run(federation))
+    trained = [o for o in federation.seen if isinstance(o, Reply) and o.task.name == "train"]
+    assert all({*reply.payload} == {"held", "profile"} for reply in trained)
+    assert all(np.isfinite(reply.metrics["loss"]) for reply in trained)
+
+
+def test_what_clients_keep_is_kept_once_their_vectors_are_in_the_sum() -> None:
+    ready = prepared("rounds=1", "collect.name=secure", "select.count=8", algorithm="scaffold")
+    federation = Meddling(ready.federation, {(MASK, 4): lost})
+    list(ready.training.run(federation))
+    kept = {client for client in range(8) if ready.simulated.store.read(client)}
+    assert kept == {0, 1, 2, 3, 5, 6, 7}
+    assert torch.isfinite(next(iter(ready.simulated.store.read(0)["control"].values()))).all()

@@ -1,0 +1,134 @@
+"""The mask keeper: sums of masks, one a session, and nothing else; here and in a process of its own."""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from parties import AUTHORITY, plain_sum, random_vector, terms
+from winnow.privacy.secure.group import space_of
+from winnow.privacy.secure.identity import RunAuthority
+from winnow.privacy.secure.keeper import SESSIONS, Contents, Deposit, Keeper, MaskKeeper, make_deposit
+from winnow.privacy.secure.keeper_process import KeeperProcess
+from winnow.privacy.secure.masks import add_mask
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.terms import Terms
+
+SPACE = space_of([(50, 11), (4, 64)])
+
+
+@pytest.fixture(params=["object", "process"])
+def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
+    if request.param == "object":
+        yield MaskKeeper(AUTHORITY, threshold=2 / 3, fewest=3)
+    else:
+        with KeeperProcess(AUTHORITY, threshold=2 / 3, fewest=3) as process:
+            yield process
+
+
+def deposit(keeper: Keeper, at: Terms, client: int, seed: bytes, members: int = 6, told: bytes = b"told") -> Deposit:
+    return make_deposit(client, Contents(seed, members, told), keeper.key(), at, AUTHORITY)
+
+
+def filled(keeper: Keeper, at: Terms, clients: int = 6) -> dict[int, bytes]:
+    seeds = {client: os.urandom(32) for client in range(clients)}
+    for client, seed in seeds.items():
+        keeper.deposit(at, deposit(keeper, at, client, seed))
+    return seeds
+
+
+@pytest.mark.parametrize("survivors", [[0, 1, 2, 3, 4, 5], [5, 0, 2, 3]])
+def test_the_server_gets_the_sum_of_the_survivors_vectors(keeper: Keeper, survivors: list[int]) -> None:
+    at = terms()
+    seeds, vectors = filled(keeper, at), {client: random_vector(SPACE, client) for client in range(6)}
+    total = SPACE.zeros()
+    for client in survivors:
+        masked = [words.copy() for words in vectors[client]]
+        add_mask(masked, seeds[client], SPACE, sign=1)
+        assert not np.array_equal(SPACE.reduce(masked)[0], vectors[client][0])
+        SPACE.add(total, masked)
+    SPACE.subtract(total, SPACE.unpack(keeper.total(at, survivors, SPACE)))
+    plain = plain_sum(SPACE, [vectors[client] for client in survivors])
+    assert [words.tolist() for words in SPACE.reduce(total)] == plain
+
+
+def test_a_session_has_one_sum(keeper: Keeper) -> None:
+    at = terms()
+    filled(keeper, at)
+    first = keeper.total(at, [0, 1, 2, 3, 4], SPACE)
+    assert keeper.total(at, [4, 3, 2, 1, 0], SPACE) == first
+    for survivors, space in (([0, 1, 2, 3], SPACE), ([0, 1, 2, 3, 4], space_of([(50, 11)]))):
+        with pytest.raises(RefusedError, match="another sum of this session was told before"):
+            keeper.total(at, survivors, space)
+
+
+@pytest.mark.parametrize(
+    ("survivors", "reason"),
+    [
+        ([0, 1, 2], "3 survivors are too few for a sum, 4 are needed"),
+        ([0, 1, 2, 2, 3], "a client twice"),
+        ([0, 1, 2, 9], "one whose seed is not here"),
+    ],
+)
+def test_a_list_that_cannot_be_gets_no_sum(keeper: Keeper, survivors: list[int], reason: str) -> None:
+    at = terms()
+    filled(keeper, at)
+    with pytest.raises(RefusedError, match=reason):
+        keeper.total(at, survivors, SPACE)
+    assert keeper.total(at, [0, 1, 2, 3], SPACE)
+
+
+def test_what_the_server_says_of_thresholds_does_not_count(keeper: Keeper) -> None:
+    at = terms(threshold=0.1, fewest=2)
+    filled(keeper, at)
+    with pytest.raises(RefusedError, match="2 survivors are too few for a sum, 4 are needed"):
+        keeper.total(at, [0, 1], SPACE)
+
+
+def test_a_seed_comes_once_signed_and_for_its_session(keeper: Keeper) -> None:
+    at = terms()
+    made = deposit(keeper, at, 0, os.urandom(32))
+    keeper.deposit(at, made)
+    with pytest.raises(RefusedError, match="client 0 has deposited a seed before"):
+        keeper.deposit(at, made)
+    for session, forged in ((at, replace(made, client=1)), (terms(), made)):
+        with pytest.raises(RefusedError, match="is not signed by it"):
+            keeper.deposit(session, forged)
+    with pytest.raises(RefusedError, match="client 1 holds no seed"):
+        keeper.deposit(at, deposit(keeper, at, 1, b"short"))
+
+
+@pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}])
+def test_clients_who_were_told_different_things_are_not_summed(keeper: Keeper, other: dict[str, object]) -> None:
+    at = terms()
+    keeper.deposit(at, deposit(keeper, at, 0, os.urandom(32)))
+    with pytest.raises(RefusedError, match="told different things"):
+        keeper.deposit(at, deposit(keeper, at, 1, os.urandom(32), **other))
+
+
+def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
+    stranger = MaskKeeper(RunAuthority(), threshold=2 / 3, fewest=3)
+    with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it"):
+        deposit(stranger, terms(), 0, os.urandom(32))
+    honest = MaskKeeper(AUTHORITY, threshold=2 / 3, fewest=3)
+    with pytest.raises(RefusedError, match="1 members are too few for a sum, 3 are needed"):
+        deposit(honest, terms(fewest=3), 0, os.urandom(32), members=1)
+
+
+def test_old_sessions_are_forgotten_and_stay_so(keeper: Keeper) -> None:
+    old = terms()
+    filled(keeper, old)
+    for _ in range(SESSIONS):
+        at = terms()
+        keeper.deposit(at, deposit(keeper, at, 0, os.urandom(32)))
+    with pytest.raises(RefusedError, match="the session is over, its seeds are forgotten"):
+        keeper.total(old, [0, 1, 2, 3], SPACE)
+
+
+def test_a_keeper_that_has_gone_is_named() -> None:
+    with KeeperProcess(AUTHORITY, threshold=2 / 3, fewest=3) as process:
+        process.key()
+    with pytest.raises(RefusedError, match="the mask keeper has gone"):
+        process.key()
