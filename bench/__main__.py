@@ -1,12 +1,14 @@
 """Speed, each figure as a ratio to a stated baseline in the same run.
 
-python -m bench             everything
-python -m bench rounds      one of them
+python -m bench                 everything in one process
+python -m bench rounds          one of them
+python -m bench deploy          federations of processes, which take minutes and gigabytes of disk
+python -m bench deploy sites    one of them
 """
 
 import sys
 
-from bench import cohort, encryption, gpu, populations, profiling, rounds, selection
+from bench import cohort, deploy, encryption, gpu, populations, profiling, rounds, secure, selection, wire
 from bench.table import machine, show
 
 BENCHES = {
@@ -17,17 +19,21 @@ BENCHES = {
     "populations": populations,
     "gpu": gpu,
     "encryption": encryption,
+    "secure": secure,
+    "wire": wire,
 }
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or list(BENCHES)
-    unknown = [name for name in chosen if name not in BENCHES]
+    asked = sys.argv[1:]
+    benches, asked = (deploy.BENCHES, asked[1:]) if asked[:1] == ["deploy"] else (BENCHES, asked)
+    chosen = asked or list(benches)
+    unknown = [name for name in chosen if name not in benches]
     if unknown:
-        sys.exit(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHES)}")
+        sys.exit(f"no benchmark {unknown[0]!r}; there are {', '.join(benches)}")
     print(machine())
     for name in chosen:
-        bench = BENCHES[name]
+        bench = benches[name]
         show((bench.__doc__ or name).splitlines()[0], bench.measure())
 
 

@@ -10,21 +10,38 @@ if TYPE_CHECKING:
     from winnow.api import compare, run
     from winnow.core import WinnowError
     from winnow.data import OnDemand
+    from winnow.deploy.people.connection import Connection, connect
     from winnow.experiment.compare import Comparison
+    from winnow.experiment.conduct import conduct
     from winnow.experiment.run import Result
     from winnow.learn.algorithm import Algorithm
 
     __version__: str
 
-__all__ = ["Algorithm", "Comparison", "OnDemand", "Result", "WinnowError", "__version__", "compare", "run"]
+__all__ = [
+    "Algorithm",
+    "Comparison",
+    "Connection",
+    "OnDemand",
+    "Result",
+    "WinnowError",
+    "__version__",
+    "compare",
+    "conduct",
+    "connect",
+    "run",
+]
 
 _HOMES = {
     "Algorithm": "winnow.learn.algorithm",
     "Comparison": "winnow.experiment.compare",
+    "Connection": "winnow.deploy.people.connection",
     "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
     "WinnowError": "winnow.core",
     "compare": "winnow.api",
+    "conduct": "winnow.experiment.conduct",
+    "connect": "winnow.deploy.people.connection",
     "run": "winnow.api",
 }
 

@@ -1,17 +1,59 @@
 """winnow algorithms"""
 
-from winnow.cli.options import AsJson
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from winnow.cli.options import AsJson, Plugins, complete_source
+
+if TYPE_CHECKING:
+    from winnow.experiment.variants import Named
 
 
-def algorithms(as_json: AsJson = False) -> None:
+def algorithms(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PRESET_OR_FILE",
+            help="Also the variants, and the plugins, of a preset or a .toml file.",
+            autocompletion=complete_source,
+            show_default=False,
+        ),
+    ] = None,
+    plugins: Plugins = None,
+    as_json: AsJson = False,
+) -> None:
     """List the named algorithms."""
     from winnow.cli.console import answers, write_json
-    from winnow.experiment.schema import Experiment as _  # noqa: F401  # makes the named algorithms known
+    from winnow.experiment.resolve import known_algorithms
     from winnow.experiment.terminal import table
-    from winnow.learn.algorithm import Recipe
 
-    recipes = [recipe for _name, recipe in sorted(Recipe.known.items())]
+    known = sorted(known_algorithms({} if source is None else source, plugins or ()).items())
     if as_json:
-        write_json([{"name": recipe.name, "summary": recipe.summary, "parts": recipe.parts} for recipe in recipes])
+        write_json([_record(name, each) for name, each in known])
     else:
-        answers().print(table(("Algorithm", "What it is"), [(r.name, r.summary) for r in recipes], numbers=False))
+        lines = [(name, _summary(each)) for name, each in known]
+        answers().print(table(("Algorithm", "What it is"), lines, numbers=False))
+
+
+def _record(name: str, each: "Named") -> dict[str, Any]:
+    variant = {} if each.base is None else {"base": each.base, "changes": dict(_settings(each.overlays[-1]))}
+    return {"name": name, "summary": _summary(each), "parts": each.recipe.parts, **variant}
+
+
+def _summary(each: "Named") -> str:
+    """A variant is told by what it changes about its base."""
+    if each.base is None:
+        return each.recipe.summary
+    changes = ", ".join(f"{key} = {value}" for key, value in _settings(each.overlays[-1]))
+    return f"{each.base} with {changes}" if changes else f"{each.base} by another name"
+
+
+def _settings(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a table by their paths."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value

@@ -7,16 +7,25 @@ from collections.abc import Sequence
 import typer
 
 from winnow.cli.algorithms import algorithms
+from winnow.cli.audit import audit
 from winnow.cli.compare import compare
 from winnow.cli.data import data
+from winnow.cli.federation.local import local
+from winnow.cli.federation.sites import sites
+from winnow.cli.federation.submit import abort, clone, download, submit
+from winnow.cli.federation.watch import jobs, logs, status
 from winnow.cli.presets import presets
+from winnow.cli.provision import provision
 from winnow.cli.report import report
 from winnow.cli.reproduce import reproduce
 from winnow.cli.run import run
+from winnow.cli.server import server
 from winnow.cli.show import show
+from winnow.cli.site import site
 from winnow.cli.version import print_version, version
 
 EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "What there is"
+FEDERATIONS = "Federations"
 
 app = typer.Typer(
     name="winnow",
@@ -69,6 +78,31 @@ app.command(
 )(reproduce)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0"))(show)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow report runs/a runs/b --out both.html"))(report)
+app.command(
+    rich_help_panel=FEDERATIONS,
+    epilog=_examples(
+        "winnow provision project.toml",
+        "winnow provision project.toml --renew clinic-a",
+        "winnow provision project.toml --revoke ana",
+    ),
+)(provision)
+app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow server kits/server-1"))(server)
+app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow site kits/clinic-a"))(site)
+app.add_typer(local, name="local", rich_help_panel=FEDERATIONS)
+app.command(
+    rich_help_panel=FEDERATIONS,
+    epilog=_examples(
+        "winnow submit mine.toml --kit kits/ana", "winnow submit mine.py --kit kits/ana --wait --out runs/mine"
+    ),
+)(submit)
+app.command(rich_help_panel=FEDERATIONS)(jobs)
+app.command(rich_help_panel=FEDERATIONS, epilog=_examples("winnow logs mine-3f9a2c --follow"))(logs)
+app.command(rich_help_panel=FEDERATIONS)(abort)
+app.command(rich_help_panel=FEDERATIONS)(clone)
+app.command(rich_help_panel=FEDERATIONS)(download)
+app.add_typer(sites, name="sites", rich_help_panel=FEDERATIONS)
+app.command(rich_help_panel=FEDERATIONS)(status)
+app.add_typer(audit, name="audit", rich_help_panel=FEDERATIONS)
 app.add_typer(presets, name="presets", rich_help_panel=CATALOGUES)
 app.command(rich_help_panel=CATALOGUES)(algorithms)
 app.add_typer(data, name="data", rich_help_panel=CATALOGUES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Log: TypeAlias = Annotated[
 
 
 @audit.command("verify")
+@needs_deploy
 def verify_log(
     log: Log,
     ca: Annotated[
@@ -51,6 +53,7 @@ def verify_log(
 
 
 @audit.command("show")
+@needs_deploy
 def show_log(
     log: Log,
     last: Annotated[int, typer.Option(metavar="N", help="The last N entries.", min=1)] = 50,

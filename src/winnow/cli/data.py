@@ -1,11 +1,11 @@
-"""winnow data list, winnow data get NAME"""
+"""winnow data list, winnow data get NAME, winnow data split PRESET"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from winnow.cli.options import AsJson, DataFolder
+from winnow.cli.options import AsJson, DataFolder, Sets, Source
 
 data = typer.Typer(
     help="See which data sets there are, and fetch them.",
@@ -54,3 +54,23 @@ def get(
     from winnow.cli.downloads import fetch_with_bar
 
     typer.echo(f"{name} is in {fetch_with_bar(name, data)}")
+
+
+@data.command()
+def split(
+    source: Source,
+    sites: Annotated[int, typer.Option(min=1, metavar="N", help="How many sites.")] = 3,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.", show_default=False)] = Path("federation"),
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed of the partition.", show_default=False)] = None,
+    sets: Sets = None,
+    data: DataFolder = None,
+) -> None:
+    """Deal an experiment's data out to sites, as its simulation would: a federation's worth of files to try with."""
+    from winnow.experiment.build import held_out
+    from winnow.experiment.divide import divide
+    from winnow.experiment.resolve import resolve
+
+    experiment = resolve(source, sets=sets or (), seed=seed)
+    for dealt in divide(held_out(experiment), experiment.seed, sites, out, data):
+        held = f"{dealt.clients} clients, " if dealt.clients else "reference and test sets, "
+        typer.echo(f"{dealt.folder}: {held}{dealt.samples} samples")

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,18 @@ def interruptible(advice: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         print(advice(), file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def ended_like_an_interrupt() -> Iterator[None]:
+    """A closed terminal (SIGHUP) or a kill (SIGTERM) is an interrupt too: what was started is cleaned up."""
+    endings = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(each, signal.default_int_handler) for each in endings]
+    try:
+        yield
+    finally:
+        for each, handler in zip(endings, before, strict=True):
+            signal.signal(each, handler)
 
 
 def as_argument(path: Path) -> str:

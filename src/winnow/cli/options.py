@@ -1,7 +1,9 @@
 """Arguments and options that several commands share, and how a shell completes them."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from glob import escape
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -24,8 +26,25 @@ def algorithm_names() -> list[str]:
 
 def _recipe_names(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Recipe":
-            yield from (ast.literal_eval(word.value) for word in node.keywords if word.arg == "name")
+        if isinstance(node, ast.Call) and "Recipe" in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
+            names = (word.value for word in node.keywords if word.arg == "name")
+            yield from (str(name.value) for name in names if isinstance(name, ast.Constant))
+
+
+def _own_names(typed: typer.Context) -> Iterator[str]:
+    """Variants of the file that has been typed, and what its plugins and those typed define; faults are not told.
+
+    An option without its value, which is what is being completed, leaves arguments unread.
+    """
+    file = Path(typed.params.get("source") or next(iter(typed.args), ""))
+    plugins = [Path(plugin) for plugin in typed.params.get("plugins") or ()]
+    with suppress(OSError, ValueError, SyntaxError):
+        table = tomllib.loads(file.read_text("utf-8")) if file.suffix == ".toml" else {}
+        plugins += [file.parent / plugin for plugin in table.get("plugins", ())]
+        yield from (*table.get("algorithms", ()), *([table["algorithm"]] if "base" in table else []))
+    for plugin in plugins:
+        with suppress(OSError, ValueError, SyntaxError):
+            yield from _recipe_names(plugin)
 
 
 def complete_source(incomplete: str) -> list[str]:
@@ -35,14 +54,15 @@ def complete_source(incomplete: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(incomplete)] + files
 
 
-def complete_algorithm(incomplete: str) -> list[str]:
-    return [name for name in algorithm_names() if name.startswith(incomplete)]
+def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
+    names = {*algorithm_names(), *_own_names(context)}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
-def complete_algorithms(incomplete: str) -> list[str]:
+def complete_algorithms(context: typer.Context, incomplete: str) -> list[str]:
     """The last word of a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in complete_algorithm(last)]
+    return [f"{before}{comma}{name}" for name in complete_algorithm(context, last)]
 
 
 Source: TypeAlias = Annotated[

@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
+
 PASSPHRASE = "WINNOW_CA_PASSPHRASE"  # noqa: S105 - the name of a variable
 
 
+@needs_deploy
 def provision(
     project: Annotated[Path, typer.Argument(metavar="PROJECT", help="A project.toml.", show_default=False)],
     out: Annotated[

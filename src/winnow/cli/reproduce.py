@@ -1,7 +1,7 @@
 """winnow reproduce"""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from winnow.cli.options import DataFolder, Quiet, Sets
 
 if TYPE_CHECKING:
     from winnow.reproduce import Paper, Plan, Wanted
-    from winnow.reproduce.lines import Line
+    from winnow.reproduce.lines import Line, Lines
 
 RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "reproduce.json"
 
@@ -69,33 +69,67 @@ def reproduce(
     """
     from winnow.experiment.folders import RUNS
     from winnow.reproduce import Wanted
-    from winnow.reproduce.lines import keyed, read_lines, write_lines
-    from winnow.reproduce.page import write_page, write_text_page
 
-    chosen = _paper(paper)
-    chosen.named(what or ())
+    chosen, names = _paper(paper), tuple(what or ())
+    chosen.named(names)
     wanted = Wanted(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
     folder = _folder(out or RUNS / chosen.name, wanted if run else None)
-    earlier = [folder / RESULTS] if (folder / RESULTS).exists() else []
-    lines = keyed(line for path in (*earlier, *(imported or ())) for line in read_lines(path))
-    write_lines(folder / RESULTS, lines)
-
-    def keep(new: "Iterable[Line]") -> None:
-        lines.update(keyed(new))
-        write_lines(folder / RESULTS, lines)
-
+    results = _Results(folder / RESULTS, imported or ())
     failed = 0
-    with interruptible(lambda: f"winnow: stopped; continue with the same command and --out {as_argument(folder)}"):
-        if run:
-            work = _plan(chosen, tuple(what or ()), wanted, lines)
-            failed = _runs(work, folder, wanted, workers or cores(), keep, quiet=quiet)
-            for new in _measurements(work, wanted, quiet=quiet):
-                keep(new)
-    write_text_page(folder / TEXT, chosen, lines, what or ())
-    page = write_page(folder / PAGE, chosen, lines, what or ())
-    typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
+    if run:
+        with interruptible(lambda: f"winnow: stopped; continue with the same command and --out {as_argument(folder)}"):
+            failed = _compute(chosen, names, wanted, results, folder, workers or cores(), quiet=quiet)
+    _show(chosen, names, results.lines, folder)
     if failed:
         raise typer.Exit(1)
+
+
+class _Results:
+    """The lines of the folder and those computed elsewhere; what is new is written at once."""
+
+    def __init__(self, path: Path, imported: "Iterable[Path]") -> None:
+        from winnow.reproduce.lines import keyed, read_lines
+
+        earlier = [path] if path.exists() else []
+        self._path = path
+        self.lines = keyed(line for file in (*earlier, *imported) for line in read_lines(file))
+        self.keep(())
+
+    def keep(self, new: "Iterable[Line]") -> None:
+        from winnow.reproduce.lines import keyed, write_lines
+
+        self.lines.update(keyed(new))
+        write_lines(self._path, self.lines)
+
+
+def _compute(
+    paper: "Paper",
+    names: tuple[str, ...],
+    wanted: "Wanted",
+    results: _Results,
+    folder: Path,
+    workers: int,
+    *,
+    quiet: bool,
+) -> int:
+    """Compute what is missing, and say how many runs failed."""
+    from winnow.cli.console import say
+
+    work = _plan(paper, names, wanted, results.lines)
+    failed = _runs(work, folder, wanted, workers, results.keep, quiet=quiet)
+    for piece in work.measurements:
+        if not quiet:
+            say(f"{piece.name}: measuring")
+        results.keep(piece.measure(wanted, results.lines))
+    return failed
+
+
+def _show(paper: "Paper", names: tuple[str, ...], lines: "Lines", folder: Path) -> None:
+    from winnow.reproduce.page import write_page, write_text_page
+
+    write_text_page(folder / TEXT, paper, lines, names)
+    page = write_page(folder / PAGE, paper, lines, names)
+    typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
 
 
 def _paper(name: str) -> "Paper":
@@ -123,7 +157,7 @@ def _folder(folder: Path, wanted: "Wanted | None") -> Path:
     return folder
 
 
-def _plan(paper: "Paper", what: tuple[str, ...], wanted: "Wanted", lines: "dict[tuple[str, ...], Line]") -> "Plan":
+def _plan(paper: "Paper", what: tuple[str, ...], wanted: "Wanted", lines: "Lines") -> "Plan":
     from winnow.cli.console import say
     from winnow.reproduce import plan
 
@@ -155,13 +189,3 @@ def _runs(
 
     failed = make_runs(jobs, workers, quiet=quiet, tolerant=True, on_finished=finished) if jobs else {}
     return sum(not how.refused for how in failed.values())
-
-
-def _measurements(work: "Plan", wanted: "Wanted", *, quiet: bool) -> "Iterator[list[Line]]":
-    """The lines of each measurement, as soon as it is made."""
-    from winnow.cli.console import say
-
-    for piece in work.measurements:
-        if not quiet:
-            say(f"{piece.name}: measuring")
-        yield list(piece.measure(wanted))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from winnow.experiment.progress import duration, number
 from winnow.experiment.terminal import table
-from winnow.report.tables import COST_HEADER, PARTICIPATION_HEADER, cost_table, participation_table
+from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table
 from winnow.report.traces import trace
 from winnow.runs import Reading, RunView, Summary, names, result_record
 from winnow.runs.summary import JUDGES, REFERENCE
@@ -41,7 +41,7 @@ def run_tables(view: RunView) -> RenderableType:
     """Where time and energy went, and who took part."""
     run = trace(view)
     return Group(
-        table(COST_HEADER, cost_table([run.summary])),
+        table(*cost_cells([run.summary])),
         table(PARTICIPATION_HEADER, participation_table([run.participation])),
     )
 
@@ -55,7 +55,7 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         facts.insert(0, ("judged", JUDGES[summary.judged_by]))
     if summary.target is not None:
         facts.append((f"target {summary.target:g}", _reached(summary)))
-    facts.append(("in all", f"{duration(summary.seconds)} device time, {summary.wh:.3g} Wh"))
+    facts.append(("in all", f"{duration(summary.seconds)} {view.label.clock} time{_energy(summary, summary.wh)}"))
     if summary.refused:
         facts.append(("refused", f"{summary.refused} replies"))
     if view.path is not None:
@@ -81,6 +81,11 @@ def _reached(summary: Summary) -> str:
     if summary.rounds_to_target is None or summary.seconds_to_target is None or summary.wh_to_target is None:
         return "not reached"
     return (
-        f"reached after {_rounds(summary.rounds_to_target)}, {duration(summary.seconds_to_target)},"
-        f" {summary.wh_to_target:.3g} Wh"
+        f"reached after {_rounds(summary.rounds_to_target)}, {duration(summary.seconds_to_target)}"
+        f"{_energy(summary, summary.wh_to_target)}"
     )
+
+
+def _energy(summary: Summary, wh: float) -> str:
+    """Nothing where the fleet counts none."""
+    return f", {wh:.3g} Wh" if summary.wh else ""

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
 
+
+@needs_deploy
 def server(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's start-up kit.", show_default=False)],
     config: Annotated[

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
 
+
+@needs_deploy
 def site(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.", show_default=False)],
     config: Annotated[

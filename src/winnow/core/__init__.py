@@ -11,7 +11,7 @@ from winnow.core.suggest import suggest
 
 if TYPE_CHECKING:
     from winnow.core.clock import Clock, VirtualClock
-    from winnow.core.events import AnyEvent, Assessed, Event, Invited, Metrics, Refused, RoundFinished, Scored
+    from winnow.core.events import AnyEvent, Assessed, Event, Invited, Metrics, Refused, RoundFinished, Scored, Stopped
     from winnow.core.federation import EVERYONE, Exchange, Federation, Population, Until
     from winnow.core.handler import Filter, Handler, wrap
     from winnow.core.random import derive, stream
@@ -62,6 +62,7 @@ __all__ = [
     "Settings",
     "SiteError",
     "Snapshot",
+    "Stopped",
     "Task",
     "Until",
     "VirtualClock",
@@ -76,7 +77,7 @@ __all__ = [
 
 _HOMES = {
     "clock": ("Clock", "VirtualClock"),
-    "events": ("AnyEvent", "Assessed", "Event", "Invited", "Metrics", "Refused", "RoundFinished", "Scored"),
+    "events": ("AnyEvent", "Assessed", "Event", "Invited", "Metrics", "Refused", "RoundFinished", "Scored", "Stopped"),
     "federation": ("EVERYONE", "Exchange", "Federation", "Population", "Until"),
     "handler": ("Filter", "Handler", "wrap"),
     "random": ("derive", "stream"),

@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core.task import Cost
+from winnow.core.task import FREE, Cost
 
 Metrics: TypeAlias = Mapping[str, Mapping[str, float]]
 """Scores by the data they were measured on: {"reference": {"accuracy": 0.9, "loss": 0.3}, "test": {...}}."""
@@ -66,9 +66,17 @@ class RoundFinished(Event):
     version: int
     metrics: Metrics
     folded: NDArray[np.int64]
-    loss: float
-    joules: float
-    cost: Cost
+    loss: float = float("nan")
+    joules: float = 0.0
+    cost: Cost = FREE
 
 
-AnyEvent: TypeAlias = Assessed | Invited | Scored | Refused | RoundFinished
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stopped(Event):
+    """The run ends before its rounds are done, and why: its privacy budget would not last for another one."""
+
+    kind = "stopped"
+    reason: str
+
+
+AnyEvent: TypeAlias = Assessed | Invited | Scored | Refused | RoundFinished | Stopped

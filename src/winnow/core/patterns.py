@@ -8,17 +8,18 @@ waits. A relay waits for one client after another, as fast as it is iterated.
     for outcome in relay(federation, task, [2, 0, 1]): ...
 """
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from winnow.core.federation import Exchange, Federation, Until
-from winnow.core.task import Outcome, Payload, Reply, Task
+from winnow.core.federation import EVERYONE, Exchange, Federation, Until
+from winnow.core.task import Outcome, Reply, Task
 
 
-def broadcast(federation: Federation, task: Task, clients: Iterable[int]) -> Exchange:
+def broadcast(federation: Federation, task: Task, clients: Iterable[int], until: Until = EVERYONE) -> Exchange:
     """The same task for many clients; its own `client` does not count."""
-    return federation.dispatch([replace(task, client=client) for client in clients])
+    return federation.dispatch([replace(task, client=client) for client in clients], until)
 
 
 def send(federation: Federation, *tasks: Task) -> Exchange:
@@ -30,8 +31,7 @@ def first(
     federation: Federation, replies: int, task: Task, clients: Iterable[int], seconds: float | None = None
 ) -> Exchange:
     """The same task for many clients, until so many have replied, or so much time has passed."""
-    tasks = [replace(task, client=client) for client in clients]
-    return federation.dispatch(tasks, Until(replies=replies, seconds=seconds))
+    return broadcast(federation, task, clients, Until(replies=replies, seconds=seconds))
 
 
 def wait(exchange: Exchange) -> list[Outcome]:
@@ -42,9 +42,23 @@ def wait(exchange: Exchange) -> list[Outcome]:
 
 def relay(federation: Federation, task: Task, clients: Iterable[int]) -> Iterator[Outcome]:
     """One client after another, each with what the one before it replied. Those that fail are passed over."""
-    payload: Payload = task.payload
+    payload = task.payload
     for client in clients:
-        (outcome,) = wait(send(federation, replace(task, client=client, payload=payload)))
-        yield outcome
+        for outcome in wait(send(federation, replace(task, client=client, payload=payload))):
+            yield outcome
+            if isinstance(outcome, Reply):
+                payload = outcome.payload
+
+
+def letters(outcomes: Iterable[Outcome]) -> Mapping[int, Mapping[int, bytes]]:
+    """What clients have written to each other, by addressee and then by sender: the `letters` of further tasks.
+
+    A deployed site seals a letter for its addressee and for this round, so tasks that carry it must be of the round in
+    which it was written.
+    """
+    found: dict[int, dict[int, bytes]] = defaultdict(dict)
+    for outcome in outcomes:
         if isinstance(outcome, Reply):
-            payload = outcome.payload
+            for addressee, letter in outcome.letters.items():
+                found[addressee][outcome.task.client] = letter
+    return found

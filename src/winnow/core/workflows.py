@@ -4,18 +4,28 @@ They know no model, only arrays that can be multiplied and added, and look at on
 memory holds a few of them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from winnow.core.events import AnyEvent, Invited, Refused, RoundFinished
 from winnow.core.federation import Federation
 from winnow.core.patterns import broadcast, relay, wait
-from winnow.core.task import Arrays, Cost, Outcome, Reply, Task
+from winnow.core.task import Arrays, Cost, Failure, Outcome, Reply, Task
 from winnow.core.workflow import Snapshot
 
 PART = "model"
+
+Store: TypeAlias = Callable[[Arrays], Arrays]
+"""Works arrays out and keeps them somewhere: `dict` does in memory."""
+
+
+@runtime_checkable
+class Storing(Protocol):
+    """A workflow that keeps what a round has made where it is told to. Where it is not, a deployed job uses files."""
+
+    store: Store | None
 
 
 class Mean(Mapping[str, Any]):
@@ -29,6 +39,11 @@ class Mean(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._groups[0])
+
+    def told(self, name: str) -> Any:
+        """What an array will be like, if the groups can tell without reading it."""
+        told = getattr(self._groups[0], "told", None)
+        return None if told is None else told(name)
 
     def __getitem__(self, name: str) -> Any:
         total = self._groups[0][name] * self._shares[0]
@@ -47,10 +62,11 @@ class _Repeated:
         rounds: int,
         *,
         settings: object = None,
-        store: Callable[[Arrays], Arrays] = dict,
+        store: Store | None = None,
     ) -> None:
         """`task` is the name of what clients are asked; `store` keeps what a round has made, in memory unless told."""
-        self._task, self._settings, self._rounds, self._store = task, settings, rounds, store
+        self._task, self._settings, self._rounds = task, settings, rounds
+        self.store = store
         self.arrays = arrays
         self.round = 0
 
@@ -68,12 +84,19 @@ class _Repeated:
                 payload={PART: self.arrays},
                 settings=self._settings,
             )
-            outcomes = self._hold(federation, task, clients.tolist())
+            outcomes = [_complete(outcome) for outcome in self._ask(federation, task, clients.tolist())]
             replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+            if replies:
+                self.arrays = (self.store or dict)(self._fold(federation, replies))
             federation.settle(reply.task for reply in replies)
             yield from self._ended(federation, outcomes, replies)
 
-    def _hold(self, federation: Federation, task: Task, clients: list[int]) -> list[Outcome]:
+    def _ask(self, federation: Federation, task: Task, clients: list[int]) -> Iterable[Outcome]:
+        """Hand out a round's tasks."""
+        raise NotImplementedError
+
+    def _fold(self, federation: Federation, replies: Sequence[Reply]) -> Arrays:
+        """What the round has made of at least one reply."""
         raise NotImplementedError
 
     def _ended(self, federation: Federation, outcomes: list[Outcome], replies: list[Reply]) -> Iterator[AnyEvent]:
@@ -105,21 +128,27 @@ class _Repeated:
 class ScatterAndGather(_Repeated):
     """All clients get the arrays, and the mean of what they return, weighted by their samples, goes out next."""
 
-    def _hold(self, federation: Federation, task: Task, clients: list[int]) -> list[Outcome]:
-        outcomes = wait(broadcast(federation, task, clients))
-        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        if replies:
-            weights = [float(federation.population.sizes[reply.task.client]) for reply in replies]
-            self.arrays = self._store(Mean([reply.payload[PART] for reply in replies], weights))
-        return outcomes
+    def _ask(self, federation: Federation, task: Task, clients: list[int]) -> Iterable[Outcome]:
+        return wait(broadcast(federation, task, clients))
+
+    def _fold(self, federation: Federation, replies: Sequence[Reply]) -> Arrays:
+        sizes = federation.population.sizes
+        return Mean([reply.payload[PART] for reply in replies], [float(sizes[reply.task.client]) for reply in replies])
 
 
 class CyclicTransfer(_Repeated):
     """The arrays go from client to client (cyclic weight transfer, Chang et al., 2018)."""
 
-    def _hold(self, federation: Federation, task: Task, clients: list[int]) -> list[Outcome]:
-        outcomes = list(relay(federation, task, clients))
-        for outcome in outcomes:
-            if isinstance(outcome, Reply):
-                self.arrays = self._store(outcome.payload[PART])
-        return outcomes
+    def _ask(self, federation: Federation, task: Task, clients: list[int]) -> Iterable[Outcome]:
+        return relay(federation, task, clients)
+
+    def _fold(self, federation: Federation, replies: Sequence[Reply]) -> Arrays:
+        return replies[-1].payload[PART]
+
+
+def _complete(outcome: Outcome) -> Outcome:
+    """The outcome; a reply without the arrays that its client was sent is none."""
+    if not isinstance(outcome, Reply) or outcome.payload.get(PART, {}).keys() == outcome.task.payload[PART].keys():
+        return outcome
+    reason = f"its part {PART!r} does not have the arrays that were sent"
+    return Failure(task=outcome.task, stage=outcome.task.name, reason=reason)

@@ -39,7 +39,7 @@ class UnreadableError(ValueError):
 
 def make_keys() -> Context:
     """A private context with all its keys, from the operating system's randomness."""
-    ts = _tenseal()
+    ts = library()
     context = ts.context(ts.SCHEME_TYPE.CKKS, DEGREE, coeff_mod_bit_sizes=list(PRIME_BITS), n_threads=1)
     context.global_scale = SCALE
     context.generate_galois_keys()
@@ -48,7 +48,7 @@ def make_keys() -> Context:
 
 def public_part(context: Context, *, to_compute: bool) -> Bytes:
     """The context without its secret key: to encrypt with, or also to compute with."""
-    return _as_array(
+    return as_array(
         context.serialize(
             save_public_key=True, save_secret_key=False, save_galois_keys=to_compute, save_relin_keys=to_compute
         )
@@ -58,7 +58,7 @@ def public_part(context: Context, *, to_compute: bool) -> Bytes:
 def read_context(data: Bytes) -> Context:
     """A public context. One with a secret key in it is refused: nobody else should have it."""
     try:
-        context = _tenseal().context_from(_as_bytes(data), n_threads=1)
+        context = library().context_from(as_bytes(data), n_threads=1)
     except (ValueError, RuntimeError) as error:
         raise UnreadableError(f"the keys cannot be read ({error})") from error
     if context.has_secret_key():
@@ -68,12 +68,12 @@ def read_context(data: Bytes) -> Context:
 
 def encrypt(context: Context, values: NDArray[np.float64]) -> Bytes:
     """The values and zeros up to a whole ciphertext, encrypted."""
-    return _as_array(_tenseal().ckks_vector(context, _padded(values)).serialize())
+    return as_array(library().ckks_vector(context, _padded(values)).serialize())
 
 
 def read_fresh(context: Context, data: Bytes) -> Encrypted:
     """A ciphertext as `encrypt` made it: full, and with all its levels."""
-    vector = _read(context, data)
+    vector = read(context, data)
     ciphertexts = vector.ciphertext()
     if len(ciphertexts) != 1 or vector.size() != SLOTS:
         raise UnreadableError("it is no ciphertext of a whole vector")
@@ -99,20 +99,20 @@ def squared_distance(one: Encrypted, other: Encrypted, more: float) -> Bytes:
     difference = one - other
     difference.square_()
     difference.sum_()
-    return _as_array((difference + more).serialize())
+    return as_array((difference + more).serialize())
 
 
 def decrypt(context: Context, data: Bytes) -> float:
     """The number in a ciphertext that `squared_distance` made; takes a private context."""
-    vector = _read(context, data)
+    vector = read(context, data)
     if vector.size() != 1:
         raise UnreadableError("it holds more than one number")
     return float(vector.decrypt()[0])
 
 
-def _read(context: Context, data: Bytes) -> Encrypted:
+def read(context: Context, data: Bytes) -> Encrypted:
     try:
-        return _tenseal().ckks_vector_from(context, _as_bytes(data))
+        return library().ckks_vector_from(context, as_bytes(data))
     except (ValueError, RuntimeError) as error:
         raise UnreadableError(str(error)) from error
 
@@ -122,26 +122,26 @@ def _padded(values: NDArray[np.float64]) -> list[float]:
     return padded
 
 
-def _as_array(data: bytes) -> Bytes:
+def as_array(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
 
 
-def _as_bytes(data: Bytes) -> bytes:
+def as_bytes(data: Bytes) -> bytes:
     array = np.asarray(data)
     if array.dtype != np.uint8 or array.ndim != 1:
         raise UnreadableError("it is not an array of bytes")
     return array.tobytes()
 
 
-def require() -> None:
-    """Fail now, in one line, if the library is missing."""
-    _tenseal()
+def require(by: str) -> None:
+    """Fail now, in one line, if the library that a setting needs is missing."""
+    library(by)
 
 
-def _tenseal() -> Any:
+def library(by: str = "encryption") -> Any:
     """TenSEAL itself, which not everybody needs."""
     try:
         import tenseal  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError('select.matching = "encrypted" needs an extra: pip install "winnow[encryption]"') from error
+        raise ConfigError(f'{by} needs an extra: pip install "winnow[encryption]"') from error
     return tenseal

@@ -42,7 +42,7 @@ class Encrypted(Matching):
     name: Literal["encrypted"] = "encrypted"
 
     def check(self, holders: Sequence[int], elements: int) -> None:
-        ckks.require()
+        ckks.require('select.matching = "encrypted"')
         if len(holders) != 1:
             number = f"names {len(holders)}" if holders else "names none"
             raise ConfigError(

@@ -5,16 +5,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from winnow.core import Arrays, RunError, Snapshot
 from winnow.runs.codec import plain
 from winnow.runs.files import write_atomically
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEMA = 1
 
@@ -42,7 +43,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "events_bytes": checkpoint.events_bytes,
         "wall_seconds": checkpoint.wall_seconds,
         "values": snapshot.values,
-        "numpy": sorted(name for name, array in snapshot.arrays.items() if not isinstance(array, torch.Tensor)),
+        "numpy": sorted(name for name, array in snapshot.arrays.items() if isinstance(array, np.ndarray | np.generic)),
     }
     text = json.dumps(state, default=plain)  # the standard library's, which keeps NaN and infinities
     tensors = {name: _tensor(array) for name, array in snapshot.arrays.items()}
@@ -64,7 +65,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata()
@@ -76,18 +77,24 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     raise RunError(f"{path} is damaged; delete it to begin the run again, or choose another --out")
 
 
-def _save(path: Path, tensors: dict[str, torch.Tensor], header: Mapping[str, str]) -> None:
+def _save(path: Path, tensors: dict[str, "torch.Tensor"], header: Mapping[str, str]) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415
+
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=dict(header)))
 
 
-def _tensor(array: Any) -> torch.Tensor:
+def _tensor(array: Any) -> "torch.Tensor":
     """A copy of its own in main memory: safetensors refuses views and shared storage."""
+    import torch  # noqa: PLC0415 - whoever only reads logs does not wait for it
+
     if isinstance(array, torch.Tensor):
         return array.detach().to("cpu", copy=True).contiguous()
     return torch.from_numpy(np.array(array, order="C"))
 
 
-def _digest(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
+def _digest(text: str, tensors: Mapping[str, "torch.Tensor"]) -> str:
+    import torch  # noqa: PLC0415
+
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

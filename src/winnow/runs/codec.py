@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from winnow.core import AnyEvent, Assessed, Cost, Invited, Refused, RoundFinished, RunError, Scored
+from winnow.core import AnyEvent, Assessed, Cost, Invited, Refused, RoundFinished, RunError, Scored, Stopped
 
-EVENTS: dict[str, type[AnyEvent]] = {event.kind: event for event in (Assessed, Invited, Scored, Refused, RoundFinished)}
+EVENTS: dict[str, type[AnyEvent]] = {
+    event.kind: event for event in (Assessed, Invited, Scored, Refused, RoundFinished, Stopped)
+}
 
 
 def encode_event(event: AnyEvent) -> bytes:

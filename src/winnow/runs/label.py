@@ -23,6 +23,8 @@ class RunLabel:
     target: float | None = None
     inputs: str = ""
     judged_by: Literal["reference", "clients", "tuned"] = "reference"
+    clock: Literal["device", "wall"] = "device"
+    """Whose seconds the run's are: those of simulated devices, or real ones."""
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"

@@ -1,17 +1,17 @@
 """What a run achieved and what it took, worked out from its events alone."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from winnow.core import AnyEvent, Cost, Refused, RoundFinished
+from winnow.core import AnyEvent, Cost, Refused, RoundFinished, Stopped
 from winnow.runs.label import SCHEMA, RunLabel
 from winnow.runs.track import Point, Track
 
 JOULES_PER_WH = 3600.0
-REFERENCE, TEST = "reference", "test"
+REFERENCE, TEST, PRIVACY = "reference", "test", "privacy"
 JUDGES = {
     REFERENCE: "on the reference set",
     "clients": "by each client on its own samples",
@@ -53,11 +53,15 @@ class Summary:
     cost: Cost
     refused: int
     judged_by: str = REFERENCE
+    stopped: str | None = None
+    """Why the run ended before its rounds were done."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """What privacy it cost, by the guarantee's name: {"epsilon": …}."""
 
 
 def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, judged_by: str = REFERENCE) -> Summary:
     """Judge a run by `metric` as `judged_by` has it: the highest is best, the first at `target` or above reaches it."""
-    track, points, costs, refused = Track(), list[Point](), list[Cost](), 0
+    track, points, costs, refused, stopped = Track(), list[Point](), list[Cost](), 0, None
     for event in events:
         point = track.follow(event)
         if point is not None:
@@ -65,6 +69,7 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, 
         if isinstance(event, RoundFinished):
             costs.append(event.cost)
         refused += isinstance(event, Refused)
+        stopped = event.reason if isinstance(event, Stopped) else None
     judged = [point for point in points if _reading(point, judged_by, metric)]
     best = max(judged, key=lambda point: point.metrics[judged_by][metric], default=None)
     last = judged[-1] if judged else None
@@ -85,6 +90,8 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, 
         cost=Cost.total(costs),
         refused=refused,
         judged_by=judged_by,
+        stopped=stopped,
+        spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
     )
 
 
@@ -117,6 +124,8 @@ def result_record(
         "wh": summary.wh,
         "cost": summary.cost._asdict(),
         "refused": summary.refused,
+        "stopped": summary.stopped,
+        "privacy": dict(summary.spent),
         "parameters": parameters,
         "private": list(private),
         "message_bytes": message_bytes,

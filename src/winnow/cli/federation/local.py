@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.interrupts import interruptible
-from winnow.cli.options import DataFolder, Quiet, Rounds, Sets, complete_algorithm
+from winnow.cli.federation.extra import needs_deploy
+from winnow.cli.interrupts import ended_like_an_interrupt, interruptible
+from winnow.cli.options import DataFolder, Plugins, Quiet, Rounds, Sets, complete_algorithm
 
 local = typer.Typer(
     help="Try a federation on this machine: a server and sites as real processes with real certificates.",
@@ -26,6 +27,7 @@ def size(
 
 
 @local.command()
+@needs_deploy
 def run(
     context: typer.Context,
     source: Annotated[
@@ -37,6 +39,7 @@ def run(
     seed: Annotated[int | None, typer.Option(min=0, help="The seed.", show_default=False)] = None,
     rounds: Rounds = None,
     sets: Sets = None,
+    plugins: Plugins = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder.", show_default=False)] = None,
     data: DataFolder = None,
     quiet: Quiet = False,
@@ -50,10 +53,11 @@ def run(
     from winnow.experiment.folders import RUNS, fresh, safe
     from winnow.runs import RunFolder
 
-    described = describe(source, algorithm=algorithm, seed=seed, rounds=rounds, sets=sets or ())
+    described = describe(source, algorithm=algorithm, seed=seed, rounds=rounds, sets=sets or (), plugins=plugins or ())
     folder = out or fresh(RUNS / f"{safe(described.title)}-local")
     console = messages()
     with (
+        ended_like_an_interrupt(),
         interruptible(lambda: "winnow: stopped; all processes have ended and nothing is left of them"),
         tempfile.TemporaryDirectory(prefix="winnow-local-") as scratch,
     ):

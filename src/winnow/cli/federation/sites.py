@@ -1,19 +1,40 @@
-"""winnow sites, winnow sites stop NAME, winnow sites restart NAME"""
+"""winnow sites [list], winnow sites stop NAME, winnow sites restart NAME"""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
 from winnow.cli.federation.options import KitOption, connected
 from winnow.cli.options import AsJson
 
-sites = typer.Typer(help="See a federation's sites; stop or restart one.", rich_markup_mode="rich")
+sites = typer.Typer(rich_markup_mode="rich")
 
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="A site's name.", show_default=False)]
 
 
+@sites.callback(
+    invoke_without_command=True,
+    epilog="[bold]Examples[/bold]\n\nwinnow sites --kit kits/ana\n\nwinnow sites restart clinic-a --kit kits/ana",
+)
+def all_sites(
+    context: typer.Context,
+    kit: Annotated[
+        Path | None,
+        typer.Option("--kit", metavar="KIT", envvar="WINNOW_KIT", help="Your start-up kit.", show_default=False),
+    ] = None,
+) -> None:
+    """See a federation's sites; stop or restart one."""
+    if context.invoked_subcommand is None and kit is None:
+        raise typer.BadParameter("say which kit is yours: --kit KIT", context, param_hint="--kit")
+    if context.invoked_subcommand is None and kit is not None:
+        list_sites(kit)
+
+
 @sites.command("list")
+@needs_deploy
 def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
     """List the sites: who is connected, what they offer, what they are at."""
     import msgspec
@@ -42,6 +63,7 @@ def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
 
 
 @sites.command()
+@needs_deploy
 def stop(site: SiteName, kit: KitOption) -> None:
     """Have a site's agent stop, if its own policy allows that."""
     with connected(kit) as connection:
@@ -49,6 +71,7 @@ def stop(site: SiteName, kit: KitOption) -> None:
 
 
 @sites.command()
+@needs_deploy
 def restart(site: SiteName, kit: KitOption) -> None:
     """Have a site's agent start anew, if its own policy allows that."""
     with connected(kit) as connection:

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
 from winnow.cli.federation.options import JobName, KitOption, connected
 from winnow.cli.options import Plugins, Rounds, Sets, complete_algorithm
 
 
+@needs_deploy
 def submit(
     source: Annotated[
         str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.", show_default=False)
@@ -59,6 +61,7 @@ def submit(
                 say(f"downloaded to {job.download(out)}")
 
 
+@needs_deploy
 def clone(
     job: JobName,
     kit: KitOption,
@@ -69,6 +72,7 @@ def clone(
         typer.echo(connection.clone(job, name).name)
 
 
+@needs_deploy
 def abort(
     job: JobName,
     kit: KitOption,
@@ -79,6 +83,7 @@ def abort(
         typer.echo(f"{job}: {connection.job(job).abort(reason)}")
 
 
+@needs_deploy
 def download(
     job: JobName,
     kit: KitOption,

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from winnow.cli.federation.extra import needs_deploy
 from winnow.cli.federation.options import JobName, KitOption, connected
 from winnow.cli.options import AsJson
 
 
+@needs_deploy
 def jobs(kit: KitOption, as_json: AsJson = False) -> None:
     """List the jobs of a federation, the latest last."""
     import msgspec
@@ -25,7 +27,7 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
         (
             state.job,
             state.status,
-            f"{state.round}/{state.rounds}",
+            f"{state.round}/{state.rounds}" if state.rounds else str(state.round),
             state.submitter,
             datetime.fromtimestamp(state.submitted, UTC).strftime("%Y-%m-%d %H:%M"),
             ", ".join(state.sites) or "-",
@@ -37,6 +39,7 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
     answers().print(table(heads, rows, numbers=False) if rows else "there are no jobs")
 
 
+@needs_deploy
 def logs(
     job: JobName,
     kit: KitOption,
@@ -58,6 +61,7 @@ def logs(
                 typer.echo(f"{at} {described(line)}")
 
 
+@needs_deploy
 def status(kit: KitOption, as_json: AsJson = False) -> None:
     """Say how a federation is: which server leads, how many sites are connected, how many jobs run."""
     import msgspec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from winnow.deploy.site import landlock, seccomp
-from winnow.deploy.site.kernel import SandboxError, drop_capabilities, machine
+from winnow.deploy.fence import landlock, seccomp
+from winnow.deploy.fence.kernel import SandboxError, drop_capabilities, machine
 
 MB = 1 << 20
 LIBRARIES_MB = 512
@@ -86,6 +86,23 @@ def exposed(secret: Path) -> Path | None:
     """The folder open to own code in which this path lies, if one is."""
     place = secret.resolve()
     return next((each for each in readable() if place.is_relative_to(each.resolve())), None)
+
+
+def environment(folder: Path, limits: Limits) -> dict[str, str]:
+    """Nothing of the agent's own environment: it may hold secrets."""
+    threads = str(len(limits.cpus))
+    return {
+        "PATH": os.defpath,
+        "LC_ALL": "C.UTF-8",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "USER": "winnow",
+        "LOGNAME": "winnow",
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, limits.gpus)),
+    }
 
 
 def _set(kind: int, value: int) -> None:

@@ -1,7 +1,7 @@
 """Which files a process may see and change, by Linux's Landlock: from now on, and for good.
 
 Landlock knows what is allowed and denies the rest. It does not hide that a file exists, nor guard modes, owners and
-times; `winnow.deploy.site.seccomp` denies the calls that change those.
+times; `winnow.deploy.fence.seccomp` denies the calls that change those.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from winnow.deploy.site.kernel import syscall
+from winnow.deploy.fence.kernel import syscall
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG = 1

@@ -1,7 +1,7 @@
 """The first thing that runs in a job's process: it puts up the walls, then becomes the worker.
 
 The walls stand before any of the job's code is read. They are told over standard input, not by arguments, which all
-users of a machine can see. Run as `python -m winnow.deploy.site.launch`.
+users of a machine can see. Run as `python -m winnow.deploy.fence.launch`.
 """
 
 import runpy
@@ -9,16 +9,16 @@ import sys
 
 import msgspec
 
-from winnow.deploy.site import confine, seccomp
+from winnow.deploy.fence import confine, seccomp
 
-WORKER, GATE = "winnow.deploy.work.worker", "winnow.deploy.work.gate"
+WORKER, GATE, RUNNER = (f"winnow.deploy.work.{name}" for name in ("worker", "gate", "runner"))
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent wants the process to be."""
+    """What the agent or the server wants the process to be."""
 
     channel: int
-    """The file descriptor of the line to the agent."""
+    """The file descriptor of the line to it."""
     limits: confine.Limits
     sandbox: confine.Sandbox | None = None
     worker: str = WORKER

@@ -13,7 +13,7 @@ import signal
 import struct
 from collections.abc import Sequence
 
-from winnow.deploy.site.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, SandboxError, machine, prctl
+from winnow.deploy.fence.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, SandboxError, machine, prctl
 
 PR_SET_SECCOMP, FILTER_MODE = 22, 2
 LOAD, JUMP_IF_EQUAL, JUMP_IF_GREATER_EQUAL, JUMP_IF_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06

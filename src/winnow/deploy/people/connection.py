@@ -148,11 +148,12 @@ class Job:
 
     def wait(self, seconds: float | None = None) -> JobState:
         """Until it has ended; raises a RunError if it failed, was aborted, or takes longer."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+        begun, pause = time.monotonic(), 0.2
         while (state := self.state()).status not in ENDED:
-            if deadline is not None and time.monotonic() > deadline:
+            if seconds is not None and time.monotonic() > begun + seconds:
                 raise RunError(f"job {self.name} is still {state.status} after {seconds:g} seconds: {state.reason}")
-            time.sleep(0.5)
+            time.sleep(pause)
+            pause = min(5.0, 1.5 * pause)  # every question stands in the server's audit
         if state.status != "finished":
             raise RunError(f"job {self.name} {state.status}: {state.reason}")
         return state

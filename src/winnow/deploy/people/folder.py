@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, finis
     """Make the folder of what was downloaded: "events", "checkpoint", and a finished job's outputs by their names."""
     events = list(EventLog(files["events"])) if "events" in files else []
     label = RunLabel.read(files[names.LABEL]) if names.LABEL in files else _label(config, events)
+    label = replace(label, clock="wall")
     conditions = {"labels": [AS_GIVEN], "of_client": [0] * _clients(events)}
     with RunFolder.create(out, config, conditions, label) as folder:
         for event in events:
@@ -34,7 +36,7 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, finis
 
 def _models(arrays: Arrays) -> dict[str, Arrays]:
     """A training's best and last model; of another workflow, all that it holds at the end."""
-    found = {}
+    found: dict[str, Arrays] = {}
     for model, group in (("best", "best/"), ("last", "model/")):
         own = {path.removeprefix(group): array for path, array in arrays.items() if path.startswith(group)}
         if own:

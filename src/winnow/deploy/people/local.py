@@ -5,8 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,12 +46,16 @@ def local_federation(
 ) -> Iterator[LocalFederation]:
     """Deal out a job's data, make kits, start everybody, wait until all are connected; then stop them all."""
     names = [f"site-{number}" for number in range(1, sites + 1)]
-    for _ in divide(described.data, described.seed, sites, folder / "data", data_directory):
-        pass
-    _provision(folder, names, _free_port())
+    port = free_port()
+    divide(described.data, described.seed, sites, folder / "data", data_directory)
+    _provision(folder, names, port)
     _configure(folder, names, described.data.name, own_code=bool(described.files))
     with _running(folder, names) as processes, connect(_kit(folder, ME)) as connection:
-        _await_sites(connection, processes, sites)
+        still_starting = _alive(folder, processes, sites)
+        while not _is_open(port):
+            still_starting()
+        while sum(site.connected for site in connection.sites()) < sites:
+            still_starting()
         yield LocalFederation(folder=folder, connection=connection, processes=processes)
 
 
@@ -78,7 +83,7 @@ def _kit(folder: Path, name: str) -> Path:
     return folder / "project" / "kits" / name
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
         return port
@@ -118,24 +123,53 @@ def _running(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subproce
             processes[name] = start(folder, name)
         yield processes
     finally:
-        for process in reversed(processes.values()):
-            process.terminate()
-        deadline = time.monotonic() + STOPPING
-        for process in processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, deadline - time.monotonic()))
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        with _undisturbed():
+            _stop(list(processes.values()))
 
 
-def _await_sites(connection: Connection, processes: dict[str, "subprocess.Popen[bytes]"], sites: int) -> None:
+def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Ask all to end, sites first; who does not is killed with all that it has started."""
+    for process in reversed(processes):
+        process.terminate()
+    deadline = time.monotonic() + STOPPING
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.1, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Who presses Ctrl-C twice still leaves no process behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:
+    """Waits a moment; raises if a process has ended, or if all this takes too long."""
     deadline = time.monotonic() + STARTING
-    while sum(site.connected for site in connection.sites()) < sites:
+
+    def check() -> None:
         for name, process in processes.items():
             if process.poll() is not None:
-                raise RunError(f"{name} did not start (exit code {process.returncode}); see its log")
+                said = log_of(folder, name).read_text(errors="replace").strip().splitlines()
+                raise RunError(f"{name} did not start: {said[-1] if said else f'exit code {process.returncode}'}")
         if time.monotonic() > deadline:
-            raise RunError(f"not all of the {sites} sites were connected after {STARTING:g} seconds")
+            raise RunError(f"the server and all of {sites} sites were not together after {STARTING:g} seconds")
         time.sleep(0.2)
+
+    return check
+
+
+def _is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

@@ -2,7 +2,8 @@
 
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,9 +51,9 @@ def describe(source: str | Path, **options: Any) -> Described:
     """What a preset, a .toml file or a program asks for. `options` are those of `resolve`."""
     if Path(source).suffix != ".py":
         return _of_experiment(resolve(source, **options))
-    given = [name for name, value in options.items() if value]
+    given = [name for name, value in options.items() if value not in (None, ())]
     if given:
-        raise ConfigError(f"--{given[0]} cannot be given for a program; say it in the program's winnow.run")
+        raise ConfigError(f"{source} is a program: {', '.join(given)} must be said in its winnow.run")
     return _of_program(Path(source))
 
 
@@ -115,30 +116,54 @@ def _of_program(path: Path) -> Described:
     """Run the program up to its `winnow.run`, here and with this user's rights: what it asks for, and its files."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
-    folder, known = path.absolute().parent, set(sys.modules)
-    take(_Listening())
-    sys.path.insert(0, str(folder))
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    except _CapturedError as captured:
-        files = {path.name: path.read_bytes(), **_imported(known, folder)}
-        wanted = captured.wanted
-    else:
-        raise ConfigError(f"{path} never calls winnow.run or winnow.conduct; a job is a program that does")
-    finally:
-        leave()
-        sys.path.remove(str(folder))
+    with _own_modules(path.absolute().parent) as modules:
+        wanted = _wanted_by(path)
+        files = {path.name: path.read_bytes(), **modules()}
     if isinstance(wanted, Experiment):
         return _of_experiment(wanted, files, path.name)
     table = {"name": path.stem, "seed": wanted.seed, "data": {"name": wanted.data.name}}
     return Described(table=table, data=wanted.data, seed=wanted.seed, files=files, main=path.name)
 
 
-def _imported(before: set[str], folder: Path) -> dict[str, bytes]:
-    """The program's own modules, found beside it."""
-    files = {}
-    for name in sys.modules.keys() - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and Path(file).is_relative_to(folder) and ".venv" not in Path(file).parts:
-            files[Path(file).relative_to(folder).as_posix()] = Path(file).read_bytes()
-    return files
+def _wanted_by(path: Path) -> Experiment | Conduct:
+    take(_Listening())
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except _CapturedError as captured:
+        return captured.wanted
+    except SystemExit:
+        pass
+    finally:
+        leave()
+    raise ConfigError(f"{path} never calls winnow.run or winnow.conduct; a job is a program that does")
+
+
+@contextmanager
+def _own_modules(folder: Path) -> Iterator[Callable[[], dict[str, bytes]]]:
+    """The modules beside a program are imported anew, to be found out; afterwards all is as it was."""
+
+    def beside() -> dict[str, Path]:
+        return {name: file for name, module in sys.modules.items() if (file := _file_in(folder, name, module))}
+
+    def contents() -> dict[str, bytes]:
+        return {file.relative_to(folder).as_posix(): file.read_bytes() for file in beside().values()}
+
+    before = {name: sys.modules.pop(name) for name in beside()}
+    sys.path.insert(0, str(folder))
+    try:
+        yield contents
+    finally:
+        sys.path.remove(str(folder))
+        for name in beside():
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _file_in(folder: Path, name: str, module: object) -> Path | None:
+    """The module's file, if it is the user's own: neither Winnow's nor that of an installed library."""
+    file = getattr(module, "__file__", None)
+    if not file or name == "__main__" or name.partition(".")[0] == "winnow":
+        return None
+    path = Path(file)
+    own = path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
+    return path if own and path.suffix == ".py" else None

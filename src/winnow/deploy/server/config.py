@@ -2,13 +2,15 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from winnow.core import ConfigError, Settings
 
 CONFIG = "server.toml"
+PLACES = ("folder", "reference", "test")
+"""Keys of a data table that name files."""
 
 
 class Limits(Settings):
@@ -26,6 +28,8 @@ class Limits(Settings):
     """That a site may add to one job's log."""
     jobs: int = Field(default=16, ge=1)
     """That run at the same time; the others wait."""
+    code_mb: int = Field(default=4096, ge=64)
+    """Of memory, for the process of a job that brings code of its own."""
 
 
 class ServerConfig(Settings):
@@ -46,6 +50,8 @@ class ServerConfig(Settings):
     """Seconds to wait for further sites once a job has as many as it needs."""
     metrics: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
+    sandbox: Literal["required", "none"] = "required"
+    """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
     limits: Limits = Limits()
     data: dict[str, dict[str, Any]] = Field(default={})
     """The server's own named data, for reference and test sets."""
@@ -66,9 +72,18 @@ def read_config(path: Path, *, required: bool = False) -> ServerConfig:
             raise ConfigError(f"{path}: there is no such file") from None
         return ServerConfig()
     try:
-        return ServerConfig.model_validate(tomllib.loads(text))
+        return _anchored(ServerConfig.model_validate(tomllib.loads(text)), path.parent)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _anchored(config: ServerConfig, folder: Path) -> ServerConfig:
+    """Files of data are looked for beside the configuration."""
+    data = {
+        name: {key: str((folder / value).resolve()) if key in PLACES else value for key, value in table.items()}
+        for name, table in config.data.items()
+    }
+    return config.model_copy(update={"data": data})

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from winnow.deploy.fence.confine import Limits, Sandbox, environment
+from winnow.deploy.fence.launch import RUNNER as RUNNER_MODULE
+from winnow.deploy.fence.launch import Launch
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromRunner, ToRunner
 
@@ -22,24 +25,34 @@ log = logging.getLogger(__name__)
 
 RUNNER = (sys.executable, "-m", "winnow.deploy.work.runner")
 """The number of its end of the socketpair is added as the last argument."""
+FENCED = (sys.executable, "-I", "-m", "winnow.deploy.fence.launch")
 LOG_FILE = "runner.log"
+
+
+def _walls(channel: int, limits: Limits, sandbox: Sandbox) -> bytes:
+    return msgspec.json.encode(Launch(channel=channel, limits=limits, sandbox=sandbox, worker=RUNNER_MODULE))
 
 
 class RunnerProcess:
     """One life of a runner. Two threads carry messages, so that neither side ever keeps the server waiting."""
 
-    def __init__(self, command: Sequence[str], folder: Path, log_file: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, log_file: Path, fence: tuple[Limits, Sandbox] | None = None
+    ) -> None:
+        """A job that brings code of its own runs behind a `fence`; others as this command."""
         ours, theirs = socket.socketpair()
         with theirs, log_file.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
-                [*command, str(theirs.fileno())],
+                FENCED if fence else [*command, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 cwd=folder,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
+                env=environment(folder, fence[0]) if fence else None,
                 start_new_session=True,
             )
+            self._instruct(b"" if fence is None else _walls(theirs.fileno(), *fence))
         self._line = ours
         self._channel: Channel[FromRunner] = Channel(ours, FromRunner)  # type: ignore[arg-type]
         self._loop = asyncio.get_running_loop()
@@ -47,6 +60,11 @@ class RunnerProcess:
         self._to_say: queue.SimpleQueue[ToRunner | None] = queue.SimpleQueue()
         for work in (self._listen, self._speak):
             threading.Thread(target=work, name=f"runner {self._process.pid}", daemon=True).start()
+
+    def _instruct(self, walls: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:  # one that is dead is noticed later
+            line.write(walls)
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from winnow.core import WinnowError
+from winnow.deploy.fence.confine import reason_against
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.commands import Commands, Trust
 from winnow.deploy.server.config import ServerConfig
@@ -64,6 +65,8 @@ class Reign:
             inboxes=inboxes,
             jobs=jobs,
             data=config.data,
+            memory_mb=config.limits.code_mb,
+            unfenced=config.sandbox == "none" and reason_against() is not None,
             command=estate.runner,
         )
         self.scheduler = Scheduler(workshop, join=config.join, most=config.limits.jobs)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from winnow.core import WinnowError
+from winnow.deploy.fence.confine import Limits, Sandbox, reason_against
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.hub import Hub
 from winnow.deploy.server.inboxes import Inboxes
@@ -20,6 +22,7 @@ from winnow.deploy.server.ledger import Ledger, NewLine, RoundOrderError
 from winnow.deploy.server.process import LOG_FILE, RUNNER, RunnerProcess
 from winnow.deploy.server.records import Records
 from winnow.deploy.wire.messages import Answer, Blob, Settle
+from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.orders import (
     Answered,
     Begin,
@@ -63,6 +66,9 @@ class Workshop:
     inboxes: Inboxes
     jobs: Path
     data: dict[str, dict[str, Any]]
+    memory_mb: int
+    """What the process of a job with code of its own may use."""
+    unfenced: bool = False
     command: Sequence[str] = RUNNER
 
 
@@ -141,7 +147,8 @@ class JobRun:
         begin = await asyncio.to_thread(self._prepare)
         self._progress = begin.round
         log_file = self._shop.jobs / self.job / LOG_FILE
-        process = self._process = RunnerProcess(self._shop.command, Path(begin.folder), log_file)
+        fence = self._fence(read_bundle(Path(begin.bundle).read_bytes()))
+        process = self._process = RunnerProcess(self._shop.command, Path(begin.folder), log_file, fence)
         log.info("job %s: process %d goes on after round %d", self.job, process.pid, begin.round)
         process.send(begin)
         while (message := await process.receive()) is not None:
@@ -149,6 +156,17 @@ class JobRun:
             if ending is not None:
                 return ending
         return None
+
+    def _fence(self, bundle: Bundle) -> tuple[Limits, Sandbox] | None:
+        """The walls around code of the job's own: it sees its folder, its replies and the server's named data."""
+        if not bundle.own_code or self._shop.unfenced:
+            return None
+        if reason := reason_against():
+            raise RunnerError(f"it brings code of its own, which this server cannot shut in: {reason}")
+        job = self._shop.jobs / self.job
+        data = [str(each) for table in self._shop.data.values() for each in table.values() if isinstance(each, str)]
+        limits = Limits(memory_mb=self._shop.memory_mb, cpus=sorted(os.sched_getaffinity(0)))
+        return limits, Sandbox(read=[str(job), *filter(os.path.isabs, data)], write=[str(self._folder)])
 
     def _prepare(self) -> Begin:
         """A fresh folder for each life: a process that is still dying must not write into the next one's."""

@@ -50,7 +50,7 @@ class Scheduler:
             submitter=row.submitter,
             organisation=row.organisation,
             role=row.role,
-            resources=order.wishes.resources,
+            resources=order.resources,
         )
         rank = (-row.priority, row.submitted, row.job)
         self._waiting[row.job] = Waiting(

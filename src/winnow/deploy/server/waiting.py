@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from winnow.deploy.server.desks import Desk
-from winnow.deploy.server.wishes import Order, Wishes
+from winnow.deploy.server.wishes import Order
 from winnow.deploy.wire.messages import DataDescription, Deploy
+from winnow.experiment.job import JobSettings
 
 ASK_AGAIN = 30.0
 """Seconds after which a site that refused is asked once more: its policy may have changed."""
@@ -27,7 +28,7 @@ class Waiting:
     enough_since: float | None = None
 
     @property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> JobSettings:
         return self.order.wishes
 
     def forgive(self, now: float) -> None:
@@ -74,6 +75,6 @@ class Waiting:
             return f"refused: {self.refused[desk.site][0]}"
         if self.order.data not in desk.session.hello.data:
             return f"has no data called {self.order.data}"
-        if self.job not in desk.parts and not desk.has_room(self.wishes.resources):
+        if self.job not in desk.parts and not desk.has_room(self.order.resources):
             return "has not enough free"
         return ""

@@ -12,11 +12,11 @@ from pathlib import Path
 from threading import Event
 
 from winnow.core.errors import WinnowError
+from winnow.deploy.fence.kernel import release_code
+from winnow.deploy.fence.launch import GATE, WORKER
 from winnow.deploy.site.config import SiteConfig, discretion
 from winnow.deploy.site.job import HostedJob
 from winnow.deploy.site.judge import Judge
-from winnow.deploy.site.kernel import release_code
-from winnow.deploy.site.launch import GATE, WORKER
 from winnow.deploy.site.office import Office
 from winnow.deploy.site.room import Room
 from winnow.deploy.site.state import SiteState
@@ -157,7 +157,7 @@ class Agent:
             if order.job in self._jobs:
                 self._jobs[order.job].cancel(order.tasks)
         elif isinstance(order, Settle):
-            self._office.state.settle(order.job, order.round, order.tasks)
+            self._office.state.settle(order.job, order.tasks)
             if order.job in self._jobs:
                 self._jobs[order.job].order(order)
         elif isinstance(order, Stop):

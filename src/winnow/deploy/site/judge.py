@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.core.errors import WinnowError
+from winnow.deploy.fence.confine import exposed, reason_against
 from winnow.deploy.site.config import SiteConfig
-from winnow.deploy.site.confine import exposed, reason_against
 from winnow.deploy.trust.identity import Peer, utc_now
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.signing import Signature, verify

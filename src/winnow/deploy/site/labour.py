@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.site.confine import Limits, Sandbox
+from winnow.deploy.fence.confine import Limits, Sandbox
 from winnow.deploy.site.folder import JobFolder
 from winnow.deploy.site.handover import take
 from winnow.deploy.site.judge import Terms

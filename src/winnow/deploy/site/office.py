@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from winnow.deploy.fence.launch import GATE, WORKER
 from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.site.folder import JobFolder
 from winnow.deploy.site.judge import Judge
-from winnow.deploy.site.launch import GATE, WORKER
 from winnow.deploy.site.room import Room
 from winnow.deploy.site.state import SiteState
 from winnow.deploy.site.uplink import Uplink

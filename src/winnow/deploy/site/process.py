@@ -14,8 +14,8 @@ from uuid import uuid4
 import msgspec
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.site.confine import Limits, Sandbox
-from winnow.deploy.site.launch import WORKER, Launch
+from winnow.deploy.fence.confine import Limits, Sandbox, environment
+from winnow.deploy.fence.launch import WORKER, Launch
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromWorker, Quit, ToWorker
 
@@ -43,7 +43,7 @@ class WorkerProcess:
         launch = Launch(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
         with theirs, _log(log) as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "winnow.deploy.site.launch"],
+                [sys.executable, "-I", "-m", "winnow.deploy.fence.launch"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -114,23 +114,6 @@ class WorkerProcess:
         if code < 0:
             return f"the job's process was ended by {signal.Signals(-code).name}"
         return f"the job's process ended with status {code}"
-
-
-def environment(folder: Path, limits: Limits) -> dict[str, str]:
-    """Nothing of the agent's own environment: it may hold secrets."""
-    threads = str(len(limits.cpus))
-    return {
-        "PATH": os.defpath,
-        "LC_ALL": "C.UTF-8",
-        "HOME": str(folder),
-        "TMPDIR": str(folder),
-        "USER": "winnow",
-        "LOGNAME": "winnow",
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, limits.gpus)),
-    }
 
 
 def _log(path: Path) -> Any:

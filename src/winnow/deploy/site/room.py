@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.site.confine import Limits
+from winnow.deploy.fence.confine import Limits
 from winnow.deploy.wire.messages import Resources
 
 MB = 1 << 20

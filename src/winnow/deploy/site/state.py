@@ -101,8 +101,11 @@ class SiteState:
     def kept(self, job: str) -> dict[int, str]:
         return dict(self._rows("SELECT client, file FROM kept WHERE job = ?", job))
 
-    def settle(self, job: str, round: int, tasks: Mapping[str, Sequence[int]]) -> None:
-        """What these replies proposed is kept from now on; replies up to this round are not needed any more."""
+    def settle(self, job: str, tasks: Mapping[str, Sequence[int]]) -> None:
+        """These tasks are over: what the clients listed with them proposed is kept from now on, the rest forgotten.
+
+        Others go on, even those of earlier rounds: a workflow need not wait for everybody before it ends a round.
+        """
         with self._changing() as base:
             for task, clients in tasks.items():
                 base.executemany(
@@ -110,7 +113,6 @@ class SiteState:
                     " WHERE job = ? AND task = ? AND client = ? AND keep IS NOT NULL",
                     [(job, task, client) for client in clients],
                 )
-            base.execute("DELETE FROM replies WHERE job = ? AND round <= ?", (job, round))
             base.executemany("DELETE FROM replies WHERE job = ? AND task = ?", [(job, task) for task in tasks])
 
     def files(self, job: str) -> set[str]:

@@ -4,13 +4,14 @@ An agent that only passes files on imports neither NumPy nor torch for it.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-from winnow.deploy.wire.dtypes import are_booleans, dtype_of, raw_bytes
+from winnow.deploy.wire.dtypes import Dtype, are_booleans, dtype_of, raw_bytes
 from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.files import one_line_errors, replacing
 from winnow.deploy.wire.header import Entry, lay_out, read_header
@@ -22,19 +23,29 @@ SEPARATOR = "/"
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> Blob:
     """Write torch tensors or NumPy arrays. Equal arrays give equal bytes; the file is whole or absent."""
-    header, order = lay_out((name, dtype_of(array), tuple(array.shape)) for name, array in arrays.items())
+    header, order = lay_out(_described(arrays))
     digest = sha256(header)
     size = len(header)
     with replacing(path) as file:
         file.write(header)
         for name in order:
-            data = raw_bytes(arrays[name])
-            size += len(data)
-            for start in range(0, len(data), STEP):
-                piece = data[start : start + STEP]
+            for piece in _pieces(arrays[name]):
+                size += len(piece)
                 digest.update(piece)
                 file.write(piece)
+            del piece  # and with it the array, before the next one is asked for
     return Blob(digest=digest.hexdigest(), size=size)
+
+
+def _described(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Dtype, tuple[int, ...]]]:
+    """What the arrays are like; those that are worked out or read when asked for may tell without that."""
+    told = getattr(arrays, "told", None)
+    for name in arrays:
+        known = None if told is None else told(name)
+        if known is None:
+            array = arrays[name]
+            known = dtype_of(array), tuple(array.shape)
+        yield name, *known
 
 
 def write_parts(path: Path, parts: Mapping[str, Mapping[str, Any]]) -> Blob:
@@ -64,7 +75,7 @@ class _Flat(Mapping[str, Any]):
 
 
 class StoredArrays(Mapping[str, Any]):
-    """The arrays of a file, each read when it is asked for, as a torch tensor of its own.
+    """The arrays of a file, each read when it is asked for: a torch tensor where this process uses torch, else NumPy's.
 
     The file stays open, so it may be removed while it is in use; it is closed with `close`, or with the last who holds
     this or a part of it.
@@ -89,10 +100,16 @@ class StoredArrays(Mapping[str, Any]):
         """As safetensors calls it: F32, BF16, I64, …"""
         return self._entries[name].dtype.name
 
-    def __getitem__(self, name: str) -> Any:
-        import torch  # noqa: PLC0415 - only those who ask for tensors need it
+    def told(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
+        """What an array is like, by the header alone."""
+        return self._entries[name].dtype, self._entries[name].shape
 
+    def __getitem__(self, name: str) -> Any:
         entry = self._entries[name]
+        if "torch" not in sys.modules and entry.dtype.numpy is not None:
+            return self.numpy(name)
+        import torch  # noqa: PLC0415 - only those who use tensors need it
+
         tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype.torch))
         self._fill(raw_bytes(tensor), entry, name)
         return tensor
@@ -150,6 +167,9 @@ class PartView(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return self._stored[self._keys[name]]
+
+    def told(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
+        return self._stored.told(self._keys[name])
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._stored.shape(self._keys[name])

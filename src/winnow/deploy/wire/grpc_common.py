@@ -21,8 +21,9 @@ LIMITS: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE + 1024),
     ("grpc.max_send_message_length", MAX_MESSAGE + 1024),
 ]
-KEEPALIVE_MS = 20_000
-KEEPALIVE_TIMEOUT_MS = 10_000
+KEEPALIVE_MS = 4_000
+KEEPALIVE_TIMEOUT_MS = 4_000
+"""A machine that lost its power says nothing: so long does it take to notice, and failover waits for it."""
 
 
 def pack(refused: Refused) -> bytes:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from winnow.core import Arrays, RunError, Snapshot
 from winnow.deploy.wire.arrays import StoredArrays, write_arrays
@@ -18,7 +17,7 @@ PREFIX = "a/"
 
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
-    numpy = sorted(name for name, array in _peek(snapshot.arrays) if not isinstance(array, torch.Tensor))
+    numpy = sorted(name for name, array in _peek(snapshot.arrays) if isinstance(array, np.ndarray | np.generic))
     text = json.dumps({"values": snapshot.values, "numpy": numpy}, default=plain)
     write_arrays(path, _Flat(snapshot.arrays, np.frombuffer(text.encode(), np.uint8)))
 
@@ -54,6 +53,10 @@ class _Flat(Mapping[str, Any]):
     def __len__(self) -> int:
         return 1 + len(self._arrays)
 
+    def told(self, name: str) -> Any:
+        told = None if name == STATE else getattr(self._arrays, "told", None)
+        return None if told is None else told(name.removeprefix(PREFIX))
+
     def __getitem__(self, name: str) -> Any:
         return self._state if name == STATE else self._arrays[name.removeprefix(PREFIX)]
 
@@ -61,6 +64,9 @@ class _Flat(Mapping[str, Any]):
 class _Stored(Mapping[str, Any]):
     def __init__(self, stored: StoredArrays, names: list[str], numpy: frozenset[str]) -> None:
         self._stored, self._names, self._numpy = stored, names, numpy
+
+    def told(self, name: str) -> Any:
+        return self._stored.told(f"{PREFIX}{name}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

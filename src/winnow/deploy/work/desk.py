@@ -2,26 +2,40 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from winnow.core import Failure, Handler, Outcome, Payload, Task, WinnowError
-from winnow.deploy.wire.arrays import StoredArrays, write_parts
+from winnow.core import Failure, Filter, Handler, Outcome, Payload, Task, WinnowError, wrap
+from winnow.deploy.wire.arrays import write_parts
 from winnow.deploy.wire.messages import Answer, WireTask
+from winnow.deploy.work.opening import IN_MEMORY, open_arrays, open_parts
 from winnow.deploy.work.orders import Did, Do
 from winnow.deploy.work.settings import decode_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """What a site can do in a job, and with what."""
+
+    site: Any
+    handlers: Mapping[str, Handler[Any]]
+    filters: Sequence[Filter[Any]] = ()
+    volatile: frozenset[str] = frozenset()
+    """Handlers whose answers hold only while this process lives."""
+    settings: Mapping[str, type] = field(default_factory=dict)
+    """Of tasks by their names, where they are no plain values."""
+    in_memory: int | None = IN_MEMORY
+    """Parts of tasks with more bytes stay in their files; none do if it is None."""
 
 
 class Desk:
     """Answers tasks. What goes wrong is told without a word about the data."""
 
-    def __init__(
-        self, job: str, folder: Path, site: Any, handlers: Mapping[str, Handler[Any]], volatile: frozenset[str]
-    ) -> None:
-        """The answers of `volatile` handlers hold only while this process lives."""
-        self._job, self._folder, self._site = job, folder, site
-        self._handlers, self._volatile = handlers, volatile
+    def __init__(self, job: str, folder: Path, service: Service) -> None:
+        self._job, self._folder, self._service = job, folder, service
+        self._handlers = {name: wrap(handler, service.filters) for name, handler in service.handlers.items()}
         self._files = 0
 
     def answer(self, order: Do) -> list[Did]:
@@ -31,7 +45,7 @@ class Desk:
             return self._failures(task, f"this site cannot {task.name}")
         begun = time.perf_counter()
         try:
-            outcomes = self._handlers[task.name](self._tasks(order), self._site)
+            outcomes = self._handlers[task.name](self._tasks(order), self._service.site)
             seconds = (time.perf_counter() - begun) / max(1, len(outcomes))
             return [self._did(task, outcome, seconds) for outcome in outcomes]
         except WinnowError as error:
@@ -42,8 +56,9 @@ class Desk:
 
     def _tasks(self, order: Do) -> list[Task]:
         wire = order.task
-        payload: Payload = {part: _tensors(Path(path)) for part, path in order.parts.items()}
-        settings = decode_settings(wire.name, wire.settings)
+        in_memory = self._service.in_memory
+        payload: Payload = {part: open_arrays(Path(path), in_memory) for part, path in order.parts.items()}
+        settings = decode_settings(wire.name, wire.settings, self._service.settings)
         return [
             Task(
                 name=wire.name,
@@ -53,7 +68,7 @@ class Desk:
                 payload=payload,
                 settings=settings,
                 letters=wire.letters.get(client, {}),
-                kept=_parts(Path(order.kept[client])) if client in order.kept else {},
+                kept=open_parts(Path(order.kept[client]), in_memory) if client in order.kept else {},
             )
             for client in wire.clients
         ]
@@ -74,7 +89,7 @@ class Desk:
             answer=answer,
             payload=self._written(outcome.payload),
             keep=self._written(outcome.keep),
-            volatile=task.name in self._volatile,
+            volatile=task.name in self._service.volatile,
         )
 
     def _failures(self, task: WireTask, reason: str) -> list[Did]:
@@ -91,13 +106,3 @@ class Desk:
         path = self._folder / f"out-{self._files}.safetensors"
         write_parts(path, parts)
         return str(path)
-
-
-def _tensors(path: Path) -> Mapping[str, Any]:
-    with StoredArrays(path) as stored:
-        return dict(stored)
-
-
-def _parts(path: Path) -> Payload:
-    with StoredArrays(path) as stored:
-        return {name: dict(part) for name, part in stored.parts().items()}

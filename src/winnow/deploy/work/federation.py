@@ -1,7 +1,7 @@
 """The federation as a job's runner sees it: clients at sites, reached through the server, on the wall's clock."""
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -12,14 +12,12 @@ import msgspec
 import numpy as np
 
 from winnow.core import EVERYONE, Arrays, Cost, Failure, Outcome, Payload, Population, Reply, Task, Until, WinnowError
-from winnow.deploy.wire.arrays import StoredArrays, write_arrays
+from winnow.deploy.wire.arrays import write_arrays
 from winnow.deploy.wire.messages import Answer, Blob, WireTask
 from winnow.deploy.work.line import Line
+from winnow.deploy.work.opening import open_parts
 from winnow.deploy.work.orders import Answered, Dispatch, Member, ToRunner, Withdraw
 from winnow.deploy.work.settings import encode_settings
-
-IN_MEMORY = 64 << 20
-"""Larger replies stay in their files, and are read tensor by tensor."""
 
 NO_PART: Arrays = {}
 
@@ -57,6 +55,8 @@ class Deployed:
         self._begun: dict[str, tuple[str, set[int]]] = {}
         self._folded: dict[str, set[int]] = defaultdict(set)
         self._ids: dict[int, tuple[Task, str]] = {}
+        self._awaited: dict[tuple[str, int], list[tuple[WireExchange, Task]]] = defaultdict(list)
+        """Who waits for the answer of a task's client: several exchanges may be open."""
 
     @property
     def population(self) -> Population:
@@ -119,6 +119,27 @@ class Deployed:
             self._ids |= {id(task): (task, wire.id) for task in members}
             yield site, wire, members
 
+    def expect(self, exchange: "WireExchange", id_: str, task: Task) -> None:
+        self._awaited[id_, task.client].append((exchange, task))
+
+    def deliver(self, answered: Answered) -> None:
+        """Hand an answer to whoever waits for it, which need not be who listened."""
+        answer = answered.answer
+        self.ended(answer.task, [answer.client])
+        awaiting = self._awaited.pop((answer.task, answer.client), [])
+        outcomes = outcomes_of(answer, answered.path, [task for _, task in awaiting])
+        for (exchange, _), outcome in zip(awaiting, outcomes, strict=True):
+            exchange.take(answer.task, outcome)
+
+    def give_up(self, exchange: "WireExchange", id_: str, client: int) -> bool:
+        """This exchange waits no more; whether nobody does."""
+        self._awaited[id_, client] = left = [each for each in self._awaited[id_, client] if each[0] is not exchange]
+        if left:
+            return False
+        del self._awaited[id_, client]
+        self.ended(id_, [client])
+        return True
+
     def ended(self, id_: str, clients: Iterable[int]) -> None:
         """Nothing more is to come from these clients."""
         if id_ in self._begun:
@@ -152,15 +173,16 @@ class WireExchange:
     def __init__(self, federation: Deployed, line: Line[ToRunner], until: Until) -> None:
         self._federation, self._line, self._until = federation, line, until
         self._deadline = None if until.seconds is None else time.monotonic() + until.seconds
-        self._open: dict[tuple[str, int], list[Task]] = {}
+        self._open: set[tuple[str, int]] = set()
         self._site_of: dict[str, str] = {}
-        self._ready: list[Outcome] = []
+        self._ready: deque[Outcome] = deque()
         self._replied = 0
 
     def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
         for site, wire, members in self._federation.wire_tasks(list(tasks)):
             for task in members:
-                self._open.setdefault((wire.id, task.client), []).append(task)
+                self._federation.expect(self, wire.id, task)
+                self._open.add((wire.id, task.client))
             self._site_of[wire.id] = site
             self._line.send(Dispatch(site=site, task=wire))
 
@@ -168,35 +190,36 @@ class WireExchange:
         while self._replied != self._until.replies:
             if not self._ready and not self._listen():
                 return
-            outcome = self._ready.pop(0)
+            outcome = self._ready.popleft()
             self._replied += isinstance(outcome, Reply)
             yield outcome
 
     def _listen(self) -> bool:
-        """Wait for an answer to one of our tasks; whether there was one."""
-        while self._open:
+        """Wait until one of our tasks is answered; whether one was."""
+        while self._open and not self._ready:
             left = None if self._deadline is None else self._deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
             answered = self._line.receive(Answered, left)
             if answered is None:
                 return False
-            answer = answered.answer
-            tasks = self._open.pop((answer.task, answer.client), [])
-            self._federation.ended(answer.task, [answer.client])
-            if tasks:
-                self._ready += outcomes_of(answer, answered.path, tasks)
-                return True
-        return False
+            self._federation.deliver(answered)
+        return bool(self._ready)
+
+    def take(self, id_: str, outcome: Outcome) -> None:
+        """One of our tasks was answered."""
+        self._open.discard((id_, outcome.task.client))
+        self._ready.append(outcome)
 
     def close(self) -> None:
         withdrawn: dict[str, list[str]] = defaultdict(list)
         for id_, client in self._open:
-            self._federation.ended(id_, [client])
-            if id_ not in withdrawn[self._site_of[id_]]:
-                withdrawn[self._site_of[id_]].append(id_)
+            site = self._site_of[id_]
+            if self._federation.give_up(self, id_, client) and id_ not in withdrawn[site]:
+                withdrawn[site].append(id_)
         for site, ids in withdrawn.items():
-            self._line.send(Withdraw(site=site, tasks=ids))
+            if ids:
+                self._line.send(Withdraw(site=site, tasks=ids))
         self._open.clear()
         self._ready.clear()
 
@@ -214,7 +237,7 @@ def outcomes_of(answer: Answer, path: str | None, tasks: Sequence[Task]) -> list
     if answer.failure is not None:
         return [Failure(task=task, stage=answer.stage or "working", reason=answer.failure) for task in tasks]
     try:
-        payload: Mapping[str, Arrays] = {} if path is None else _payload(Path(path))
+        payload: Mapping[str, Arrays] = {} if path is None else open_parts(Path(path))
     except WinnowError as error:
         return [Failure(task=task, stage="answering", reason=str(error)) for task in tasks]
     cost = Cost(training_seconds=answer.seconds)
@@ -223,19 +246,9 @@ def outcomes_of(answer: Answer, path: str | None, tasks: Sequence[Task]) -> list
     ]
 
 
-def _payload(path: Path) -> Mapping[str, Arrays]:
-    """The parts of a reply. The file is removed: what is read later is read from the open file."""
-    stored = StoredArrays(path)
-    size = path.stat().st_size
-    path.unlink()
-    parts = stored.parts()
-    if size > IN_MEMORY:
-        return parts
-    with stored:
-        return {name: dict(part) for name, part in parts.items()}
-
-
 def _with_id(task: WireTask) -> WireTask:
-    """The task, named by the digest of what it says."""
-    digest = sha256(msgspec.msgpack.encode(task, order="deterministic")).hexdigest()
+    """The task, named by the digest of what it says, whatever order its tables are in."""
+    tables = (sorted(task.parts.items()), sorted((to, sorted(letters.items())) for to, letters in task.letters.items()))
+    bare = msgspec.structs.replace(task, parts={}, letters={})
+    digest = sha256(msgspec.msgpack.encode((bare, tables))).hexdigest()
     return msgspec.structs.replace(task, id=digest)

@@ -6,46 +6,62 @@ It passes answers that another process made through the filters that the site in
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from msgspec.structs import replace
 
-import winnow.experiment.schema  # noqa: F401 - brings all filters that there are
-from winnow.core import Filter, Outcome, Payload, Reply, Task, WinnowError, wrap
+from winnow.core import Outcome, Payload, Reply, Task, WinnowError
 from winnow.deploy.wire.arrays import StoredArrays
 from winnow.deploy.wire.messages import DataDescription
-from winnow.deploy.work.desk import Desk
+from winnow.deploy.work.desk import Desk, Service
+from winnow.deploy.work.forced import forced_filters
 from winnow.deploy.work.line import HaltedError
 from winnow.deploy.work.orders import Cannot, Did, Prepare, Quit, Ready, Screen, ToWorker
 from winnow.deploy.work.process import open_line
-from winnow.learn.filters import Filtering, site_filters, unforeseeable
 
-_FILTER: TypeAdapter[Filtering] = TypeAdapter(Filtering)
+TRAIN = "train"
+"""The task whose answers are updates, which filters know."""
+METRICS = 32
+"""A stranger's code may tell so many numbers besides its update."""
 
 
 class Gate:
     def __init__(self, prepare: Prepare) -> None:
         self._job, self._folder = prepare.job, Path(prepare.folder)
-        self._filters: tuple[Filter[Any], ...] = site_filters(
-            [_FILTER.validate_python(each) for each in prepare.filters], unforeseeable
-        )
+        self._filters = forced_filters(prepare.filters)
 
     def screen(self, asked: Screen) -> Did:
-        """The answer as it may leave; what a filter wants to be kept comes with it."""
+        """The answer as it may leave; what a filter wants to be kept comes with it.
+
+        Filters judge an update by what was sent: a part that is not a changed copy of one would pass them unseen.
+        """
+        payload = _parts(asked.did.payload)
+        if payload and asked.order.task.name != TRAIN:
+            raise WinnowError(
+                f"this site's filters cannot judge what the job's code answers to '{asked.order.task.name}'"
+            )
+        if unknown := sorted(payload.keys() - asked.order.parts.keys()):
+            raise WinnowError(
+                f"the job's code answers with a part '{unknown[0]}' that this site's filters cannot judge"
+            )
+        if len(asked.did.answer.metrics) > METRICS:
+            raise WinnowError(
+                f"the job's code tells {len(asked.did.answer.metrics)} metrics; {METRICS} are the most here"
+            )
 
         def made(tasks: Sequence[Task], _: None) -> list[Outcome]:
             return [
                 Reply(
                     task=task,
-                    payload=_parts(asked.did.payload),
+                    payload=payload,
                     metrics=asked.did.answer.metrics,
                     keep=_parts(asked.did.keep),
                 )
                 for task in tasks
             ]
 
-        handlers = {asked.order.task.name: wrap(made, self._filters)}
-        [did] = Desk(self._job, self._folder, None, handlers, frozenset()).answer(asked.order)
+        handlers = {asked.order.task.name: made}
+        service = Service(site=None, handlers=handlers, filters=self._filters, in_memory=None)
+        [did] = Desk(self._job, self._folder, service).answer(asked.order)
         return did
 
 
@@ -56,6 +72,13 @@ def _parts(path: str | None) -> Payload:
         return {name: dict(part) for name, part in stored.parts().items()}
 
 
+def _screened(gate: Gate, asked: Screen) -> Did:
+    try:
+        return gate.screen(asked)
+    except WinnowError as error:
+        return Did(answer=replace(asked.did.answer, stage="filtering", failure=str(error)))
+
+
 def main() -> None:
     line = open_line(int(sys.argv[1]), ToWorker, ends=Quit)
     try:
@@ -64,10 +87,11 @@ def main() -> None:
         gate = Gate(prepare)
         line.send(Ready(data=DataDescription(sizes=[])))
         while (asked := line.receive(Screen)) is not None:
-            line.send(gate.screen(asked))
-    except (WinnowError, ValidationError) as error:
-        if not isinstance(error, HaltedError):
-            line.send(Cannot(reason=str(error).splitlines()[0]))
+            line.send(_screened(gate, asked))
+    except HaltedError:
+        pass
+    except WinnowError as error:
+        line.send(Cannot(reason=str(error)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """How a job's process begins and ends, at the server and at a site alike."""
 
+import ctypes
 import io
 import os
 import runpy
+import signal
 import socket
 import sys
 import tomllib
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,18 +21,19 @@ from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.channel import Channel
 from winnow.deploy.work.line import HaltedError, Line
 from winnow.experiment.place import Place, take
-from winnow.experiment.resolve import check
-from winnow.experiment.run import AS_CONFIGURED
-from winnow.experiment.schema import Experiment
 
 Incoming = TypeVar("Incoming", bound=msgspec.Struct)
+
+PR_SET_PDEATHSIG = 1
 
 CODE = "code"
 """The folder of the job's own files, inside its own."""
 
 
 def open_line(descriptor: int, incoming: Any, ends: Any) -> Line[Any]:
-    """The line to the parent, whose end of it this process was started with."""
+    """The line to the parent, whose end of it this process was started with. The process ends with its parent."""
+    with suppress(OSError, AttributeError):  # not on Linux: then it ends when it next listens
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return Line(Channel(socket.socket(fileno=descriptor), incoming), ends=ends)
 
 
@@ -62,7 +66,7 @@ def perform(bundle_path: Path, folder: Path, place: Place) -> str | None:
             sys.argv = [str(own / bundle.main)]
             runpy.run_path(str(own / bundle.main), run_name="__main__")
         else:
-            place.execute(experiment_of(bundle, own), AS_CONFIGURED, lambda event: None)
+            _as_configured(bundle, own, place)
     except HaltedError:
         raise
     except WinnowError as error:
@@ -75,13 +79,16 @@ def perform(bundle_path: Path, folder: Path, place: Place) -> str | None:
     return None
 
 
-def experiment_of(bundle: Bundle, own: Path) -> Experiment:
-    """The experiment that a job's configuration describes; its plugins are files that it brings."""
+def _as_configured(bundle: Bundle, own: Path, place: Place) -> None:
+    """The experiment that the configuration describes; plugins and a model's factory are files that the job brings."""
+    from winnow.experiment.resolve import check  # noqa: PLC0415 - a program without torch need not load it
+    from winnow.experiment.run import AS_CONFIGURED  # noqa: PLC0415
+
     table = tomllib.loads(bundle.config)
     table["plugins"] = [str(own / name) for name in table.get("plugins", [])]
     if "factory" in table.get("model", {}):
         table["model"]["factory"] = str(own / table["model"]["factory"])
-    return check(table, "the job's configuration")
+    place.execute(check(table, "the job's configuration"), AS_CONFIGURED, lambda event: None)
 
 
 def _where(error: Exception) -> str:

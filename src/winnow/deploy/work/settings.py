@@ -7,16 +7,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from winnow.deploy.wire.errors import WireError
-from winnow.learn.handlers import AssessSettings, JudgeSettings, ProfileSettings, TrainSettings, ValueSettings
-
-KINDS: Mapping[str, type] = {
-    "train": TrainSettings,
-    "profile": ProfileSettings,
-    "value": ValueSettings,
-    "assess": AssessSettings,
-    "judge": JudgeSettings,
-}
-"""What the settings of a task are, by the task's name; those of other tasks are plain values."""
 
 
 @cache
@@ -29,10 +19,10 @@ def encode_settings(settings: object) -> bytes:
     return _adapter(kind).dump_json(settings)
 
 
-def decode_settings(name: str, data: bytes, more: Mapping[str, type] | None = None) -> Any:
-    """The settings of a task of this name; `more` are the types of tasks that an algorithm's parts add."""
+def decode_settings(name: str, data: bytes, kinds: Mapping[str, type]) -> Any:
+    """The settings of a task of this name; `kinds` says of which type they are, others are plain values."""
     try:
-        return _adapter({**KINDS, **(more or {})}.get(name, Any)).validate_json(data)
+        return _adapter(kinds.get(name, Any)).validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

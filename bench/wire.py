@@ -1,0 +1,231 @@
+"""The wire: round trip of a small call, and throughput of a large blob between two processes, with mutual TLS.
+
+Baseline: plain gRPC of bytes with the same TLS in the same run, whose chunks come from memory and are thrown away; ours
+come from a file, are digested, written, and made durable. Beside it, plain gRPC without TLS. WIRE_MB sets the size.
+"""
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
+
+from bench.table import Row
+from winnow.deploy.trust.authority import Authority, key_pem
+from winnow.deploy.trust.identity import Peer, utc_now
+from winnow.deploy.trust.project import Server, Site
+from winnow.deploy.wire.blobs import SpoolFolder
+from winnow.deploy.wire.drivers import connect, serve
+from winnow.deploy.wire.files import CHUNK, blob_of
+from winnow.deploy.wire.messages import Done, Fetch, Follow, Held, Line, Put, Received, Request, Response, Status
+from winnow.deploy.wire.serving import held_blob, receive_blob, send_blob
+from winnow.deploy.wire.transfer import download, upload
+from winnow.deploy.wire.transport import Link, Tls
+
+MEGABYTES = int(os.environ.get("WIRE_MB", "256"))
+CALLS = 300
+REPEAT = 7
+
+
+class Papers(msgspec.Struct):
+    server: Tls
+    site: Tls
+
+
+class Way(msgspec.Struct):
+    """Where a server of the other process is reached."""
+
+    ours: str
+    secure: str
+    insecure: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """What is timed: a small call, and the blob down and up; each is told which attempt it is."""
+
+    call: Callable[[int], object]
+    down: Callable[[int], object]
+    up: Callable[[int], object]
+
+
+def measure() -> list[Row]:
+    with tempfile.TemporaryDirectory() as name, _other_process(Path(name)) as (papers, way):
+        site = papers.site
+        credentials = grpc.ssl_channel_credentials(site.authority, site.key, site.certificate)
+        link = connect(way.ours, site)
+        with grpc.secure_channel(way.secure, credentials) as secure, grpc.insecure_channel(way.insecure) as insecure:
+            contenders = [_ours(link, Path(name)), _plain(secure), _plain(insecure)]
+            call = _seconds([contender.call for contender in contenders], CALLS)
+            down = _seconds([contender.down for contender in contenders], REPEAT)
+            up = _seconds([contender.up for contender in contenders], REPEAT)
+        link.close()
+    return _rows(call, down, up)
+
+
+def _rows(call: list[float], down: list[float], up: list[float]) -> list[Row]:
+    rows = []
+    for at, name in enumerate(("ours", "plain gRPC, TLS", "plain gRPC, no TLS")):
+        rows.append(Row(name=f"{name}: a call", value=1e3 * call[at], unit="ms", baseline=1e3 * call[1]))
+        for way, seconds in (("down", down), ("up", up)):
+            speed, baseline = MEGABYTES / seconds[at], MEGABYTES / seconds[1]
+            rows.append(
+                Row(name=f"  {way}", value=speed, unit="MB/s", baseline=baseline, goal="" if at else "≥ 0.5 × baseline")
+            )
+    return rows
+
+
+def _ours(link: Link, folder: Path) -> Contender:
+    blob = blob_of(folder / "large")
+
+    def down(attempt: int) -> None:
+        spool = SpoolFolder(folder / "down")
+        download(link, "bench", blob, spool)
+        spool.remove(blob)
+
+    def up(attempt: int) -> None:
+        """For a job of its own: the server still holds what was sent before."""
+        upload(link, f"up-{attempt}", folder / "large", blob)
+
+    return Contender(call=lambda _: link.call(Status()), down=down, up=up)
+
+
+def _plain(channel: grpc.Channel) -> Contender:
+    call = channel.unary_unary("/plain/Call")
+    fetch = channel.unary_stream("/plain/Fetch")
+    put = channel.stream_unary("/plain/Put")
+    chunk = bytes(CHUNK)
+    return Contender(
+        call=lambda _: call(b"status"),
+        down=lambda _: sum(len(piece) for piece in fetch(b"")),
+        up=lambda _: put(chunk for _ in range(MEGABYTES * 2**20 // CHUNK)),
+    )
+
+
+def _seconds(contenders: list[Callable[[int], object]], repeat: int) -> list[float]:
+    """The best of several attempts, taken in turns: what else the machine does then disturbs all alike."""
+    best = [math.inf] * len(contenders)
+    for attempt in range(repeat):
+        for at, once in enumerate(contenders):
+            start = time.perf_counter()
+            once(attempt)
+            best[at] = min(best[at], time.perf_counter() - start)
+    return best
+
+
+# The other process ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _other_process(folder: Path) -> Iterator[tuple[Papers, Way]]:
+    with (folder / "large").open("wb") as file:
+        for number in range(MEGABYTES):
+            file.write(np.random.default_rng(number).bytes(2**20))
+    papers = _papers()
+    (folder / "papers").write_bytes(msgspec.msgpack.encode(papers))
+    command = [sys.executable, "-m", "bench.wire", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        yield papers, msgspec.json.decode(other.stdout.readline(), type=Way)
+        other.communicate(b"end\n")
+
+
+def _papers() -> Papers:
+    authority = Authority.create("bench", utc_now())
+
+    def issue(party: Server | Site) -> Tls:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = authority.issue(party, key.public_key(), None, utc_now(), 1)
+        pem = authority.certificate.public_bytes(Encoding.PEM)
+        return Tls(certificate=certificate.public_bytes(Encoding.PEM), key=key_pem(key, NoEncryption()), authority=pem)
+
+    server = Server(name="server", organisation="hub", hosts=("127.0.0.1",))
+    return Papers(server=issue(server), site=issue(Site(name="site", organisation="ward")))
+
+
+class _Spooling:
+    """A server that holds blobs, each job's in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._large = SpoolFolder(folder / "bench")
+        large = folder / "bench" / "copy"
+        large.hardlink_to(folder / "large")
+        self._large.adopt(large)
+
+    def _spool(self, job: str) -> SpoolFolder:
+        return SpoolFolder(self._folder / job)
+
+    async def call(self, peer: Peer, request: Request) -> Response:
+        if isinstance(request, Held):
+            return held_blob(self._spool(request.job), request.blob, peer.name)
+        return Done()
+
+    def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]:
+        return send_blob(self._large, request)
+
+    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
+        return await receive_blob(self._spool(head.job), head, chunks, peer.name)
+
+    async def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]:
+        for number in range(0):
+            yield Line(number=number, at=0.0, source="server", kind="log", text="")
+
+
+def _plain_server() -> grpc.aio.Server:
+    chunk = bytes(CHUNK)
+
+    async def call(data: bytes, context: Any) -> bytes:
+        return data
+
+    async def fetch(data: bytes, context: Any) -> AsyncIterator[bytes]:
+        for _ in range(MEGABYTES * 2**20 // CHUNK):
+            yield chunk
+
+    async def put(chunks: AsyncIterator[bytes], context: Any) -> bytes:
+        async for _ in chunks:
+            pass
+        return b""
+
+    server = grpc.aio.server()
+    methods = {
+        "Call": grpc.unary_unary_rpc_method_handler(call),
+        "Fetch": grpc.unary_stream_rpc_method_handler(fetch),
+        "Put": grpc.stream_unary_rpc_method_handler(put),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("plain", methods),))
+    return server
+
+
+async def _serve(folder: Path) -> None:
+    tls = msgspec.msgpack.decode((folder / "papers").read_bytes(), type=Papers).server
+    ours = serve("grpc://127.0.0.1:0", tls, _Spooling(folder), identify=Peer.of_pem, admit=lambda peer: None)
+    plain = _plain_server()
+    credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)], tls.authority, require_client_auth=True)
+    secure = plain.add_secure_port("127.0.0.1:0", credentials)
+    insecure = plain.add_insecure_port("127.0.0.1:0")
+    await ours.start()
+    await plain.start()
+    way = Way(ours=ours.url, secure=f"127.0.0.1:{secure}", insecure=f"127.0.0.1:{insecure}")
+    print(msgspec.json.encode(way).decode(), flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await plain.stop(0)
+    await ours.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))

@@ -1,0 +1,113 @@
+"""A workflow driven over the sites of a job: every round is committed before anything of the next is announced."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from winnow.core import AnyEvent, Arrays, ConfigError, Federation, RoundFinished, Snapshot, Workflow
+from winnow.deploy.wire.arrays import write_arrays
+from winnow.deploy.work.checkpoints import load_snapshot, save_snapshot
+from winnow.deploy.work.federation import Deployed, WallClock
+from winnow.deploy.work.line import Line
+from winnow.deploy.work.opening import open_arrays
+from winnow.deploy.work.orders import Begin, Commit, Committed, ToRunner
+from winnow.runs import RunView, names, result_record
+from winnow.runs.codec import EventLog, encode_event, plain
+
+OnEvent = Callable[[AnyEvent], object]
+
+
+class Drive:
+    """What a runner does for any workflow."""
+
+    def __init__(self, line: Line[ToRunner], begin: Begin) -> None:
+        self._line, self.begin = line, begin
+        self.folder = Path(begin.folder)
+        self._used = False
+        self.log: list[AnyEvent] = []
+        self.output: dict[str, str] = {}
+
+    def once(self) -> None:
+        if self._used:
+            raise ConfigError("a job holds one run; submit the others as jobs of their own")
+        self._used = True
+
+    def committed(self, *, in_memory: bool = True) -> Snapshot | None:
+        """The state after the last committed round, if there is one; what happened until then is in the log."""
+        if self.begin.checkpoint is None:
+            return None
+        if self.begin.events:
+            self.log = list(EventLog(Path(self.begin.events)))
+        return load_snapshot(Path(self.begin.checkpoint), in_memory=in_memory)
+
+    def run(
+        self,
+        workflow: Workflow,
+        on_event: OnEvent,
+        *,
+        now: float = 0.0,
+        rounds: int = 0,
+        deadline: float | None = None,
+        around: Callable[[Federation], Federation] = lambda federation: federation,
+    ) -> None:
+        """`around` puts filters around the federation."""
+        deployed = Deployed(self._line, self.begin.members, self.folder, WallClock(now), deadline)
+        lines: list[str] = []
+        for event in workflow.run(around(deployed)):
+            self.log.append(event)
+            lines.append(encode_event(event).decode().rstrip("\n"))
+            if isinstance(event, RoundFinished):
+                self._commit(workflow, deployed, event, rounds, lines)
+                lines.clear()
+            on_event(event)
+
+    def _commit(
+        self, workflow: Workflow, deployed: Deployed, event: RoundFinished, rounds: int, lines: list[str]
+    ) -> None:
+        path = self.folder / f"round-{event.round}"
+        state = workflow.snapshot()
+        save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
+        self._line.send(
+            Commit(
+                round=event.round,
+                rounds=rounds,
+                checkpoint=str(path),
+                lines=list(lines),
+                settled=deployed.over(),
+                metrics={data: dict(values) for data, values in event.metrics.items()},
+            )
+        )
+        while (done := self._line.receive(Committed)) is not None and done.round < event.round:
+            pass
+        path.unlink(missing_ok=True)
+
+    def store(self, arrays: Arrays) -> Arrays:
+        """Work arrays out into a file, which is gone when nobody uses it any more; memory holds one at a time."""
+        path = self.folder / "stored"
+        write_arrays(path, arrays)
+        try:
+            return open_arrays(path)
+        finally:
+            path.unlink()
+
+    def put_out(self, name: str, text: str) -> None:
+        """Add a file to the job's output."""
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        self.output[name] = str(path)
+
+    def put_out_result(
+        self, view: RunView, *, parameters: int = 0, message_bytes: int = 0, private: Sequence[str] = ()
+    ) -> None:
+        """Add what a run folder needs to be a finished run's."""
+        summary = view.summary()
+        record = result_record(
+            summary,
+            view.label,
+            parameters=parameters,
+            message_bytes=message_bytes,
+            wall_seconds=summary.seconds,
+            private=private,
+        )
+        self.put_out(names.LABEL, view.label.to_json())
+        self.put_out(names.RESULT, json.dumps(record, default=plain))

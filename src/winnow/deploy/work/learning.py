@@ -1,0 +1,147 @@
+"""Training as a job's runner does it: the same workflow as in a simulation, with clients elsewhere."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from winnow.core import DataError, RunError
+from winnow.data import Examples
+from winnow.deploy.wire.messages import DataDescription
+from winnow.deploy.work.data import held_by_server
+from winnow.deploy.work.drive import Drive, OnEvent
+from winnow.deploy.work.orders import Member
+from winnow.experiment.judging import judge_of
+from winnow.experiment.resolve import to_toml
+from winnow.experiment.run import Inputs, Result
+from winnow.experiment.schema import Experiment
+from winnow.experiment.subject import SAMPLE, Facts, Subject, device_for, loss_for, module_for
+from winnow.learn.filters import Filtered
+from winnow.learn.stack import allow_tf32, as_tensor
+from winnow.learn.training import Training
+from winnow.runs import RunLabel, RunView, names
+from winnow.runs.checkpoint import save_arrays
+
+
+def learn(drive: Drive, experiment: Experiment, inputs: Inputs, on_event: OnEvent) -> Result:
+    """Run an experiment's workflow over the sites of a job."""
+    torch.set_num_threads(experiment.engine.threads or 1)
+    allow_tf32(experiment.engine.precision)
+    members = drive.begin.members
+    held = held_by_server(experiment.data.name, drive.begin.data.get(experiment.data.name, {}))
+    subject = _subject(experiment, inputs, common_description(members), held)
+    facts = subject.facts(np.array([size for member in members for size in member.data.sizes], np.int64))
+    training = _training(subject, facts, members, held)
+    committed = drive.committed()
+    if committed is not None:
+        training.restore(committed)
+    drive.run(
+        training,
+        on_event,
+        now=training.now,
+        rounds=experiment.rounds,
+        deadline=experiment.job.deadline,
+        around=lambda federation: Filtered(federation, experiment.filters) if experiment.filters else federation,
+    )
+    return _result(drive, subject, facts, training)
+
+
+def common_description(members: Sequence[Member]) -> DataDescription:
+    """What all sites' samples are like; sites whose differ cannot learn together."""
+    first = members[0]
+    for member in members[1:]:
+        for what in ("sample_shape", "outputs", "classification", "tokens"):
+            ours, theirs = getattr(member.data, what), getattr(first.data, what)
+            if ours != theirs:
+                raise DataError(
+                    f"the data of {member.site} and {first.site} do not go together: "
+                    f"{what.replace('_', ' ')} is {ours} at one and {theirs} at the other"
+                )
+    return first.data
+
+
+def _subject(
+    experiment: Experiment,
+    inputs: Inputs,
+    described: DataDescription,
+    held: tuple[Examples | None, Examples | None],
+) -> Subject:
+    """What is learnt, tried on samples of the server's own, or on zeros where it has none."""
+    name = experiment.data.name
+    if held[0] is None and not experiment.reference_clients:
+        raise DataError(
+            f"the server holds no reference set for {name!r}: name one in server.toml ([data.{name}] folder = …), "
+            "or say which clients hold it: reference_clients = [0]"
+        )
+    classes = described.outputs if described.classification else None
+    like = held[0] or held[1] or zeros_like(described, SAMPLE)
+    if list(like.x.shape[1:]) != described.sample_shape:
+        shape = list(like.x.shape[1:])
+        raise DataError(f"the server's {name} has samples of shape {shape}, the sites' have {described.sample_shape}")
+    device = device_for(experiment.engine.device)
+    module = inputs.module if inputs.module is not None else module_for(experiment, like, classes)
+    return Subject(
+        experiment=experiment,
+        module=module.to(device),
+        loss=loss_for(experiment, classes, inputs.loss),
+        some=(as_tensor(like.x[:SAMPLE], device), as_tensor(like.y[:SAMPLE], device)),
+        classes=classes,
+    )
+
+
+def zeros_like(described: DataDescription, samples: int) -> Examples:
+    """So many samples of the right shape and type."""
+    x = np.zeros((samples, *described.sample_shape), np.int64 if described.tokens else np.float32)
+    y = np.zeros(samples, np.int64)
+    return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
+
+
+def _training(
+    subject: Subject, facts: Facts, members: Sequence[Member], held: tuple[Examples | None, Examples | None]
+) -> Training:
+    sizes = [size for member in members for size in member.data.sizes]
+    own = [size for member in members for size in member.data.own_test_sizes]
+    plan, nothing = subject.plan(facts), zeros_like(common_description(members), 0)
+    judge = judge_of(
+        subject.experiment,
+        plan,
+        subject.examiner,
+        sizes=np.array(sizes, np.int64),
+        own_test_sizes=np.array(own, np.int64) if len(own) == len(sizes) else None,
+        reference=held[0] or nothing,
+        test=held[1] or nothing,
+        device=device_for(subject.experiment.engine.device),
+        store=None,
+    )
+    return Training(plan, subject.initial, judge)
+
+
+def _result(drive: Drive, subject: Subject, facts: Facts, training: Training) -> Result:
+    experiment = subject.experiment
+    for name, model in (("best", training.best), ("last", training.model)):
+        path = drive.folder / names.model_file(name)
+        save_arrays(path, {k: t for k, t in model.items() if k not in facts.private}, {"format": "pt"})
+        drive.output[path.name] = str(path)
+    label = RunLabel(
+        name=experiment.name,
+        algorithm=experiment.algorithm,
+        seed=experiment.seed,
+        metric=facts.metric,
+        target=experiment.target,
+        judged_by=experiment.judge.by,
+    )
+    view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
+    drive.put_out_result(view, parameters=facts.parameters, message_bytes=facts.message_bytes, private=facts.private)
+    subject.module.cpu().load_state_dict(training.best)
+    return Result(
+        experiment=experiment,
+        facts=facts,
+        summary=view.summary(),
+        view=view,
+        model=subject.module.eval(),
+        personal=_stays_at_its_site,
+    )
+
+
+def _stays_at_its_site(client: int) -> torch.nn.Module:
+    raise RunError("what a client keeps stays at its site; its own model is not here")

@@ -1,0 +1,95 @@
+"""Training as a job's process at a site does it: the handlers of a learning site, with this site's data."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from winnow.data import ClientData, ClientsOnDemand, Examples
+from winnow.deploy.work.data import SiteData
+from winnow.deploy.work.desk import Service
+from winnow.experiment.run import Inputs
+from winnow.experiment.schema import Experiment
+from winnow.experiment.subject import SAMPLE, Subject, device_for, loss_for, module_for
+from winnow.learn.filters import site_filters, unforeseeable
+from winnow.learn.handlers import (
+    HANDLERS,
+    AssessSettings,
+    JudgeSettings,
+    ProfileSettings,
+    TrainSettings,
+    ValueSettings,
+)
+from winnow.learn.stack import ClientSamples, LoadedData, TensorData, allow_tf32, as_tensor
+
+SETTINGS: Mapping[str, type] = {
+    "train": TrainSettings,
+    "profile": ProfileSettings,
+    "value": ValueSettings,
+    "assess": AssessSettings,
+    "judge": JudgeSettings,
+}
+
+
+def training_service(experiment: Experiment, inputs: Inputs, data: SiteData, first: int) -> Service:
+    """What a site does in an experiment; `first` is the number of its first client."""
+    torch.set_num_threads(experiment.engine.threads or 1)
+    allow_tf32(experiment.engine.precision)
+    subject, samples, own_test = _subject(experiment, inputs, data, first)
+    besides = experiment.collect.at_sites().around(experiment.select.matched.at_sites())
+    return Service(
+        site=subject.site(samples, own_test),
+        handlers={**HANDLERS, **besides.handlers},
+        filters=(*besides.filters, *site_filters(experiment.filters, unforeseeable)),
+        volatile=frozenset(besides.handlers),
+        settings=SETTINGS,
+        in_memory=None,
+    )
+
+
+def _subject(
+    experiment: Experiment, inputs: Inputs, data: SiteData, first: int
+) -> tuple[Subject, ClientSamples, TensorData | None]:
+    device = device_for(experiment.engine.device)
+    clients, some = data.clients, _few(data.clients)
+    module = inputs.module if inputs.module is not None else module_for(experiment, some, clients.classes)
+    subject = Subject(
+        experiment=experiment,
+        module=module.to(device),
+        loss=loss_for(experiment, clients.classes, inputs.loss),
+        some=(as_tensor(some.x, device), as_tensor(some.y, device)),
+        classes=clients.classes,
+    )
+    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
+    return subject, _samples(clients, first, device), own_test
+
+
+def _few(clients: ClientData | ClientsOnDemand) -> Examples:
+    """Some samples to try the model on."""
+    one = clients.load(0) if isinstance(clients, ClientsOnDemand) else Examples(x=clients.x, y=clients.y)
+    return Examples(x=one.x[:SAMPLE], y=one.y[:SAMPLE])
+
+
+def _samples(clients: ClientData | ClientsOnDemand, first: int, device: torch.device) -> ClientSamples:
+    """The samples under the numbers that their clients have in the job."""
+    if isinstance(clients, ClientsOnDemand):
+        return LoadedData(source=_Numbered(clients, first), device=device)
+    return _in_memory(clients, first, device)
+
+
+def _in_memory(clients: ClientData, first: int, device: torch.device) -> TensorData:
+    held = np.arange(first, first + len(clients))
+    return replace(TensorData.from_client_data(clients, device), held=held)
+
+
+class _Numbered:
+    """A site's clients, asked for by their numbers in the job."""
+
+    def __init__(self, clients: ClientsOnDemand, first: int) -> None:
+        self._clients, self._first = clients, first
+        self.sizes = np.concatenate([np.zeros(first, np.int64), clients.sizes])
+        self.sample_bytes = clients.sample_bytes
+
+    def gather(self, clients: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> ClientData:
+        return self._clients.gather(clients - self._first)

@@ -1,0 +1,147 @@
+"""A compressed part of an update, as it crosses: bytes with a header, which the server reads strictly.
+
+    magic "WNUP" | version | whether the body is entropy-coded | changes told of | digest of the settings
+    a bit for each variable: whether it changed at all
+    body: whole-number buffers as they are, the places that were kept, their changes
+
+All but the first two lines follows from the settings, which both sides have, so that a reader knows the length of
+everything before it looks at anything.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from winnow.core import Arrays
+from winnow.privacy.compress.bits import Bytes, pack, packed_bytes, unpack
+from winnow.privacy.compress.entropy import expand, squeeze
+from winnow.privacy.compress.keeping import Keeping
+from winnow.privacy.compress.malformed import MalformedError
+from winnow.privacy.compress.numbers import Numbers
+from winnow.privacy.filters.changes import Vector, real_names, sizes_of
+
+MAGIC, VERSION = b"WNUP", 1
+HEAD = struct.Struct("<4sBBQ8s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """A packet, and which changes are in it: the others are as good as not made."""
+
+    data: Bytes
+    told: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """Everything that both sides must agree upon."""
+
+    keep: Keeping
+    numbers: Numbers
+    level: int | None
+    """Of zstandard; None: no entropy coding."""
+
+    @property
+    def digest(self) -> bytes:
+        said = f"{self.keep.model_dump_json()}{self.numbers.model_dump_json()}{self.level is not None}"
+        return hashlib.blake2b(said.encode(), digest_size=8).digest()
+
+    def nbytes(self, told: Arrays, like: Arrays) -> int:
+        """What a packet that tells of some of a part's variables weighs; entropy coding may make it less."""
+        count = int(sizes_of(told).sum())
+        return HEAD.size + packed_bytes(len(real_names(like)), 1) + self._body_bytes(count, like)
+
+    def write(self, changes: Vector, buffers: Arrays, like: Arrays, rng: np.random.Generator) -> Sealed:
+        """A packet of these changes of a part; `like` has its names and shapes."""
+        sizes = sizes_of(like)
+        present = _changed(changes, sizes)
+        chosen = np.repeat(present, sizes)
+        some = changes[chosen]
+        index, places = self.keep.choose(some, rng)
+        stretched = (some[places] * np.float32(self.keep.stretch(len(some)))).astype(np.float32)
+        body = np.concatenate([_raw(buffers, like), index, self.numbers.write(stretched, rng)])
+        told = np.zeros(len(changes), bool)
+        told[np.flatnonzero(chosen)[places]] = True
+        return Sealed(data=self._enclosed(body, present, len(some)), told=told)
+
+    def read(self, data: Bytes, like: Arrays) -> tuple[Vector, Arrays]:
+        """The changes and the buffers of a part with these names and shapes."""
+        sizes = sizes_of(like)
+        end = HEAD.size + packed_bytes(len(sizes), 1)
+        if data.ndim != 1 or data.dtype != np.uint8 or len(data) < end:
+            raise MalformedError("it is shorter than a header, or not made of bytes")
+        coded, count = self._head(data[: HEAD.size].tobytes())
+        present = unpack(data[HEAD.size : end], len(sizes), 1).astype(bool)
+        if count != sizes[present].sum():
+            raise MalformedError("the header does not add up")
+        length = self._body_bytes(count, like)
+        body = expand(data[end:], length) if coded else data[end:]
+        if len(body) != length:
+            raise MalformedError(f"the body has {len(body)} bytes instead of {length}")
+        raw, index, numbers = np.split(body, np.cumsum([_raw_bytes(like), self.keep.nbytes(count)]))
+        places = self.keep.read(index, count)
+        some = np.zeros(count, np.float32)
+        some[places] = self.numbers.read(numbers, len(places))
+        changes = np.zeros(int(sizes.sum()), np.float32)
+        changes[np.repeat(present, sizes)] = some
+        return changes, _from_raw(raw, like)
+
+    def _body_bytes(self, count: int, like: Arrays) -> int:
+        return _raw_bytes(like) + self.keep.nbytes(count) + self.numbers.nbytes(self.keep.kept(count))
+
+    def _enclosed(self, body: Bytes, present: NDArray[np.bool_], count: int) -> Bytes:
+        squeezed = body if self.level is None else squeeze(body, self.level)
+        coded = len(squeezed) < len(body)
+        head = HEAD.pack(MAGIC, VERSION, coded, count, self.digest)
+        return np.concatenate(
+            [np.frombuffer(head, np.uint8), pack(present.view(np.uint8), 1), squeezed if coded else body]
+        )
+
+    def _head(self, head: bytes) -> tuple[bool, int]:
+        magic, version, coded, count, digest = HEAD.unpack(head)
+        if magic != MAGIC:
+            raise MalformedError("it is no packet of an update")
+        if version != VERSION:
+            raise MalformedError(f"it has version {version} of the format, and {VERSION} is spoken here")
+        if digest != self.digest:
+            raise MalformedError("it was made with other settings")
+        if coded > (self.level is not None):
+            raise MalformedError("it is entropy-coded, which was not asked for")
+        return bool(coded), count
+
+
+def _changed(changes: Vector, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which variables changed at all."""
+    starts = np.cumsum(sizes) - sizes
+    filled = sizes > 0
+    present = np.zeros(len(sizes), bool)
+    if filled.any():
+        present[filled] = np.logical_or.reduceat(changes != 0, starts[filled])
+    return present
+
+
+def _whole(like: Arrays) -> list[str]:
+    return [name for name, tensor in like.items() if not tensor.is_floating_point()]
+
+
+def _raw_bytes(like: Arrays) -> int:
+    return sum(like[name].nbytes for name in _whole(like))
+
+
+def _raw(buffers: Arrays, like: Arrays) -> Bytes:
+    pieces = [buffers[name].reshape(-1).contiguous().cpu().view(torch.uint8).numpy() for name in _whole(like)]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+
+
+def _from_raw(data: Bytes, like: Arrays) -> Arrays:
+    names = _whole(like)
+    ends = np.cumsum([like[name].nbytes for name in names])
+    pieces = np.split(data, ends[:-1]) if names else []
+    return {
+        name: torch.from_numpy(piece.copy()).view(like[name].dtype).view(like[name].shape).to(like[name].device)
+        for name, piece in zip(names, pieces, strict=True)
+    }

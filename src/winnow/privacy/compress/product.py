@@ -1,0 +1,222 @@
+"""Product quantisation under secure indexing (sections 3.2.3 and 4.2.3): blocks of weights become codewords' numbers.
+
+A tensor is cut into blocks of d numbers, and each block becomes the nearest of k codewords that all clients share:
+log₂ k bits for d weights. The mask keeper counts how often each block became which codeword (`secure.indexing`), and
+the server finds the sum of the clients' updates as Σ_r H[r]·C[r]. A client's update is multiplied with its weight
+before that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from winnow.core import stream
+from winnow.privacy.compress.kmeans import Blocks, codewords_for, nearest
+from winnow.privacy.secure.encoding import Decoded, Encoding, Parameters
+from winnow.privacy.secure.form import Entry, Form, Values
+from winnow.privacy.secure.group import Space, Stretch, Vector
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.scalar import Scalar
+
+MOST_CODEWORDS = 256
+BLOCKS_A_CODEWORD = 4
+"""So many blocks there must be for each codeword."""
+LARGEST_BLOCK = 9
+
+SIZE, CODEBOOK, INNER = "size", "codebook", "inner"
+"""The parts of an update that tell how large its blocks are; each tensor's codebook; the inner code's version."""
+
+FIRST_SIZE = 0.01
+"""Before anything is known of updates they are taken for a hundredth of the weights: the first step is a short one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    """How a tensor is cut: its place in the form, and its blocks and codewords.
+
+    Shuffled weights stand in other blocks with every version of the codebook, the same ones at all clients: what is
+    rounded badly in one company is not so in all.
+    """
+
+    place: int
+    entry: Entry
+    block: int
+    codewords: int
+    shuffled: bool = False
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.entry.count // self.block)
+
+    @property
+    def bits(self) -> int:
+        return self.codewords.bit_length() - 1
+
+    def cut(self, value: NDArray[np.float64], version: int) -> Blocks:
+        """The tensor's blocks; the last is filled up with zeros."""
+        blocks = np.zeros(self.blocks * self.block, np.float32)
+        blocks[: self.entry.count] = value.reshape(-1)[self._order(version)]
+        return blocks.reshape(-1, self.block)
+
+    def joined(self, blocks: NDArray[np.float64], version: int) -> NDArray[np.float64]:
+        whole = np.empty(self.entry.count)
+        whole[self._order(version)] = blocks.reshape(-1)[: self.entry.count]
+        return whole.reshape(self.entry.shape)
+
+    def _order(self, version: int) -> NDArray[np.int64] | slice:
+        return stream(version, "blocks", self.place).permutation(self.entry.count) if self.shuffled else slice(None)
+
+
+class Product(Encoding):
+    """`codewords` is k and `block` is d, at most. Smaller tensors have fewer codewords and smaller blocks; those with
+    fewer weights than `smallest`, biases and norms are summed up as in scalar quantisation (`rest`).
+
+    Weights stand in blocks as in the tensor, or `shuffle`d. Codebooks are made anew every `refresh_every` rounds:
+    k-means over the blocks of the last sum, which is public, scaled to the mean size of the clients' own blocks, which
+    is in the sum as well. Blocks count both ways, as they are and negated: otherwise an error of one round would have
+    codewords in the next, and its correction none.
+    """
+
+    name: Literal["product"] = "product"
+    needs_keeper: ClassVar[bool] = True
+    codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 256
+    block: int = Field(default=8, ge=1, le=LARGEST_BLOCK)
+    smallest: int = Field(default=1024, ge=0)
+    shuffle: bool = True
+    refresh_every: int = Field(default=1, ge=1)
+    rest: Scalar = Scalar()
+
+    def indexed(self, form: Form) -> int:
+        return len(self._cuts(form))
+
+    def first(self, form: Form, public: Values, round: int) -> Parameters:
+        """Codewords like white noise, far smaller than the weights: nothing is known of the updates yet."""
+        books = {}
+        for cut in self._cuts(form):
+            chance, size = stream(round, "codebook", cut.place), FIRST_SIZE * (_rms(public[cut.place]) or 1.0)
+            books[_book(cut)] = _with_nothing(chance.normal(0, size, (cut.codewords - 1, cut.block)))
+        return _with_books(self.rest.first(self._rest(form), self._small(form, public), round), books, round)
+
+    def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
+        books, inner = self._books(form, before)
+        following = self.rest.refresh(self._rest(form), inner, decoded, round)
+        if round - before.version < self.refresh_every:
+            return _with_books(following, books, before.version)
+        for cut in self._cuts(form):
+            blocks, size = cut.cut(decoded.sums[cut.place], round), float(decoded.learnt[_size(cut)][0])
+            if size > 0 and (spread := _rms(blocks)) > 0:
+                chance = stream(round, "codebook", cut.place)
+                alike = blocks / np.float32(spread)
+                shapes = codewords_for(np.concatenate([alike, -alike]), cut.codewords - 1, chance)
+                books[_book(cut)] = _with_nothing(size * shapes.astype(np.float64))
+        return _with_books(following, books, round)
+
+    def space(self, form: Form, members: int) -> Space:
+        """First the assignments, a stretch a tensor; then all that is summed up."""
+        assigned = tuple(Stretch(cut.blocks, cut.bits) for cut in self._cuts(form))
+        return Space((*assigned, *self.rest.space(self._rest(form), members).stretches))
+
+    def encode(
+        self, form: Form, values: Values, parameters: Parameters, members: int, rng: np.random.Generator
+    ) -> Vector:
+        books, inner = self._books(form, parameters)
+        chosen = [
+            nearest(cut.cut(np.asarray(values[cut.place]), parameters.version), _codewords(books, cut))
+            for cut in self._cuts(form)
+        ]
+        return [
+            *(each.astype(np.uint8) for each in chosen),
+            *self.rest.encode(self._rest(form), self._small(form, values), inner, members, rng),
+        ]
+
+    def decode(self, form: Form, total: Vector, parameters: Parameters, members: int, clients: int) -> Decoded:
+        """The first entries of the total are histograms."""
+        cuts = self._cuts(form)
+        books, inner = self._books(form, parameters)
+        few = self.rest.decode(self._rest(form), total[len(cuts) :], inner, members, clients)
+        rest, sums, learnt = iter(few.sums), {}, dict(few.learnt)
+        for cut, counts in zip(cuts, total, strict=False):
+            if counts.shape != (cut.blocks, cut.codewords) or (counts.sum(1) != clients).any():
+                raise RefusedError("the mask keeper's histograms do not count every client once")
+            sums[cut.place] = cut.joined(counts.astype(np.float64) @ books[_book(cut)], parameters.version)
+        for place in self._left(form):
+            sums[place] = next(rest)
+        for cut in cuts:
+            learnt[_size(cut)] = np.asarray(next(rest)).reshape(1) / clients
+        sums[len(form.entries) - 1] = next(rest)
+        ordered = [sums[place] for place in range(len(form.entries))]
+        return Decoded(sums=ordered, clipped=few.clipped, overflowed=few.overflowed, learnt=learnt)
+
+    def _cuts(self, form: Form) -> list[_Cut]:
+        """The tensors that are cut into blocks: those of two dimensions with enough for two codewords."""
+        return [cut for cut in map(self._cut, range(len(form.entries)), form.entries) if cut.codewords > 1]
+
+    def _cut(self, place: int, entry: Entry) -> _Cut:
+        """The largest blocks, up to `block`, with which the tensor gets as many bits a weight as a large one."""
+        fits = entry.is_real and len(entry.shape) > 1 and entry.count >= self.smallest
+        count = entry.count if fits else 0
+        rate = (self.codewords.bit_length() - 1) / self.block
+        for block in range(self.block, 0, -1):
+            room = max(1, -(-count // block) // BLOCKS_A_CODEWORD)
+            codewords = min(self.codewords, _power_below(room))
+            cut = _Cut(place=place, entry=entry, block=block, codewords=codewords, shuffled=self.shuffle)
+            if cut.bits / block >= rate:
+                return cut
+        return _Cut(place=place, entry=entry, block=1, codewords=1)
+
+    def _left(self, form: Form) -> list[int]:
+        """The places of tensors that are not cut, without the weight, which comes last."""
+        cut = {each.place for each in self._cuts(form)}
+        return [place for place in range(len(form.entries) - 1) if place not in cut]
+
+    def _rest(self, form: Form) -> Form:
+        """What is summed up: tensors that are not cut, the size of those that are, and the weight."""
+        sizes = [Entry(SIZE, f"{cut.entry.part}/{cut.entry.name}", (1,), "float32") for cut in self._cuts(form)]
+        return Form((*(form.entries[place] for place in self._left(form)), *sizes, form.entries[-1]))
+
+    def _small(self, form: Form, values: Values) -> Values:
+        sizes = [np.array([_rms(values[cut.place])]) for cut in self._cuts(form)]
+        return [*(values[place] for place in self._left(form)), *sizes, values[-1]]
+
+    def _books(self, form: Form, parameters: Parameters) -> tuple[dict[str, NDArray[np.float64]], Parameters]:
+        arrays = dict(parameters.arrays)
+        books = {_book(cut): arrays.pop(_book(cut), np.zeros(0)) for cut in self._cuts(form)}
+        since = arrays.pop(INNER, np.zeros(0))
+        fits = (books[_book(cut)].shape == (cut.codewords, cut.block) for cut in self._cuts(form))
+        if not all(fits) or since.shape != (1,) or not all(np.isfinite(book).all() for book in books.values()):
+            raise RefusedError("the encoding's codebooks do not fit the update")
+        return books, Parameters(version=int(since[0]), arrays=arrays)
+
+
+def _with_books(inner: Parameters, books: dict[str, NDArray[np.float64]], version: int) -> Parameters:
+    own = {INNER: np.array([float(inner.version)])}
+    return Parameters(version=version, arrays={**inner.arrays, **books, **own})
+
+
+def _power_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)
+
+
+def _with_nothing(codewords: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Codewords, and before them zero: what did not change must not seem to, the same way at every client."""
+    return np.concatenate([np.zeros((1, codewords.shape[1])), codewords])
+
+
+def _codewords(books: Mapping[str, NDArray[np.float64]], cut: _Cut) -> Blocks:
+    return books[_book(cut)].astype(np.float32)
+
+
+def _book(cut: _Cut) -> str:
+    return f"{CODEBOOK}.{cut.place}"
+
+
+def _size(cut: _Cut) -> str:
+    return f"{SIZE}.{cut.place}"
+
+
+def _rms(values: "NDArray[np.floating]") -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if np.size(values) else 0.0

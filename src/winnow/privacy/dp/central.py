@@ -1,0 +1,127 @@
+"""Client-level differential privacy: the server, which is trusted, adds noise to a sum of bounded updates."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from pydantic import Field
+from torch import Tensor
+
+from winnow.core import Arrays, Federation, Population, Reply, Task, Until
+from winnow.learn.aggregate import Fold, LinearFold
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.collect import Collect, Expected, Gathered, Refusal, finite_update, sift
+from winnow.privacy.dp.bounding import AdaptiveBound, bounded, departure, moved
+from winnow.privacy.dp.selection import objection_to_selection
+from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
+
+CLIP = "clip"
+
+
+class CentralDp(Collect):
+    """θ ← θ + (Σ_k clip(w_k·Δ_k) + N(0, (z·C)²)) / K (McMahan et al., 2018).
+
+    Weight, bound, sum, noise, and division by a public constant, in this order. w_k is what the aggregation gives the
+    client over what it gives a client on average, C is `clip` and z `noise_multiplier`; K is how many clients a round
+    invites by the settings, never how many there were. With `adaptive`, C is only the first bound, and follows the
+    `quantile` of the updates' norms. A run stops before it would spend more than `epsilon`.
+    """
+
+    name: Literal["central-dp"] = "central-dp"
+    noise_multiplier: NoiseMultiplier
+    clip: Bound = 1.0
+    adaptive: bool = False
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    rate: float = Field(default=0.2, gt=0)
+    delta: Delta = 1e-5
+    epsilon: Budget | None = None
+    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+
+    def objection(self, whole: Algorithm) -> str | None:
+        if not whole.aggregate.sums:
+            rule = getattr(whole.aggregate, "name", "")
+            return f'collect.name = "central-dp" adds noise to sums, and aggregate.name = {rule!r} needs every update'
+        if whole.client.sends:
+            method = getattr(whole.client, "name", "")
+            return (
+                f'collect.name = "central-dp" bounds the model alone, and client.name = {method!r} also sends '
+                f"{', '.join(whole.client.sends)}; write another client"
+            )
+        return objection_to_selection(whole, 'collect.name = "central-dp"')
+
+    def gather(
+        self,
+        federation: Federation,
+        tasks: Sequence[Task],
+        *,
+        until: Until,
+        counts: Mapping[int, int],
+        begin: Callable[[], Fold],
+        expected: Expected,
+    ) -> Gathered:
+        fold = begin()
+        assert isinstance(fold, LinearFold), "refused when the configuration was read"
+        with federation.dispatch(tasks, until) as exchange:
+            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
+        sound, refused = sift(outcomes, expected)
+        folded = [reply for reply in sound if finite_update(reply)]
+        refused += [
+            Refusal(client=reply.task.client, reason="the update is not finite")
+            for reply in sound
+            if not finite_update(reply)
+        ]
+        unit = mean_weight(fold, federation.population)
+        weights = [fold.weight_of(reply.task.client, counts[reply.task.client]) / unit for reply in folded]
+        mean, bound = self._noisy_mean(folded, weights, expected)
+        fold.add_mean(mean, expected.invited * unit)
+        return Gathered(
+            model=fold.finish(),
+            parts={},
+            folded=[_silent(reply) for reply in folded],
+            reported=[_silent(reply) for reply in sound],
+            refused=refused,
+            answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)],
+            left={CLIP: np.array([bound])},
+            measured={CLIP: bound},
+            regardless=True,
+        )
+
+    def _noisy_mean(
+        self, replies: Sequence[Reply], weights: Sequence[float], expected: Expected
+    ) -> tuple[Mapping[str, Tensor], float]:
+        """The model moved by the noisy sum over K, and the bound of the next round."""
+        start, bound = expected.parts["model"], self._bound(expected.collected)
+        total, within = bounded_sum(replies, weights, start, bound)
+        rng = expected.noise("central-dp")
+        follows = AdaptiveBound.of(self.quantile, self.rate, self.noise_multiplier, expected.invited)
+        noise = follows.sum_noise(self.noise_multiplier) if self.adaptive else self.noise_multiplier
+        total += torch.from_numpy(rng.normal(0.0, noise * bound, len(total))).to(total.device)
+        following = follows.next(bound, within, expected.invited, rng) if self.adaptive else bound
+        return moved(start, total / expected.invited), following
+
+    def _bound(self, collected: Mapping[str, Any]) -> float:
+        return float(np.asarray(collected[CLIP])[0]) if CLIP in collected else self.clip
+
+
+def bounded_sum(
+    replies: Sequence[Reply], weights: Sequence[float], start: Arrays, bound: float
+) -> tuple[Tensor, list[bool]]:
+    """Σ_k clip(w_k·(θ_k − θ)), and who was within the bound. No client can move the sum by more than the bound."""
+    total, within = torch.zeros_like(departure(start, start, 0.0)), []
+    for reply, weight in zip(replies, weights, strict=True):
+        share, unchanged = bounded(departure(reply.payload["model"], start, weight), bound)
+        total += share
+        within.append(unchanged)
+    return total, within
+
+
+def mean_weight(fold: LinearFold, population: Population) -> float:
+    """What a client counts on average over the population, by its public size."""
+    return sum(fold.weight_of(client, 1) for client in range(len(population))) / len(population)
+
+
+def _silent(reply: Reply) -> Reply:
+    """The reply without what it reports beside the sum: losses are not made noisy, so nobody gets to see them."""
+    return replace(reply, metrics={})

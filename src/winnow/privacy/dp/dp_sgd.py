@@ -1,0 +1,119 @@
+"""DP-SGD at the sites (Abadi et al., 2016), by opacus: what leaves a client hides each of its samples."""
+
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from importlib import import_module
+from math import ceil
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from winnow.core import ConfigError, ModelError, stream
+from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.local import LocalUpdate, Sgd
+from winnow.learn.stack import ModelState, Trained
+from winnow.privacy.dp.accounting import Release
+from winnow.privacy.dp.noise import at_site
+from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
+
+
+class DpSgd(ClientUpdate):
+    """θ ← θ − η·(Σ_i clip(g_i) + N(0, (z·C)²)) / B over batches in which each sample is with a chance of B/n.
+
+    z is `noise_multiplier`, C `clip`, B the batch size of `local`. A client's ε is that of its own sampling rate and of
+    all steps that it has taken; it hides a sample, not the client. Clients train one after another.
+    """
+
+    name: Literal["dp-sgd"] = "dp-sgd"
+    noise_multiplier: NoiseMultiplier
+    clip: Bound = 1.0
+    delta: Delta = 1e-5
+    epsilon: Budget | None = None
+    needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "pace": "rounds"}
+
+    def update(self, job: Job) -> Update:
+        start = {name: tensor[0] for name, tensor in job.model.items()}
+        states = [self._trained(job, int(client), start) for client in job.clients]
+        steps = [planned_steps(job.local, int(size)) for size in job.data.sizes(job.clients)]
+        device = job.data.device
+        trained = Trained(
+            states={name: torch.stack([state[name] for state in states]) for name in start},
+            loss=torch.full((len(states),), torch.nan, device=device),  # no noise covers it, so it is not told
+            steps=torch.tensor(steps, device=device),
+        )
+        return Update(model=trained.states, trained=trained)
+
+    def notice(self, module: nn.Module) -> str:
+        """A model that cannot be trained so is refused before the run."""
+        self._private(deepcopy(module))
+        return ""
+
+    def release(self, local: LocalUpdate, size: int, times: int) -> Release:
+        """What a client with so many samples has released that took part so often."""
+        chance = min(1.0, local.batch_size / size)
+        return Release(noise=self.noise_multiplier, times=times * planned_steps(local, size), chance=chance)
+
+    def _trained(self, job: Job, client: int, start: ModelState) -> ModelState:
+        module = deepcopy(job.execution.module)
+        module.load_state_dict(start)
+        rng = at_site(lambda: stream(job.seed, "dp-sgd", job.round, client))
+        rows = torch.as_tensor(job.data.rows_of(client))
+        private, optimizer = self._private(module), self._optimizer(module, job, rng)
+        for _ in range(planned_steps(job.local, len(rows))):
+            drawn = rows[torch.from_numpy(rng.random(len(rows)) < job.local.batch_size / len(rows))]
+            optimizer.zero_grad()
+            self._gradients(private, job, drawn)
+            optimizer.step()
+        return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+    def _gradients(self, private: Any, job: Job, rows: Tensor) -> None:
+        """Every sample's own gradient, where the optimiser looks for it; an empty batch has none."""
+        if not len(rows):
+            for parameter in private.parameters():
+                parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
+            return
+        x, y = job.data.samples(rows)
+        with warnings.catch_warnings():  # samples need no gradients, of which torch would warn the hooks
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            torch.autograd.backward(job.execution.loss(private(x), y).mean())
+
+    def _private(self, module: nn.Module) -> Any:
+        """The module with hooks that keep every sample's gradient."""
+        library = _opacus()
+        try:
+            return library.GradSampleModule(module.train(), batch_first=True, loss_reduction="mean", strict=True)
+        except NotImplementedError as error:
+            reason = str(error).splitlines()[0]
+            raise ModelError(f'client.name = "dp-sgd" cannot train this model: {reason}; use another') from None
+
+    def _optimizer(self, module: nn.Module, job: Job, rng: np.random.Generator) -> Any:
+        local = job.local
+        assert isinstance(local, Sgd), "refused when the configuration was read"
+        moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        plain = torch.optim.SGD(
+            moving, lr=job.rate, momentum=local.momentum, nesterov=local.nesterov, weight_decay=local.weight_decay
+        )
+        noise = torch.Generator(device=job.data.device)
+        noise.manual_seed(int(rng.integers(2**63)))
+        return _opacus(".optimizers").DPOptimizer(
+            plain,
+            noise_multiplier=self.noise_multiplier,
+            max_grad_norm=self.clip,
+            expected_batch_size=local.batch_size,
+            generator=noise,
+        )
+
+
+def planned_steps(local: LocalUpdate, size: int) -> int:
+    """As many as plain training would take."""
+    return local.steps if local.steps is not None else (local.epochs or 1) * ceil(size / local.batch_size)
+
+
+def _opacus(module: str = "") -> Any:
+    try:
+        return import_module(f"opacus{module}")  # seconds to import, and an extra
+    except ImportError:
+        raise ConfigError("client.name = 'dp-sgd' needs opacus: pip install 'winnow[privacy]'") from None

@@ -1,0 +1,176 @@
+"""What a run's parts release, and the book that is kept of it.
+
+Every guarantee has a name: `epsilon` hides a client from those who see the models (or, under secure aggregation, the
+sums); `local_epsilon` hides a client's update from the server as well; `record_epsilon` hides a sample.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import ConfigError, Population
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.filters import Filtering
+from winnow.learn.ledger import OpenLedger, unaccounted
+from winnow.learn.local import LocalUpdate
+from winnow.privacy.dp.accounting import AnyRelease, Release, epsilon
+from winnow.privacy.dp.central import CentralDp
+from winnow.privacy.dp.dp_sgd import DpSgd
+from winnow.privacy.dp.local import LocalDp
+from winnow.privacy.dp.profiles import NoisyProfiles
+from winnow.privacy.dp.selection import objection_to_selection
+from winnow.privacy.dp.summed import DiscreteGaussian
+from winnow.privacy.secure.collect import Secure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What is promised, with which δ and up to which ε, and what may have been released of one client.
+
+    `released(rounds, times)` gives all that one client can have released after so many rounds, of which it took part in
+    so many; one entry for each kind of client that may be the worst off.
+    """
+
+    name: str
+    setting: str
+    delta: float
+    budget: float | None
+    released: Callable[[int, NDArray[np.int64]], Sequence[Sequence[AnyRelease]]]
+
+    def spent(self, rounds: int, times: NDArray[np.int64]) -> float:
+        return max(epsilon(releases, self.delta) for releases in self.released(rounds, times))
+
+
+class Book:
+    """Counts in which rounds each client took part. What a client has spent follows from that alone."""
+
+    def __init__(self, guarantees: Sequence[Guarantee], clients: int) -> None:
+        self._guarantees = guarantees
+        self._rounds, self._times = 0, np.zeros(clients, np.int64)
+        for guarantee in guarantees:
+            if guarantee.delta >= 1 / clients:
+                raise ConfigError(
+                    f"{guarantee.setting}.delta = {guarantee.delta:g} must be below 1 / {clients} clients: "
+                    "a mechanism that gives one of them away would pass"
+                )
+        refusal = self.refusal()
+        if refusal is not None:
+            raise ConfigError(f"{refusal}; raise it, or add more noise")
+
+    def book(self, clients: NDArray[np.int64]) -> None:
+        self._rounds += 1
+        self._times[clients] += 1
+
+    def spent(self) -> Mapping[str, float]:
+        return {each.name: each.spent(self._rounds, self._times) for each in self._guarantees}
+
+    def refusal(self) -> str | None:
+        """Nobody knows yet who will be drawn, so the next round counts for everybody."""
+        for each in self._guarantees:
+            after = 0.0 if each.budget is None else each.spent(self._rounds + 1, self._times + 1)
+            if each.budget is not None and after > each.budget:
+                return (
+                    f"{each.setting}.epsilon = {each.budget:g} does not last for round {self._rounds + 1}: "
+                    f"ε would be {after:.4g} at δ = {each.delta:g}"
+                )
+        return None
+
+    def state(self) -> Mapping[str, Any]:
+        return {"rounds": np.array([self._rounds]), "times": self._times.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._rounds = int(np.asarray(state["rounds"])[0])
+        self._times = np.array(state["times"], np.int64)
+
+
+def ledger_for(whole: Algorithm, filters: Sequence[Filtering]) -> OpenLedger:
+    """Opens the book of a run; where nothing claims privacy, there is none."""
+    private = isinstance(whole.collect, CentralDp | Secure) or isinstance(whole.client, DpSgd)
+    if not private and not any(isinstance(each, LocalDp) for each in filters):
+        return unaccounted
+
+    def opened(population: Population) -> Book | None:
+        found = [
+            *_of_collect(whole, len(population)),
+            *(_of_filter(each, whole) for each in filters if isinstance(each, LocalDp)),
+            *([_of_client(whole.client, whole.local, population)] if isinstance(whole.client, DpSgd) else ()),
+        ]
+        return Book(found, len(population)) if found else None
+
+    return opened
+
+
+def _of_collect(whole: Algorithm, clients: int) -> list[Guarantee]:
+    collect = whole.collect
+    if isinstance(collect, CentralDp):
+        chance, noise = whole.select.chance(clients), collect.noise_multiplier
+
+        def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
+            if chance is not None:
+                return [[Release(noise=noise, times=rounds, chance=chance)]]
+            most = int(times.max())
+            return [[Release(noise=noise, times=most), *_profiles(whole, most)]]
+
+        return [_guarantee("epsilon", "collect", collect, released)]
+    if isinstance(collect, Secure) and isinstance(collect.encoding, DiscreteGaussian):
+        encoding = collect.encoding
+        _check_secure(whole, collect, encoding)
+        return [
+            _guarantee(
+                "epsilon",
+                "collect.encoding",
+                encoding,
+                lambda rounds, times: [[*encoding.releases(int(times.max())), *_profiles(whole, int(times.max()))]],
+            )
+        ]
+    return []
+
+
+def _check_secure(whole: Algorithm, collect: Secure, encoding: DiscreteGaussian) -> None:
+    objection = objection_to_selection(whole, 'collect.encoding = "discrete-gaussian"')
+    if objection is not None:
+        raise ConfigError(objection)
+    if encoding.honest > collect.threshold:
+        raise ConfigError(
+            f"collect.encoding.honest = {encoding.honest:g} counts on the noise of more clients than "
+            f"collect.threshold = {collect.threshold:g} has in a sum; lower it"
+        )
+
+
+def _profiles(whole: Algorithm, times: int) -> list[Release]:
+    """Noisy profiles: one before the first round, and one with every reply."""
+    matching = whole.select.matched
+    return [Release(noise=matching.noise_multiplier, times=times + 1)] if isinstance(matching, NoisyProfiles) else []
+
+
+def _of_filter(filtering: LocalDp, whole: Algorithm) -> Guarantee:
+    parts = 1 + len(whole.client.sends)
+    return _guarantee(
+        "local_epsilon", "filters", filtering, lambda rounds, times: [filtering.releases(int(times.max()), parts)]
+    )
+
+
+def _of_client(client: DpSgd, local: LocalUpdate, population: Population) -> Guarantee:
+    def released(rounds: int, times: NDArray[np.int64]) -> list[list[Release]]:
+        kinds = np.unique(np.stack([population.sizes, times]), axis=1).T.tolist()
+        return [[release] for release in _worst([client.release(local, size, often) for size, often in kinds])]
+
+    return _guarantee("record_epsilon", "client", client, released)
+
+
+def _worst(releases: Sequence[Release]) -> list[Release]:
+    """Without those that another one exceeds both in its chance and in how often."""
+    found: list[Release] = []
+    for release in sorted(releases, key=lambda each: (each.chance, each.times), reverse=True):
+        if not found or release.times > found[-1].times:
+            found.append(release)
+    return found
+
+
+def _guarantee(
+    name: str, setting: str, part: CentralDp | DiscreteGaussian | LocalDp | DpSgd, released: Callable[..., Any]
+) -> Guarantee:
+    return Guarantee(name=name, setting=setting, delta=part.delta, budget=part.epsilon, released=released)

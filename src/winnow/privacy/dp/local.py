@@ -1,0 +1,62 @@
+"""Local differential privacy: the client itself bounds its update and adds noise, and need trust nobody."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from winnow.core import Arrays
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.filters import Filtering
+from winnow.learn.pace import Rounds
+from winnow.privacy.dp.accounting import AnyRelease, LaplaceRelease, Release
+from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
+from winnow.privacy.filters.changes import OnChanges, Vector
+
+
+class LocalDp(OnChanges):
+    """Δ ← Δ·min(1, C/‖Δ‖) + noise, at the client and in every reply; C is `clip`, in ‖·‖₂ or for Laplace in ‖·‖₁.
+
+    Any two updates that a client might send are at most 2C apart, so that the noise is z·2C: Gaussian of that standard
+    deviation, or Laplace of that scale.
+    """
+
+    name: Literal["local-dp"] = "local-dp"
+    noise_multiplier: NoiseMultiplier
+    clip: Bound
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    delta: Delta = 1e-5
+    epsilon: Budget | None = None
+
+    def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
+        exact = changes.astype(np.float64)
+        length = float(np.linalg.norm(exact, 1 if self.noise == "laplace" else 2))
+        bounded = exact * min(1.0, self.clip / length) if length else exact
+        scale = 2 * self.clip * self.noise_multiplier
+        drawn = rng.laplace(0.0, scale, len(exact)) if self.noise == "laplace" else rng.normal(0.0, scale, len(exact))
+        altered: Vector = (bounded + drawn).astype(np.float32)
+        return altered
+
+    def buffers(self, arrays: Arrays, sent: Arrays) -> Arrays:
+        """Counters are not covered by the noise, so they come back as they were sent."""
+        return {name: tensor for name, tensor in sent.items() if not tensor.is_floating_point()}
+
+    def releases(self, times: int, parts: int) -> list[AnyRelease]:
+        """What a client has released that took part so often, with so many parts in each reply."""
+        kind = LaplaceRelease if self.noise == "laplace" else Release
+        return [kind(noise=self.noise_multiplier, times=times * parts)]
+
+    def objection(self, whole: Algorithm, later: Sequence[Filtering]) -> str | None:
+        if not isinstance(whole.pace, Rounds):
+            return 'filters.name = "local-dp" is accounted for in rounds; write pace.name = "rounds"'
+        return None
+
+    def says(self) -> str:
+        budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
+        return (
+            f"local-dp: each client cuts its update to a norm of {self.clip:g} and adds {self.noise} noise of "
+            f"{self.noise_multiplier:g} times the sensitivity, so that nobody need be trusted, the server included. "
+            f"The ε of the client that took part most often is told after every round{budget}. Losses, step counts and "
+            "profiles leave besides and are not covered. No amplification is claimed: the server knows whose update it "
+            "reads. It costs accuracy: the noise of all clients adds up."
+        )

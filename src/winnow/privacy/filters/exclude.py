@@ -1,0 +1,53 @@
+"""Exclude variables: of those named, nothing leaves the site (ExcludeVars of NVIDIA FLARE, section 3)."""
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from winnow.core import Arrays, ConfigError, suggest
+from winnow.learn.filters import Message
+from winnow.privacy.filters.changes import OnChanges, Vector, real_names, sizes_of
+
+
+class Exclude(OnChanges):
+    """Variables whose names match (`fc2.*`) come back as they were sent, as if the client had not trained them.
+
+    They stay in the message, so that any way of collecting can sum it; where updates are compressed they cost a bit.
+    """
+
+    name: Literal["exclude"] = "exclude"
+    names: tuple[str, ...] = Field(min_length=1)
+
+    def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
+        left_out = np.array([self._matches(name) for name in real_names(sent)], bool)
+        altered: Vector = np.where(np.repeat(left_out, sizes_of(sent)), np.float32(0), changes)
+        return altered
+
+    def buffers(self, arrays: Arrays, sent: Arrays) -> dict[str, Any]:
+        whole = {name: tensor for name, tensor in arrays.items() if not tensor.is_floating_point()}
+        return {name: sent[name] if self._matches(name) else tensor for name, tensor in whole.items()}
+
+    def shrunk(self, message: Message) -> Message:
+        left = {name: tensor for name, tensor in message.tells.items() if not self._matches(name)}
+        return replace(message, tells=left)
+
+    def check(self, model: Arrays) -> None:
+        for pattern in self.names:
+            if not any(fnmatchcase(name, pattern) for name in model):
+                raise ConfigError(
+                    f"filters: exclude: nothing in the model is called {pattern!r}; {suggest(pattern, model)}"
+                )
+        if all(self._matches(name) for name in model):
+            raise ConfigError("filters: exclude: these names leave out the whole model, and nothing could be learnt")
+
+    def says(self) -> str:
+        return (
+            f"exclude: the server learns nothing of what clients made of {', '.join(self.names)}, and sees the rest of "
+            "every update. The rest may still tell of the same data. What is excluded is not learnt together."
+        )
+
+    def _matches(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.names)

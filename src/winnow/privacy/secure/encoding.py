@@ -1,0 +1,86 @@
+"""How updates become words of a group, and sums of words sums of updates.
+
+Any code will do whose decoding is linear: what it makes of a sum is the sum of what it makes of each. Its parameters
+(scales, a seed for pruning) are the same for all clients of a round, and carry a version.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from winnow.core import Arrays, Choice
+from winnow.privacy.secure.form import Form, Values
+from winnow.privacy.secure.group import Space, Vector
+from winnow.privacy.secure.refusal import RefusedError
+
+VERSION = "version"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What all clients of a round encode with. The version is the round since which these have been in use."""
+
+    version: int
+    arrays: Arrays = field(default_factory=dict)
+
+    def as_arrays(self) -> dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"]:
+        """For a task's payload and for a checkpoint."""
+        return {VERSION: np.array([float(self.version)]), **self.arrays}
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> "Parameters":
+        named = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
+        if VERSION not in named:
+            raise RefusedError("the parameters of the encoding have no version")
+        return cls(version=int(named.pop(VERSION)[0]), arrays=named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """The sums of the clients' values, how many of the values had to be cut off, how many of the sums overflowed, and
+    what the encoding has learnt for its next parameters.
+    """
+
+    sums: Values
+    clipped: float
+    overflowed: float
+    learnt: Arrays
+
+
+class Encoding(Choice):
+    """A linear code."""
+
+    unnamed = "scalar"
+
+    @abstractmethod
+    def first(self, form: Form, public: Values, round: int) -> Parameters:
+        """Parameters for a first round, out of the values that everybody knows: the model as it was sent."""
+
+    @abstractmethod
+    def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
+        """The parameters of the round, given those of the last and what it came to; often the same."""
+
+    needs_keeper: ClassVar[bool] = False
+    """Whether it has assignments to codewords, which only a mask keeper can count."""
+
+    def indexed(self, form: Form) -> int:
+        """How many of the first stretches hold assignments to codewords: those are counted by a keeper, not summed."""
+        return 0
+
+    @abstractmethod
+    def space(self, form: Form, members: int) -> Space:
+        """The group in which sums over so many clients have room."""
+
+    @abstractmethod
+    def encode(
+        self, form: Form, values: Values, parameters: Parameters, members: int, rng: np.random.Generator
+    ) -> Vector:
+        """One client's words, to be added to those of all members. Chance may decide how values are rounded: no secret
+        depends on it.
+        """
+
+    @abstractmethod
+    def decode(self, form: Form, total: Vector, parameters: Parameters, members: int, clients: int) -> Decoded:
+        """What the sum of so many clients' words stands for, in the group that was laid out for all members."""

@@ -1,0 +1,154 @@
+"""Vectors over the integers modulo 2^p, and how they are packed for the wire.
+
+A vector is made of stretches, each with a p of its own: coarse words for weights, fine ones for what must be exact. In
+memory a word has the next size that a machine adds quickly (8, 16, 32 or 64 bits). Such sums are right modulo 2^p
+whatever happens above, so they are reduced once, at the end. On the wire a word has p bits and no more.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import gcd
+from typing import TypeAlias
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from winnow.privacy.secure.refusal import RefusedError
+
+Words: TypeAlias = NDArray[np.unsignedinteger]
+Vector: TypeAlias = list[Words]
+"""One array of words a stretch."""
+
+MOST_BITS = 64
+LANE = 64
+"""Bits are packed into lanes of this width."""
+
+
+class Stretch(Struct, frozen=True):
+    """So many words modulo 2^bits."""
+
+    count: int
+    bits: int
+
+    @property
+    def dtype(self) -> "np.dtype[np.unsignedinteger]":
+        return np.dtype(f"<u{_word_bytes(self.bits)}")
+
+    @property
+    def top(self) -> int:
+        """2^bits − 1, which is also the mask that reduces a word."""
+        return (1 << self.bits) - 1
+
+    @property
+    def packed_bytes(self) -> int:
+        return (self.count * self.bits + 7) // 8
+
+
+class Space(Struct, frozen=True):
+    """The group that a vector lies in."""
+
+    stretches: tuple[Stretch, ...]
+
+    def __post_init__(self) -> None:
+        for stretch in self.stretches:
+            if not 1 <= stretch.bits <= MOST_BITS or stretch.count < 0:
+                raise RefusedError(f"words of {stretch.bits} bits are not between 1 and {MOST_BITS} bits long")
+
+    @property
+    def packed_bytes(self) -> int:
+        """What a vector weighs on the wire."""
+        return sum(stretch.packed_bytes for stretch in self.stretches)
+
+    def zeros(self) -> Vector:
+        return [np.zeros(stretch.count, stretch.dtype) for stretch in self.stretches]
+
+    def add(self, total: Vector, more: Vector) -> None:
+        """total ← total + more, not yet reduced."""
+        for words, added in zip(total, more, strict=True):
+            np.add(words, added, out=words)
+
+    def subtract(self, total: Vector, less: Vector) -> None:
+        for words, taken in zip(total, less, strict=True):
+            np.subtract(words, taken, out=words)
+
+    def reduce(self, total: Vector) -> Vector:
+        """The vector with every word in [0, 2^p), in place."""
+        for words, stretch in zip(total, self.stretches, strict=True):
+            np.bitwise_and(words, words.dtype.type(stretch.top), out=words)
+        return total
+
+    def check(self, vector: Vector) -> None:
+        """Refuse what is no vector of this group."""
+        if len(vector) != len(self.stretches):
+            raise RefusedError(f"the vector has {len(vector)} stretches, not {len(self.stretches)}")
+        for words, stretch in zip(vector, self.stretches, strict=True):
+            if words.shape != (stretch.count,):
+                raise RefusedError(f"a stretch of the vector has shape {words.shape}, not ({stretch.count},)")
+            if words.dtype != stretch.dtype or (words.size and int(words.max()) > stretch.top):
+                raise RefusedError(f"the vector has words outside the group modulo 2^{stretch.bits}")
+
+    def pack(self, vector: Vector) -> bytes:
+        """The vector's words side by side, p bits each; every stretch begins with a whole byte."""
+        self.check(vector)
+        pairs = zip(vector, self.stretches, strict=True)
+        return b"".join(pack_words(words, stretch) for words, stretch in pairs)
+
+    def unpack(self, data: bytes) -> Vector:
+        """What `pack` made into these bytes; anything else is refused."""
+        if len(data) != self.packed_bytes:
+            raise RefusedError(f"the vector has {len(data)} bytes, not {self.packed_bytes}")
+        vector, at = [], 0
+        for stretch in self.stretches:
+            vector.append(unpack_words(data[at : at + stretch.packed_bytes], stretch))
+            at += stretch.packed_bytes
+        return vector
+
+
+def pack_words(words: Words, stretch: Stretch) -> bytes:
+    """p bits a word, the lowest first."""
+    if stretch.bits == 8 * stretch.dtype.itemsize:
+        return words.tobytes()
+    period = LANE // gcd(LANE, stretch.bits)
+    rows = np.zeros((-(-stretch.count // period), period), np.uint64)
+    rows.reshape(-1)[: stretch.count] = words
+    lanes = np.zeros((len(rows), period * stretch.bits // LANE), "<u8")
+    for i, lane, shift in _places(period, stretch.bits):
+        lanes[:, lane] |= rows[:, i] << np.uint64(shift)
+        if shift + stretch.bits > LANE:
+            lanes[:, lane + 1] |= rows[:, i] >> np.uint64(LANE - shift)
+    return lanes.tobytes()[: stretch.packed_bytes]
+
+
+def unpack_words(data: bytes, stretch: Stretch) -> Words:
+    """Words of p bits; the bits that fill up the last byte must be zero."""
+    if stretch.bits == 8 * stretch.dtype.itemsize:
+        return np.frombuffer(data, stretch.dtype).copy()
+    used = stretch.count * stretch.bits % 8
+    if used and data[-1] >> used:
+        raise RefusedError(f"the vector has words outside the group modulo 2^{stretch.bits}")
+    period = LANE // gcd(LANE, stretch.bits)
+    columns = period * stretch.bits // LANE
+    padded = data + bytes(-len(data) % (8 * columns))
+    lanes = np.frombuffer(padded, "<u8").reshape(-1, columns)
+    rows = np.empty((len(lanes), period), stretch.dtype)
+    top = np.uint64(stretch.top)
+    for i, lane, shift in _places(period, stretch.bits):
+        words = lanes[:, lane] >> np.uint64(shift)
+        if shift + stretch.bits > LANE:
+            words |= lanes[:, lane + 1] << np.uint64(LANE - shift)
+        rows[:, i] = words & top
+    return rows.reshape(-1)[: stretch.count].copy()
+
+
+def _places(period: int, bits: int) -> Iterable[tuple[int, int, int]]:
+    """Where each word of a period begins: its lane, and the bit in it."""
+    return ((i, i * bits // LANE, i * bits % LANE) for i in range(period))
+
+
+def _word_bytes(bits: int) -> int:
+    return next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
+
+
+def space_of(lengths: Sequence[tuple[int, int]]) -> Space:
+    """The group with these (count, bits)."""
+    return Space(tuple(Stretch(count, bits) for count, bits in lengths))

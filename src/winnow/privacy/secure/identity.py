@@ -1,0 +1,60 @@
+"""Who vouches for what a client announces.
+
+In deployment a party signs with the key of its certificate. In a simulation one authority stands for all certificates:
+it vouches for every client, and its key lives as long as the process.
+"""
+
+from functools import cache, lru_cache
+from typing import Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEEPER = -1
+"""The number under which the mask keeper signs; clients have numbers from 0 on."""
+
+
+class Identities(Protocol):
+    """Signatures of the parties, by number."""
+
+    def sign(self, party: int, message: bytes) -> bytes:
+        """A party's own signature; only the party itself can have it made."""
+
+    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
+        """Whether this party has signed this message."""
+
+
+class RunAuthority:
+    """Signs for all parties of a simulation with one key; who signed is part of what is signed."""
+
+    def __init__(self) -> None:
+        self._key = Ed25519PrivateKey.generate()
+        self._public = self._key.public_key()
+
+    def sign(self, party: int, message: bytes) -> bytes:
+        return self._key.sign(_whose(party, message))
+
+    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
+        try:
+            self._public.verify(signature, _whose(party, message))
+        except InvalidSignature:
+            return False
+        return True
+
+
+class Remembering:
+    """Where all parties are in one process, a signature that one of them has checked need not be checked again."""
+
+    def __init__(self, identities: Identities) -> None:
+        self.sign = identities.sign
+        self.verifies = lru_cache(maxsize=1 << 16)(identities.verifies)
+
+
+def _whose(party: int, message: bytes) -> bytes:
+    return party.to_bytes(8, "big", signed=True) + message
+
+
+@cache
+def authority_here() -> Identities:
+    """The authority of the simulations in this process."""
+    return Remembering(RunAuthority())

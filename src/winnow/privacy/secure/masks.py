@@ -1,0 +1,34 @@
+"""Masks: the keystream of AES-256 in counter mode under a seed that is used once, read as words of a group."""
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from winnow.privacy.secure.group import Space, Vector
+
+SEED_BYTES = 32
+CHUNK = 1 << 17
+"""Bytes of keystream made at a time: they stay in the processor's cache, and a mask is never in memory as a whole."""
+
+_NOTHING = memoryview(bytes(CHUNK))
+_COUNTER = bytes(16)
+"""Every seed serves one stream, so the counter may begin at zero."""
+
+
+def add_mask(total: Vector, seed: bytes, space: Space, *, sign: int) -> None:
+    """total ← total ± the seed's mask, not yet reduced."""
+    stream = Cipher(algorithms.AES256(seed), modes.CTR(_COUNTER)).encryptor()
+    fresh = memoryview(bytearray(CHUNK))
+    combine = np.add if sign > 0 else np.subtract
+    for words, stretch in zip(total, space.stretches, strict=True):
+        together = CHUNK // stretch.dtype.itemsize
+        for first in range(0, stretch.count, together):
+            part = words[first : first + together]
+            stream.update_into(_NOTHING[: part.nbytes], fresh[: part.nbytes])
+            combine(part, np.frombuffer(fresh, stretch.dtype, len(part)), out=part)
+
+
+def mask_of(seed: bytes, space: Space) -> Vector:
+    """The mask itself."""
+    mask = space.zeros()
+    add_mask(mask, seed, space, sign=1)
+    return space.reduce(mask)

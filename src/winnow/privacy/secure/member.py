@@ -1,0 +1,177 @@
+"""A client's side of the pairwise protocol (Bonawitz et al., 2017, figure 4), without a network and without tasks.
+
+Five steps, each answered once: announce keys; share secrets; mask; confirm the survivors; reveal. A step that does not
+follow the one before it is refused, and whoever refuses has revealed nothing.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from winnow.privacy.secure import shamir
+from winnow.privacy.secure.group import Space, Vector
+from winnow.privacy.secure.identity import Identities
+from winnow.privacy.secure.keys import KeyPair, letter_purpose, mask_purpose, seal, unseal
+from winnow.privacy.secure.masks import SEED_BYTES, add_mask
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.terms import Announcement, Directory, Terms, list_to_sign
+
+
+class Member:
+    """One client in one session. Its secrets are in this object's memory and nowhere else."""
+
+    def __init__(self, client: int, terms: Terms, identities: Identities) -> None:
+        self.client, self.terms, self._identities = client, terms, identities
+        self._sealing, self._masking = KeyPair(), KeyPair()
+        self._seed = os.urandom(SEED_BYTES)
+        self.members: list[int] = []
+        self._peers: dict[int, Announcement] = {}
+        self._letters: dict[int, bytes] | None = None
+        self._own_shares = (b"", b"")
+        self._survivors: list[int] | None = None
+        self._revealed = False
+
+    def announce(self) -> Announcement:
+        """The public keys of this session, signed, and a commitment to the seed of the self-mask."""
+        unsigned = Announcement(
+            client=self.client,
+            sealing=self._sealing.public,
+            masking=self._masking.public,
+            commitment=commitment(self._seed),
+        )
+        signature = self._identities.sign(self.client, unsigned.signed(self.terms.session))
+        return Announcement(
+            client=unsigned.client,
+            sealing=unsigned.sealing,
+            masking=unsigned.masking,
+            commitment=unsigned.commitment,
+            signature=signature,
+        )
+
+    def share(self, directory: Directory) -> dict[int, bytes]:
+        """Sealed letters to the neighbours, with a share each of the self-mask seed and of the masking key."""
+        if self.members:
+            raise RefusedError("secrets were shared before in this session")
+        members = self._checked_members(directory.members)
+        circle = self.terms.circle(members)
+        self._peers = self._checked_peers(directory, circle.neighbours(self.client))
+        self.members = members
+        holders = circle.holders(self.client)
+        needed = self.terms.shares_needed(circle, len(holders))
+        seeds, keys = (shamir.split(secret, holders, needed) for secret in (self._seed, self._masking.private))
+        self._own_shares = (seeds[self.client], keys[self.client])
+        return {peer: self._seal(peer, seeds[peer] + keys[peer]) for peer in self._peers}
+
+    def mask(self, letters: Mapping[int, bytes], vector: Vector, space: Space, told: bytes = b"") -> bytes:
+        """The vector under its own mask and one with each neighbour who wrote; packed.
+
+        Masks depend on the digest of what this client was `told`. A server that tells clients different things (another
+        model, other scales) so as to make one of them stand out gets a sum whose masks do not cancel.
+
+        Letters are opened when they are needed: one that cannot be opened holds no share, and whoever sent too many of
+        them is named when the sum cannot be had.
+        """
+        if not self.members:
+            raise RefusedError("no secrets were shared in this session yet")
+        if self._letters is not None:
+            raise RefusedError("a vector was masked before in this session")
+        strangers = letters.keys() - self._peers.keys()
+        if strangers:
+            raise RefusedError(f"a letter from client {min(strangers)}, who shares no masks with this one")
+        circle = self.terms.circle(self.members)
+        needed = self.terms.shares_needed(circle, len(self._peers) + 1)
+        if len(letters) + 1 < needed:
+            raise RefusedError(f"{len(letters) + 1} clients hold shares of this one's secrets, and it takes {needed}")
+        space.check(vector)
+        self._letters = dict(letters)
+        total = [words.copy() for words in vector]
+        add_mask(total, self._seed, space, sign=1)
+        for peer in letters:
+            add_mask(total, self._common(peer, told), space, sign=1 if self.client < peer else -1)
+        return space.pack(space.reduce(total))
+
+    def confirm(self, survivors: Sequence[int]) -> bytes:
+        """The signature under the list of those whose vectors arrived. One list a session: another is refused."""
+        if self._letters is None:
+            raise RefusedError("no vector was masked in this session yet")
+        ordered = sorted(survivors)
+        if self._survivors is not None and ordered != self._survivors:
+            raise RefusedError("another list of survivors was confirmed before in this session")
+        if len(set(ordered)) != len(ordered) or not {*ordered} <= {*self.members} or self.client not in ordered:
+            raise RefusedError("the list of survivors has strangers in it, or a client twice, or not this one")
+        if silent := {*ordered} & {*self._peers} - self._letters.keys():
+            raise RefusedError(f"client {min(silent)} is called a survivor and has shared no secrets")
+        needed = self.terms.survivors_needed(len(self.members))
+        if len(ordered) < needed:
+            raise RefusedError(f"{len(ordered)} survivors are too few for a sum, {needed} are needed")
+        self._survivors = ordered
+        return self._identities.sign(self.client, list_to_sign(self.terms.session, ordered))
+
+    def reveal(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
+        """For each neighbour a share: of the self-mask seed of a survivor, of the masking key of one who dropped out.
+
+        Never both. For that enough members must have signed the very list that this one has.
+        """
+        if self._survivors is None or self._letters is None:
+            raise RefusedError("no list of survivors was confirmed in this session yet")
+        if self._revealed:
+            raise RefusedError("shares were revealed before in this session")
+        self._check_signatures(signatures)
+        self._revealed = True
+        survivors, found = {*self._survivors}, {self.client: self._own_shares[0]}
+        for peer, letter in self._letters.items():
+            shares = self._opened(peer, letter)
+            if shares is not None:
+                found[peer] = shares[0] if peer in survivors else shares[1]
+        return found
+
+    def _checked_members(self, members: Sequence[int]) -> list[int]:
+        ordered = sorted(members)
+        if len(set(ordered)) != len(ordered) or self.client not in ordered or ordered[0] < 0:
+            raise RefusedError("the list of members has a client twice, or not this one")
+        if len(ordered) < self.terms.fewest:
+            raise RefusedError(f"{len(ordered)} members are too few for a sum, {self.terms.fewest} are needed")
+        return ordered
+
+    def _checked_peers(self, directory: Directory, neighbours: Sequence[int]) -> dict[int, Announcement]:
+        peers = {each.client: each for each in directory.announcements if each.client != self.client}
+        if [*sorted(peers)] != [*neighbours]:
+            raise RefusedError("the announcements are not those of this client's neighbours")
+        for peer, announced in peers.items():
+            signed = announced.signed(self.terms.session)
+            if not self._identities.verifies(peer, signed, announced.signature):
+                raise RefusedError(f"the announcement of client {peer} is not signed by it")
+        return peers
+
+    def _check_signatures(self, signatures: Mapping[int, bytes]) -> None:
+        assert self._survivors is not None
+        signed = list_to_sign(self.terms.session, self._survivors)
+        needed = self.terms.survivors_needed(len(self.members))
+        eligible = (each for each in self._survivors if each in signatures)
+        checked = (each for each in eligible if self._identities.verifies(each, signed, signatures[each]))
+        sound = len([*islice(checked, needed)])
+        if sound < needed:
+            raise RefusedError(f"{sound} members have signed this client's list of survivors, {needed} are needed")
+
+    def _seal(self, peer: int, shares: bytes) -> bytes:
+        purpose = letter_purpose(self.client, peer)
+        return seal(self._sealing.agree(self._peers[peer].sealing, purpose, self.terms.session), shares, purpose)
+
+    def _opened(self, peer: int, letter: bytes) -> tuple[bytes, bytes] | None:
+        """The two shares in a letter; None if it is no such letter."""
+        purpose = letter_purpose(peer, self.client)
+        try:
+            key = self._sealing.agree(self._peers[peer].sealing, purpose, self.terms.session)
+            plain = unseal(key, letter, purpose)
+        except RefusedError:
+            return None
+        return (plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :])
+
+    def _common(self, peer: int, told: bytes) -> bytes:
+        """The seed of the mask that this client and the peer have in common."""
+        return self._masking.agree(self._peers[peer].masking, mask_purpose(self.client, peer, told), self.terms.session)
+
+
+def commitment(seed: bytes) -> bytes:
+    return hashlib.sha256(b"winnow seed" + seed).digest()

@@ -1,0 +1,154 @@
+"""One round of secure aggregation at the server: what is summed up, with which weights, and what becomes of the sum."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from winnow.core import Federation, Reply
+from winnow.learn.aggregate import LinearFold
+from winnow.learn.collect import Expected, Refusal
+from winnow.learn.stack import ModelState
+from winnow.privacy.secure.conversation import Conversation, Outcome
+from winnow.privacy.secure.encoding import Decoded, Parameters
+from winnow.privacy.secure.form import MODEL, Form, means, mismatch, public_values
+from winnow.privacy.secure.group import Space
+from winnow.privacy.secure.keeper import keeper_here
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.scalar import FINE_STEP
+from winnow.privacy.secure.steps import HELD, carried
+from winnow.privacy.secure.terms import SESSION_BYTES
+
+if TYPE_CHECKING:
+    from winnow.privacy.secure.collect import Secure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """What came out of a round: nothing was folded if it had to be abandoned."""
+
+    answered: list[Reply]
+    refused: list[Refusal]
+    left: Mapping[str, Any]
+    folded: list[Reply] = field(default_factory=list)
+    parts: Mapping[str, ModelState] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+class SecureRound:
+    """A cohort that has trained, whose updates are all of one form."""
+
+    def __init__(
+        self,
+        settings: "Secure",
+        fold: LinearFold,
+        expected: Expected,
+        form: Form,
+        cohort: Sequence[Reply],
+        counts: Mapping[int, int],
+    ) -> None:
+        self._settings, self._fold, self._expected, self._form = settings, fold, expected, form
+        self._of_client = {reply.task.client: reply for reply in cohort}
+        self._weights, self._unit = _weights(fold, {client: counts[client] for client in self._of_client})
+
+    def sum_up(self, federation: Federation) -> Summed:
+        """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
+        if not self._of_client:
+            return Summed(answered=[], refused=[], left=self._expected.collected)
+        talk = self._conversation(federation)
+        try:
+            outcome = self._talk(talk)
+            decoded = self._decoded(talk.parameters, outcome)
+        except RefusedError as error:
+            reason = f"the round was abandoned: {error}"
+            told = [Refusal(client=client, reason=reason) for client in self._of_client]
+            return Summed(answered=talk.answered, refused=talk.refused + told, left=self._expected.collected)
+        parts, weight = means(self._form, decoded.sums, self._expected.parts[MODEL], len(outcome.survivors))
+        self._fold.add_mean(parts.pop(MODEL), weight * self._unit)
+        following = self._settings.encoding.refresh(self._form, talk.parameters, decoded, talk.terms.round + 1)
+        return Summed(
+            answered=talk.answered,
+            refused=talk.refused,
+            left=following.as_arrays(),
+            folded=[self._of_client[client] for client in outcome.survivors],
+            parts=parts,
+            measured={"clipped": decoded.clipped, "overflowed": decoded.overflowed},
+        )
+
+    def _conversation(self, federation: Federation) -> Conversation:
+        task = next(iter(self._of_client.values())).task
+        return Conversation(
+            federation=federation,
+            terms=self._settings.terms(os.urandom(SESSION_BYTES), task.round),
+            version=task.version,
+            weights=self._weights,
+            parameters=self._parameters(task.round),
+            model=self._expected.parts[MODEL],
+        )
+
+    def _parameters(self, round: int) -> Parameters:
+        if self._expected.collected:
+            return Parameters.of(self._expected.collected)
+        return self._settings.encoding.first(self._form, public_values(self._form, self._expected.parts), round)
+
+    def _talk(self, talk: Conversation) -> Outcome:
+        members, needed = len(self._of_client), self._settings.fewest
+        if members < needed:
+            raise RefusedError(f"{members} clients have trained, and a sum takes {needed}")
+        settings = self._settings
+        if settings.keeper:
+            return talk.kept(keeper_here(settings.threshold, settings.fewest), self._space, self._indexed)
+        return talk.pairwise(self._space)
+
+    @property
+    def _indexed(self) -> int:
+        return self._settings.encoding.indexed(self._form)
+
+    def _space(self, members: int) -> Space:
+        return self._settings.encoding.space(self._form, members)
+
+    def _decoded(self, parameters: Parameters, outcome: Outcome) -> Decoded:
+        decoded = self._settings.encoding.decode(
+            self._form, outcome.total, parameters, outcome.members, len(outcome.survivors)
+        )
+        if decoded.overflowed > self._settings.overflow:
+            raise RefusedError(
+                f"{100 * decoded.overflowed:.3g} % of the sums overflowed, and collect.overflow allows "
+                f"{100 * self._settings.overflow:.3g} %; raise the encoding's margin"
+            )
+        return decoded
+
+
+def alike(sound: Sequence[Reply], refused: list[Refusal], expected: Expected) -> tuple[list[Reply], Form]:
+    """The replies whose updates have the form that is expected and that most of them have; others are refused."""
+    forms: dict[int, Form] = {}
+    for reply in sound:
+        try:
+            form = Form.read(carried(reply.payload, "form", HELD))
+            fault = mismatch(form, expected.parts, expected.carried)
+        except RefusedError as error:
+            fault = str(error)
+        if fault is None:
+            forms[reply.task.client] = form
+        else:
+            refused.append(Refusal(client=reply.task.client, reason=fault))
+    if not forms:
+        return [], Form(())
+    ((common, _),) = Counter(forms.values()).most_common(1)
+    odd = [client for client, form in forms.items() if form != common]
+    refused += [Refusal(client=client, reason="the update has another form than most others") for client in odd]
+    return [_without_form(reply) for reply in sound if forms.get(reply.task.client) == common], common
+
+
+def _without_form(reply: Reply) -> Reply:
+    return replace(reply, payload={name: part for name, part in reply.payload.items() if name != HELD})
+
+
+def _weights(fold: LinearFold, counts: Mapping[int, int]) -> tuple[dict[int, float], float]:
+    """What each client counts, as a share of the largest that can be sent exactly; and that largest."""
+    weights = {client: fold.weight_of(client, count) for client, count in counts.items()}
+    unit = max(weights.values(), default=1.0)
+    return {client: max(1, round(weight / unit / FINE_STEP)) * FINE_STEP for client, weight in weights.items()}, unit

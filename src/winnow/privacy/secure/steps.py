@@ -1,0 +1,68 @@
+"""The protocol's steps as tasks: their names, what they carry, and bytes as arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import Payload, Task
+from winnow.privacy.secure.encoding import Parameters
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.told import Told
+
+ANNOUNCE = "secure-announce"
+SHARE = "secure-share"
+MASK = "secure-mask"
+CONFIRM = "secure-confirm"
+REVEAL = "secure-reveal"
+DEPOSIT = "secure-deposit"
+
+HELD = "held"
+"""The part of a training reply that stands for the update: its form, while the update itself stays at the site."""
+SECURE = "secure"
+ENCODING = "encoding"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of one session."""
+
+    session: bytes
+
+
+def session_of(task: Task) -> bytes:
+    if not isinstance(task.settings, Step):
+        raise RefusedError("the task belongs to no session")
+    return task.settings.session
+
+
+def as_array(data: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
+
+
+def carried(payload: Payload, name: str, part: str = SECURE) -> bytes:
+    """The bytes of this name; a message without them is refused."""
+    array = np.asarray(payload.get(part, {}).get(name, ()))
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise RefusedError(f"the message carries no {name}")
+    return array.tobytes()
+
+
+def tell(told: Told) -> Payload:
+    """What all members are told, as a task carries it."""
+    return {SECURE: {"members": told.members, "weights": told.weights}, ENCODING: told.parameters.as_arrays()}
+
+
+def told_in(payload: Payload) -> Told:
+    return Told(
+        members=carried_numbers(payload, "members").astype(np.int64),
+        weights=carried_numbers(payload, "weights"),
+        parameters=Parameters.of(payload.get(ENCODING, {})),
+    )
+
+
+def carried_numbers(payload: Payload, name: str) -> NDArray[np.float64]:
+    array = np.asarray(payload.get(SECURE, {}).get(name, ()))
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "if":
+        raise RefusedError(f"the message carries no {name}")
+    return array.astype(np.float64)

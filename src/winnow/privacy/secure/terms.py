@@ -1,0 +1,80 @@
+"""What all parties of a session agree upon beforehand, and the messages that they exchange in it."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from winnow.privacy.secure.graph import Circle, circle, needed_in_ring, safe_degree
+from winnow.privacy.secure.refusal import RefusedError
+
+SESSION_BYTES = 16
+ROUNDING = 1e-9
+"""2/3 · 9 may come out as a little more than 6."""
+
+T = TypeVar("T")
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """`session` and `round` are the server's word. The rest every party reads in the configuration for itself."""
+
+    session: bytes
+    round: int
+    threshold: float
+    fewest: int
+    graph: Literal["complete", "ring"]
+    neighbours: int | None
+
+    def circle(self, members: Sequence[int]) -> Circle:
+        ordered = tuple(sorted(members))
+        if self.graph == "complete":
+            return circle(ordered, self.round, None)
+        return circle(ordered, self.round, self.neighbours or safe_degree(len(ordered)))
+
+    def survivors_needed(self, members: int) -> int:
+        """A sum over fewer is never revealed."""
+        return max(self.fewest, ceil(self.threshold * members - ROUNDING))
+
+    def shares_needed(self, circle: Circle, holders: int) -> int:
+        """How many holders it takes to put a secret together."""
+        return ceil(self.threshold * holders - ROUNDING) if circle.is_complete else needed_in_ring(holders)
+
+
+class Announcement(Struct, frozen=True, kw_only=True):
+    """A client's public keys for a session, and what its self-mask seed hashes to; signed by the client."""
+
+    client: int
+    sealing: bytes
+    masking: bytes
+    commitment: bytes
+    signature: bytes = b""
+
+    def signed(self, session: bytes) -> bytes:
+        return msgspec.msgpack.encode(
+            ["winnow announcement", session, self.client, self.sealing, self.masking, self.commitment]
+        )
+
+
+class Directory(Struct, frozen=True, kw_only=True):
+    """Everybody who takes part, and the announcements of those with whom the addressee shares masks."""
+
+    members: list[int]
+    announcements: list[Announcement]
+
+
+def list_to_sign(session: bytes, survivors: Sequence[int]) -> bytes:
+    return msgspec.msgpack.encode(["winnow survivors", session, list(survivors)])
+
+
+def write(message: object) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+def read(data: bytes, kind: type[T]) -> T:
+    """A message of this kind; anything else is refused."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RefusedError(f"a message that cannot be read ({error})") from error

@@ -1,0 +1,205 @@
+"""Server and agents in one: starts the real processes of a job and carries messages between them, without a network."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from winnow.deploy.work.bundle import Bundle, write_bundle
+from winnow.deploy.work.channel import Channel, ChannelClosedError
+from winnow.deploy.work.orders import (
+    Answered,
+    Begin,
+    Cannot,
+    Commit,
+    Committed,
+    Did,
+    Dispatch,
+    Do,
+    Finished,
+    FromRunner,
+    FromWorker,
+    GaveUp,
+    Halt,
+    Member,
+    Place,
+    Prepare,
+    Quit,
+    Ready,
+    Withdraw,
+)
+
+
+def start(module: str, incoming: Any) -> tuple[subprocess.Popen[bytes], Channel[Any]]:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"winnow.deploy.work.{module}", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+    )
+    theirs.close()
+    return process, Channel(ours, incoming)
+
+
+class SiteStub:
+    """A site's agent without policy, disk or network: one worker, replies and what clients keep in memory."""
+
+    def __init__(self, name: str, bundle: Path, data: dict[str, Any], folder: Path) -> None:
+        self.name, self.folder = name, folder
+        folder.mkdir(parents=True)
+        self.process, self.channel = start("worker", FromWorker)
+        self.channel.send(Prepare(job="job", folder=str(folder), bundle=str(bundle), data=data))
+        self.ready = self.channel.receive()
+        self.kept: dict[int, str] = {}
+        self.proposed: dict[tuple[str, int], str] = {}
+        self.done: list[str] = []
+
+    def settle(self, tasks: dict[str, list[int]]) -> None:
+        for task, clients in tasks.items():
+            for client in clients:
+                if (task, client) in self.proposed:
+                    self.kept[client] = self.proposed.pop((task, client))
+
+    def do(self, dispatch: Dispatch, blobs: Path) -> list[Did]:
+        task = dispatch.task
+        parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
+        kept = {client: self.kept[client] for client in task.clients if client in self.kept}
+        self.channel.send(Do(task=task, parts=parts, kept=kept))
+        answers = [self.channel.receive() for _ in task.clients]
+        self.done.append(task.name)
+        for did in answers:
+            if did.keep:
+                self.proposed[task.id, did.answer.client] = did.keep
+        return answers
+
+
+class Broker:
+    """Runs a job from its start or its last committed round; `stop_after` halts the runner once a round stands."""
+
+    def __init__(self, config: str, site_data: list[dict[str, Any]], server_data: dict[str, Any], folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.bundle = folder / "bundle"
+        self.bundle.write_bytes(write_bundle(Bundle(config=config)))
+        self.server_data = server_data
+        self.site_data = site_data
+        self.checkpoint: Path | None = None
+        self.round, self.lines = 0, list[str]()
+        self.withdrawn: list[str] = []
+        self.sites: list[SiteStub] = []
+
+    def with_program(self, name: str, text: str, config: str) -> "Broker":
+        self.bundle.write_bytes(write_bundle(Bundle(config=config, files={name: text.encode()}, main=name)))
+        return self
+
+    def open_sites(self) -> None:
+        if self.sites:
+            return
+        self.sites = [
+            SiteStub(f"site-{i}", self.bundle, data, self.folder / f"site-{i}")
+            for i, data in enumerate(self.site_data, start=1)
+        ]
+
+    def run(self, stop_after: int | None = None) -> Finished | GaveUp | Cannot | None:
+        self.open_sites()
+        for site in self.sites:
+            if isinstance(site.ready, Cannot):
+                return site.ready
+        members, first = [], 0
+        fresh = not self.round
+        for site in self.sites:
+            assert isinstance(site.ready, Ready)
+            members.append(Member(site=site.name, clients_from=first, data=site.ready.data))
+            if fresh:
+                site.channel.send(Place(clients_from=first))
+            first += len(site.ready.data.sizes)
+        job = self.folder / "runner"
+        job.mkdir(exist_ok=True)
+        events = self.folder / "events.jsonl"
+        events.write_text("".join(f"{line}\n" for line in self.lines))
+        runner, channel = start("runner", FromRunner)
+        channel.send(
+            Begin(
+                job="job",
+                folder=str(job),
+                bundle=str(self.bundle),
+                checkpoint=str(self.checkpoint) if self.checkpoint else None,
+                round=self.round,
+                members=members,
+                data=self.server_data,
+                events=str(events),
+            )
+        )
+        queues = {site.name: _Queue(site, channel, job / "blobs") for site in self.sites}
+        try:
+            while True:
+                message = channel.receive()
+                if isinstance(message, Dispatch):
+                    queues[message.site].put(message)
+                elif isinstance(message, Withdraw):
+                    self.withdrawn += message.tasks
+                elif isinstance(message, Commit):
+                    self._commit(message)
+                    if message.round == stop_after:
+                        return None
+                    channel.send(Committed(round=message.round))
+                elif isinstance(message, Finished | GaveUp):
+                    return message
+        except ChannelClosedError:
+            return None
+        finally:
+            for queue in queues.values():
+                queue.close()
+            if stop_after:
+                runner.kill()
+            channel.close()
+            runner.wait(30)
+
+    def _commit(self, message: Commit) -> None:
+        self.checkpoint = self.folder / f"committed-{message.round}"
+        shutil.copy(message.checkpoint, self.checkpoint)
+        self.round = message.round
+        self.lines += message.lines
+        for site in self.sites:
+            site.settle(message.settled.get(site.name, {}))
+
+    def close(self) -> None:
+        for site in self.sites:
+            site.channel.send(Quit()) if site.process.poll() is None else None
+            site.process.wait(30)
+            site.channel.close()
+
+
+class _Queue:
+    """Does a site's tasks one after another, while others do theirs."""
+
+    def __init__(self, site: SiteStub, runner: Channel[Any], blobs: Path) -> None:
+        self._site, self._runner, self._blobs = site, runner, blobs
+        self._tasks: list[Dispatch | None] = []
+        self._there = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def put(self, dispatch: Dispatch | None) -> None:
+        self._tasks.append(dispatch)
+        self._there.release()
+
+    def close(self) -> None:
+        self.put(None)
+        self._thread.join(60)
+
+    def _work(self) -> None:
+        while True:
+            self._there.acquire()
+            dispatch = self._tasks.pop(0)
+            if dispatch is None:
+                return
+            try:
+                for did in self._site.do(dispatch, self._blobs):
+                    self._runner.send(Answered(answer=did.answer, path=did.payload))
+            except (ChannelClosedError, FileNotFoundError):
+                return
+
+
+__all__ = ["Broker", "Halt"]

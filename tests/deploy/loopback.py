@@ -1,0 +1,99 @@
+"""A job's runner and its sites' desks in one process: all is written, read and committed as between processes."""
+
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from winnow.deploy.work.data import SiteData
+from winnow.deploy.work.desk import Desk
+from winnow.deploy.work.drive import Drive
+from winnow.deploy.work.learning import learn
+from winnow.deploy.work.orders import Answered, Begin, Commit, Committed, Dispatch, Do, Member, Withdraw
+from winnow.deploy.work.training import training_service
+from winnow.experiment.run import AS_CONFIGURED, Result
+from winnow.experiment.schema import Experiment
+
+
+class StoppedError(Exception):
+    """The test wants the runner to end here."""
+
+
+class Loopback:
+    """Stands where a runner's line to its server is: tasks are done when they are sent."""
+
+    def __init__(self, experiment: Experiment, sites: Sequence[SiteData], server: dict[str, Any], folder: Path) -> None:
+        self.experiment, self.server, self.folder = experiment, server, folder
+        self.members, self.desks = [], []
+        first = 0
+        for number, data in enumerate(sites):
+            described = data.description()
+            place = folder / f"site-{number}"
+            place.mkdir(parents=True)
+            self.members.append(Member(site=str(number), clients_from=first, data=described))
+            self.desks.append(Desk("job", place, training_service(experiment, AS_CONFIGURED, data, first)))
+            first += len(described.sizes)
+        self.kept: dict[int, str] = {}
+        self.proposed: dict[tuple[str, int], str] = {}
+        self.checkpoint: Path | None = None
+        self.lines: list[str] = []
+        self.stop_after: int | None = None
+        self._messages: deque[Any] = deque()
+
+    def run(self, stop_after: int | None = None) -> Result:
+        self._messages.clear()
+        self.stop_after = stop_after
+        job = self.folder / "job"
+        shutil.rmtree(job, ignore_errors=True)
+        job.mkdir()
+        events = self.folder / "events.jsonl"
+        events.write_text("".join(f"{line}\n" for line in self.lines))
+        begin = Begin(
+            job="job",
+            folder=str(job),
+            bundle="",
+            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
+            round=0,
+            members=self.members,
+            data={self.experiment.data.name: self.server},
+            events=str(events),
+        )
+        return learn(Drive(self, begin), self.experiment, AS_CONFIGURED, lambda event: None)
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, Dispatch):
+            self._do(message)
+        elif isinstance(message, Commit):
+            self._commit(message)
+        else:
+            assert isinstance(message, Withdraw)
+
+    def receive(self, wanted: type, timeout: float | None = None) -> Any:
+        for place, message in enumerate(self._messages):
+            if isinstance(message, wanted):
+                del self._messages[place]
+                return message
+        return None
+
+    def _do(self, message: Dispatch) -> None:
+        task, blobs = message.task, self.folder / "job" / "blobs"
+        parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
+        kept = {client: self.kept[client] for client in task.clients if client in self.kept}
+        for did in self.desks[int(message.site)].answer(Do(task=task, parts=parts, kept=kept)):
+            if did.keep:
+                self.proposed[task.id, did.answer.client] = did.keep
+            self._messages.append(Answered(answer=did.answer, path=did.payload))
+
+    def _commit(self, message: Commit) -> None:
+        self.checkpoint = self.folder / "committed"
+        shutil.copy(message.checkpoint, self.checkpoint)
+        self.lines += message.lines
+        for tasks in message.settled.values():
+            for task, clients in tasks.items():
+                for client in clients:
+                    if (task, client) in self.proposed:
+                        self.kept[client] = self.proposed.pop((task, client))
+        if message.round == self.stop_after:
+            raise StoppedError
+        self._messages.append(Committed(round=message.round))

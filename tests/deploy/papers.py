@@ -1,0 +1,34 @@
+"""Projects whose certificates are real, for tests: a server, two sites, and a person of each role."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from winnow.deploy.trust.identity import ROLES, utc_now
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.project import Project
+from winnow.deploy.trust.provision import open_workshop
+
+PARTIES: Mapping[str, Any] = {
+    "servers": [{"name": "server-1", "organisation": "Institute", "hosts": ["localhost", "127.0.0.1"]}],
+    "sites": [
+        {"name": "plant-a", "organisation": "Plant A"},
+        {"name": "plant-b", "organisation": "Plant B"},
+    ],
+    "people": [{"name": f"the-{role}", "organisation": "Institute", "role": role} for role in ROLES],
+}
+
+
+def a_project(name: str = "turbines", **changes: Any) -> Project:
+    return Project.model_validate({"name": name, **PARTIES, **changes})
+
+
+def provision(folder: Path, project: Project | None = None, now: datetime | None = None) -> list[str]:
+    """Make all kits; what was said."""
+    with open_workshop(folder, project or a_project(), None, now or utc_now()) as workshop:
+        return list(workshop.add_new())
+
+
+def kit_of(folder: Path, name: str) -> Kit:
+    return Kit.load(folder / "kits" / name)

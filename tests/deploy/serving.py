@@ -1,0 +1,353 @@
+"""A federation with real certificates for the tests of the server: sites are threads that do as they are told."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from papers import a_project, kit_of, provision
+from server_process import RUNNER
+from sqlalchemy import create_engine, text
+
+from winnow.deploy.server.app import WinnowServer
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.signing import sign
+from winnow.deploy.wire.drivers import connect
+from winnow.deploy.wire.errors import Refused, Unreachable
+from winnow.deploy.wire.files import blob_of
+from winnow.deploy.wire.messages import (
+    Answer,
+    Assign,
+    Blob,
+    DataDescription,
+    Deploy,
+    Fetch,
+    Given,
+    Hello,
+    Jobs,
+    JobState,
+    Joined,
+    Order,
+    Poll,
+    Put,
+    Resources,
+    Result,
+    Stop,
+    Submit,
+)
+from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
+from winnow.deploy.wire.transfer import upload
+from winnow.deploy.wire.transport import Link, Tls
+from winnow.deploy.work.bundle import Bundle, write_bundle
+
+SITES = ("plant-a", "plant-b", "plant-c")
+MEMBERS = {"plant-a": 2, "plant-b": 2}
+WANTED = "sites = ['plant-a', 'plant-b']"
+PLENTY = Resources(cpus=4.0, memory_mb=4096, gpus=0)
+STALL = 4.0
+"""Seconds after which a server that is there but says nothing is given up. The long poll takes a heartbeat longer."""
+QUICK = Backoff(first=0.05, longest=0.3)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def federation(folder: Path, ports: tuple[int, ...] = (8443,)) -> Path:
+    """Kits of servers at these ports, of three sites, and of a person of each role."""
+    servers = [
+        {"name": f"server-{index}", "organisation": "Institute", "hosts": ["127.0.0.1"], "port": port}
+        for index, port in enumerate(ports, start=1)
+    ]
+    sites = [{"name": name, "organisation": name.title()} for name in SITES]
+    provision(folder, a_project(servers=servers, sites=sites))
+    return folder
+
+
+def tls(kit: Kit) -> Tls:
+    return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
+
+
+def link_to(kit: Kit, *endpoints: str, patience: float | None = 30.0) -> Reconnecting:
+    return Reconnecting(endpoints, lambda url: connect(url, tls(kit), stall=STALL), backoff=QUICK, patience=patience)
+
+
+def answer_of(site: str, client: int, number: int) -> bytes:
+    return f"{site}/{client}@{number}".encode()
+
+
+def undisturbed(rounds: int, clients: dict[str, int]) -> str:
+    """The last checkpoint of a job of the fake runner, worked out without it."""
+    owners = [site for site, count in clients.items() for _ in range(count)]
+    lines = []
+    for number in range(1, rounds + 1):
+        values = " ".join(answer_of(site, client, number).decode() for client, site in enumerate(owners))
+        lines.append(f"{number}: {values}\n")
+    return "".join(lines)
+
+
+@dataclass
+class ScriptedSite:
+    """A site's side of the conversation, in a thread: it accepts jobs and answers tasks unless told otherwise."""
+
+    kit: Kit
+    endpoints: tuple[str, ...]
+    data: DataDescription = field(default_factory=lambda: DataDescription(sizes=[5, 6]))
+    resources: Resources = PLENTY
+    refuses: str = ""
+    answers: bool = True
+    names: tuple[str, ...] = ("turbine",)
+    delay: float = 0.0
+    orders: list[Order] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    jobs: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.session = ""
+        self._stopping = threading.Event()
+        self._link = link_to(self.kit, *self.endpoints, patience=None)
+        self._thread = threading.Thread(target=self._run, name=self.kit.name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._link.close()
+        self._thread.join(10)
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._converse()
+            except Refused as refused:
+                self.refusals.append(refused.reason)
+                time.sleep(0.05)
+            except Unreachable:
+                time.sleep(0.05)
+
+    def hello(self, **changes: Any) -> Hello:
+        usual: dict[str, Any] = {
+            "protocols": [1],
+            "winnow": "test",
+            "data": list(self.names),
+            "resources": self.resources,
+            "now": time.time(),
+            "jobs": sorted(self.jobs),
+            "certificate": self.kit.certificate_pem,
+        }
+        return Hello(**{**usual, **changes})
+
+    def _converse(self) -> None:
+        self.session = self._link.call(self.hello()).session
+        received = 0
+        while not self._stopping.is_set():
+            orders = self._link.call(
+                Poll(session=self.session, received=received, free=self.resources), timeout=STALL + 5.0
+            )
+            for number, order in enumerate(orders.orders, orders.first):
+                self.orders.append(order)
+                self.obey(order)
+                received = number
+
+    def obey(self, order: Order) -> None:
+        if isinstance(order, Deploy):
+            self._join(order)
+        elif isinstance(order, Assign) and self.answers:
+            time.sleep(self.delay)
+            for client in order.task.clients:
+                with suppress(Refused):
+                    self.give(order.job, order.task.id, client, answer_of(self.kit.name, client, order.task.round))
+        elif isinstance(order, Stop):
+            self.jobs.discard(order.job)
+
+    def _join(self, order: Deploy) -> None:
+        fetched = b"".join(self._link.fetch(Fetch(job=order.job, blob=order.bundle)))
+        assert sha256(fetched).hexdigest() == order.bundle.digest
+        self.jobs.add(order.job)
+        accepted = not self.refuses
+        data = self.data if accepted else None
+        with suppress(Refused):
+            self._link.call(
+                Joined(session=self.session, job=order.job, accepted=accepted, reason=self.refuses, data=data)
+            )
+
+    def give(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> Any:
+        blob = Blob(digest=sha256(content).hexdigest(), size=len(content))
+        self._link.put(Put(job=job, blob=blob), iter([content]))
+        answer = Answer(job=job, task=task, client=client, blob=blob, **changes)
+        return self._link.call(Given(session=self.session, answer=answer), timeout=STALL)
+
+
+@dataclass
+class Person:
+    """Somebody at the command line."""
+
+    kit: Kit
+    endpoints: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.link = link_to(self.kit, *self.endpoints)
+
+    def submit(self, job: str, folder: Path, config: str) -> Blob:
+        bundle = signed(self.kit, config)
+        path = folder / f"{job}-{self.kit.name}.bundle"
+        path.write_bytes(write_bundle(bundle))
+        blob = blob_of(path)
+        upload(self.link, job, path, blob)
+        self.link.call(Submit(job=job, bundle=blob))
+        return blob
+
+    def state(self, job: str) -> JobState:
+        return self.link.call(Jobs(job=job), timeout=STALL).jobs[0]
+
+    def wait(self, job: str, *statuses: str, seconds: float = 20.0) -> JobState:
+        return eventually(
+            lambda: state if (state := self.state(job)).status in statuses else None,
+            seconds,
+            lambda: f"{job} is {self.state(job)}",
+        )
+
+
+def signed(kit: Kit, config: str, **files: bytes) -> Bundle:
+    bundle = Bundle(config=config, files=dict(files))
+    signature = sign(kit, bundle.signed)
+    return Bundle(config=config, files=dict(files), certificate=signature.certificate, signature=signature.value)
+
+
+def job_config(rounds: int = 3, job: str = "", fake: str = "") -> str:
+    data = "[data]\nname = 'turbine'"
+    return f"name = 'trial'\nrounds = {rounds}\n{data}\n[job]\n{job}\n[fake]\nrounds = {rounds}\n{fake}\n"
+
+
+def eventually(look: Callable[[], Any], seconds: float = 10.0, why: Callable[[], str] = lambda: "it never was") -> Any:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.03)
+    raise AssertionError(why())
+
+
+@contextmanager
+def server_here(kit: Kit, config: Path) -> Iterator[WinnowServer]:
+    """A server in a thread of this process, reached in memory."""
+    server = WinnowServer(kit, config, runner=RUNNER)
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(server.run(stop)), name="server")
+    thread.start()
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()
+
+
+def of(kind: type, site: ScriptedSite) -> list[Any]:
+    return [order for order in site.orders if isinstance(order, kind)]
+
+
+@dataclass
+class World:
+    """A server in memory, and those who come to it."""
+
+    folder: Path
+    kits: Path
+    url: str
+    made: list[ScriptedSite] = field(default_factory=list)
+
+    def site(self, name: str, **settings: Any) -> ScriptedSite:
+        site = ScriptedSite(kit_of(self.kits, name), (self.url,), **settings)
+        self.made.append(site)
+        return site
+
+    def person(self, name: str = "the-lead") -> Person:
+        return Person(kit_of(self.kits, name), (self.url,))
+
+    def submit(self, config: str, job: str = "job") -> Person:
+        person = self.person()
+        person.submit(job, self.folder, config)
+        return person
+
+
+@contextmanager
+def a_world(kits: Path, folder: Path, settings: str = "") -> Iterator[World]:
+    url = f"memory://{uuid4().hex}"
+    config = folder / "server.toml"
+    config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin = 0.5\nlease = 2.0\n{settings}")
+    world = World(folder, kits, url)
+    with server_here(kit_of(kits, "server-1"), config):
+        try:
+            yield world
+        finally:
+            for site in world.made:
+                site.stop()
+
+
+class ServerProcess:
+    """A server that can be killed."""
+
+    def __init__(self, kit: Path, config: Path, log: Path) -> None:
+        self._command = [sys.executable, str(Path(__file__).with_name("server_process.py")), str(kit), str(config)]
+        self.log = log
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=output)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def sites(kits: Path, *endpoints: str) -> Iterator[list[ScriptedSite]]:
+    made = [ScriptedSite(kit_of(kits, name), endpoints) for name in SITES[:2]]
+    try:
+        yield made
+    finally:
+        for site in made:
+            site.stop()
+
+
+def rounds_in(url: str) -> list[tuple[int, int]]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT number, token FROM rounds ORDER BY number")).all()
+    engine.dispose()
+    return [(row[0], row[1]) for row in rows]
+
+
+def check_result(person: Person, rounds: int) -> None:
+    result = person.link.call(Result(job="job"))
+    fetched = b"".join(person.link.fetch(Fetch(job="job", blob=result.checkpoint))).decode()
+    assert fetched == undisturbed(rounds, MEMBERS)
+    events = b"".join(person.link.fetch(Fetch(job="job", blob=result.events))).decode().splitlines()
+    assert events == [f'{{"round":{number}}}' for number in range(1, rounds + 1)]
+
+
+def check_rounds(url: str, rounds: int) -> None:
+    found = rounds_in(url)
+    assert [number for number, _ in found] == list(range(1, rounds + 1))
+    assert all(before[1] <= after[1] for before, after in pairwise(found)), "tokens never go back"

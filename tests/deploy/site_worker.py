@@ -1,0 +1,157 @@
+"""A job's process for tests of the agent: quick to start, and as odd as its tasks ask it to be. Run by its path."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from winnow.deploy.wire.messages import Answer, DataDescription
+from winnow.deploy.work.bundle import read_bundle
+from winnow.deploy.work.channel import Channel
+from winnow.deploy.work.orders import Cannot, Did, Do, Measured, Place, Prepare, Quit, Ready, Said, Screen, ToWorker
+
+
+def written(folder: Path, name: str, content: dict[str, Any]) -> str:
+    path = folder / name
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def counted(folder: Path) -> int:
+    """How many answers this folder's processes have made."""
+    path = folder / "count"
+    count = int(path.read_text()) + 1 if path.exists() else 1
+    path.write_text(str(count))
+    return count
+
+
+class Worker:
+    def __init__(self, channel: Channel[Any], prepare: Prepare) -> None:
+        self.channel, self.prepare = channel, prepare
+        self.folder = Path(prepare.folder)
+        self.first = prepare.clients_from
+
+    def run(self) -> None:
+        while True:
+            message = self.channel.receive()
+            if isinstance(message, Quit):
+                return
+            if isinstance(message, Place):
+                self.first = message.clients_from
+            elif isinstance(message, Screen):
+                self.screen(message)
+            else:
+                for client in message.task.clients:
+                    self.do(message, client)
+
+    def do(self, order: Do, client: int) -> None:
+        settings = json.loads(order.task.settings)
+        answer = Answer(job=self.prepare.job, task=order.task.id, client=client)
+        getattr(self, order.task.name.replace("-", "_"))(order, answer, settings)
+
+    def echo(self, order: Do, answer: Answer, settings: Any) -> None:
+        client = answer.client
+        kept = json.loads(Path(order.kept[client]).read_text()) if client in order.kept else {"rounds": []}
+        seen = {
+            "count": counted(self.folder),
+            "client": client,
+            "kept": kept["rounds"],
+            "first": self.first,
+            "parts": {name: Path(path).read_text() for name, path in order.parts.items()},
+            "filters": self.prepare.filters,
+        }
+        self.channel.send(
+            Did(
+                answer=answer,
+                payload=written(self.folder, f"out-{client}", seen),
+                keep=written(self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}),
+                volatile=settings == "volatile",
+            )
+        )
+
+    def slow(self, order: Do, answer: Answer, settings: Any) -> None:
+        time.sleep(settings)
+        self.echo(order, answer, None)
+
+    def die(self, order: Do, answer: Answer, settings: Any) -> None:
+        deaths = self.folder / "deaths"
+        so_far = int(deaths.read_text()) if deaths.exists() else 0
+        if so_far < settings:
+            deaths.write_text(str(so_far + 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.echo(order, answer, None)
+
+    def talk(self, order: Do, answer: Answer, settings: Any) -> None:
+        """Tells all it knows of where it is."""
+        self.channel.send(Said(line=f"reading {self.prepare.data}"))
+        self.channel.send(Measured(metrics={"loss": 0.5}))
+        here = f"{self.prepare.data} in {self.folder}"
+        import msgspec
+
+        self.channel.send(Did(answer=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here)))
+
+    def hand_over(self, order: Do, answer: Answer, settings: Any) -> None:
+        """A file that it may not hand over: one by its path, or a link to it."""
+        target = settings["path"]
+        if settings["how"] == "link":
+            target = str(self.folder / "link")
+            Path(target).symlink_to(settings["path"])
+        if settings["how"] == "folder":
+            (self.folder / "deep").symlink_to(Path(settings["path"]).parent)
+            target = str(self.folder / "deep" / Path(settings["path"]).name)
+        self.channel.send(Did(answer=answer, payload=target))
+
+    def letters(self, order: Do, answer: Answer, settings: Any) -> None:
+        import msgspec
+
+        got = {sender: plain.decode() for sender, plain in order.task.letters.get(answer.client, {}).items()}
+        sent = {int(to): text.encode() for to, text in (settings or {}).items()}
+        answer = msgspec.structs.replace(answer, letters=sent)
+        self.channel.send(Did(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
+
+    def nonsense(self, order: Do, answer: Answer, settings: Any) -> None:
+        self.channel._line.sendall(b"\x05\x00\x00\x00hello")
+        time.sleep(30)
+
+    def attempt(self, order: Do, answer: Answer, settings: Any) -> None:
+        """Code of a stranger: each line of it succeeds (1) or not (0)."""
+        import msgspec
+
+        metrics = {}
+        for name, code in settings.items():
+            try:
+                exec(code, {"agent": os.getppid(), "folder": str(self.folder)})
+                metrics[name] = 1.0
+            except BaseException:
+                metrics[name] = 0.0
+        self.channel.send(Did(answer=msgspec.structs.replace(answer, metrics=metrics)))
+
+    def screen(self, message: Screen) -> None:
+        import msgspec
+
+        did = message.did
+        content = json.loads(Path(did.payload).read_text()) if did.payload else {}
+        answer = msgspec.structs.replace(did.answer, metrics={"screened": 1.0})
+        seen = {**content, "screened": self.prepare.filters, "own code": self.prepare.own_code}
+        self.channel.send(msgspec.structs.replace(did, answer=answer, payload=written(self.folder, "screened", seen)))
+
+
+def main() -> None:
+    channel: Channel[Any] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
+    prepare = channel.receive()
+    assert isinstance(prepare, Prepare)
+    bundle = read_bundle(Path(prepare.bundle).read_bytes())
+    if "cannot" in bundle.config:
+        channel.send(Cannot(reason=f"no column 'flow' in {prepare.data}"))
+        return
+    rows = len(Path(prepare.data["file"]).read_text().splitlines()) - 1 if prepare.own_code else 0
+    channel.send(Ready(data=DataDescription(sizes=[rows] * 2)))
+    Worker(channel, prepare).run()
+
+
+if __name__ == "__main__":
+    main()

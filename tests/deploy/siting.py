@@ -1,0 +1,290 @@
+"""A site's agent against a scripted server, with real certificates, over any transport."""
+
+import asyncio
+import atexit
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from papers import a_project, kit_of, provision
+
+from winnow.deploy.site.agent import Agent
+from winnow.deploy.site.config import load_config
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.project import Project
+from winnow.deploy.trust.signing import sign
+from winnow.deploy.wire.blobs import SpoolFolder
+from winnow.deploy.wire.codec import encode
+from winnow.deploy.wire.drivers import connect, serve
+from winnow.deploy.wire.errors import Refused
+from winnow.deploy.wire.messages import (
+    Assign,
+    Blob,
+    Deploy,
+    Done,
+    Fetch,
+    Follow,
+    Given,
+    Held,
+    Hello,
+    Joined,
+    Line,
+    Neighbour,
+    Order,
+    Orders,
+    Poll,
+    Put,
+    Received,
+    Report,
+    Request,
+    Resources,
+    Response,
+    Settle,
+    Stop,
+    Welcome,
+    WireTask,
+)
+from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
+from winnow.deploy.wire.serving import held_blob, receive_blob, send_blob
+from winnow.deploy.wire.transport import Tls
+from winnow.deploy.work.bundle import Bundle, write_bundle
+
+WORKER = str(Path(__file__).with_name("site_worker.py"))
+POLICY = """
+[[jobs]]
+people = ["the-lead"]
+data = ["turbines"]
+own_code = true
+"""
+SITE = """
+[resources]
+cpus = 2
+memory_mb = 2000
+
+[data.turbines]
+file = "secret-place/rows.csv"
+targets = ["flow"]
+"""
+CONFIG = '[data]\nname = "turbines"\n'
+QUICK = Backoff(first=0.05, longest=0.2)
+
+
+@cache
+def _ordinary() -> Path:
+    """The kits of the ordinary project, made once: they take most of a second."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    provision(Path(folder.name), a_project())
+    return Path(folder.name)
+
+
+class World:
+    """A project's kits, and a site with data and a policy."""
+
+    def __init__(self, folder: Path, policy: str = POLICY, site: str = SITE, project: Project | None = None) -> None:
+        shutil.copytree(_ordinary(), folder) if project is None else provision(folder, project)
+        self.folder = folder
+        self.kit_folder = folder / "kits" / "plant-a"
+        (self.kit_folder / "secret-place").mkdir()
+        (self.kit_folder / "secret-place" / "rows.csv").write_text("a,flow\n1,2\n3,4\n")
+        (self.kit_folder / "site.toml").write_text(site)
+        self.allow(policy)
+
+    def allow(self, policy: str) -> None:
+        (self.kit_folder / "policy.toml").write_text(policy)
+
+    def kit(self, name: str = "plant-a") -> Kit:
+        return kit_of(self.folder, name)
+
+    def tls(self, name: str) -> Tls:
+        kit = self.kit(name)
+        return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
+
+    def bundle(self, config: str = CONFIG, author: str = "the-lead", **files: str) -> bytes:
+        plain = Bundle(config=config, files={name: text.encode() for name, text in files.items()})
+        signature = sign(self.kit(author), plain.signed)
+        return write_bundle(
+            msgspec.structs.replace(plain, certificate=signature.certificate, signature=signature.value)
+        )
+
+    @property
+    def job_folder(self) -> Path:
+        return self.kit_folder / "state" / "jobs" / "job-1"
+
+    def neighbours(self) -> list[Neighbour]:
+        return [
+            Neighbour(site=name, clients_from=first, clients=2, certificate=self.kit(name).certificate_pem)
+            for name, first in (("plant-a", 0), ("plant-b", 2))
+        ]
+
+
+class Script:
+    """A server that says what the test tells it to, and remembers every byte it heard."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spool = SpoolFolder(folder)
+        self.heard: list[Request] = []
+        self.raw: list[bytes] = []
+        self.sessions = 0
+        self.heartbeat = 0.1
+        self.outstanding: list[Order] = []
+        """What a new session hears again."""
+        self.orders: list[Order] = []
+        self.refuse: Callable[[Request], None] = lambda request: None
+        self.spoiled: set[str] = set()
+        """Digests of blobs that arrive damaged."""
+
+    async def call(self, peer: Peer, request: Request) -> Response:
+        if not isinstance(request, Poll):
+            self.heard.append(request)
+            self.raw.append(encode(request))
+        self.refuse(request)
+        match request:
+            case Hello():
+                self.sessions += 1
+                self.orders = list(self.outstanding)
+                return Welcome(protocol=1, session=f"s{self.sessions}", heartbeat=self.heartbeat)
+            case Poll(session=session, received=received):
+                if session != f"s{self.sessions}":
+                    raise Refused("this session is over")
+                until = time.monotonic() + self.heartbeat
+                while len(self.orders) <= received and time.monotonic() < until:
+                    await asyncio.sleep(0.01)
+                return Orders(first=received + 1, orders=self.orders[received:])
+            case Held(blob=blob):
+                return held_blob(self.spool, blob, peer.name)
+        return Done()
+
+    async def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]:
+        async for chunk in send_blob(self.spool, request):
+            yield b"X" * len(chunk) if request.blob.digest in self.spoiled else chunk
+
+    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
+        self.raw.append(encode(head))
+
+        async def recorded() -> AsyncIterator[bytes]:
+            async for chunk in chunks:
+                self.raw.append(chunk)
+                yield chunk
+
+        return await receive_blob(self.spool, head, recorded(), peer.name)
+
+    async def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]:
+        raise Refused("nothing to follow")
+        yield
+
+    # What tests say and ask ---------------------------------------------------------------------------------------
+
+    def tell(self, *orders: Order) -> None:
+        self.orders += orders
+        self.outstanding += [each for each in orders if not isinstance(each, Settle | Stop)]
+
+    def hold(self, content: bytes) -> Blob:
+        path = self.spool.folder / ".made"
+        path.write_bytes(content)
+        return self.spool.adopt(path)
+
+    def all_of(self, kind: type) -> list[Any]:
+        return [each for each in self.heard if isinstance(each, kind)]
+
+    def wait(self, kind: type, count: int = 1, seconds: float = 20.0) -> Any:
+        """The last of so many messages of a kind, once they are there."""
+        wait_for(lambda: len(self.all_of(kind)) >= count, f"{count} {kind.__name__}", seconds, self)
+        return self.all_of(kind)[count - 1]
+
+    def payload(self, given: Given) -> Any:
+        assert given.answer.blob is not None, given.answer
+        return json.loads(self.spool.path(given.answer.blob).read_text())
+
+
+def wait_for(there: Callable[[], bool], what: str, seconds: float = 20.0, script: Script | None = None) -> None:
+    until = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < until, f"no {what}; heard {script.heard[-5:] if script else ''}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def serving(world: World, script: Script, url: str) -> Iterator[Any]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def wait(coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
+
+    async def start() -> Any:
+        server = serve(url, world.tls("server-1"), script, identify=Peer.of_pem, admit=lambda peer: None)
+        await server.start()
+        return server
+
+    try:
+        server = wait(start())
+        yield server
+        wait(server.stop(0.2))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def agent_at(world: World, url: str, worker: str = WORKER, gate: str = WORKER, **options: Any) -> Iterator[Agent]:
+    kit = world.kit()
+    tls = world.tls("plant-a")
+    link = Reconnecting([url], lambda each: connect(each, tls), backoff=QUICK, patience=2.0)
+    agent = Agent(kit, load_config(kit.path), link, worker=worker, gate=gate, backoff=QUICK, **options)
+    thread = threading.Thread(target=agent.run, name="agent")
+    thread.start()
+    try:
+        yield agent
+    finally:
+        agent.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def deploy(script: Script, bundle: bytes, **changes: Any) -> Deploy:
+    told = {
+        "job": "job-1",
+        "submitter": "the-lead",
+        "organisation": "Institute",
+        "role": "lead",
+        "resources": Resources(cpus=1, memory_mb=500),
+        **changes,
+    }
+    return Deploy(bundle=script.hold(bundle), **told)
+
+
+def task(
+    name: str = "echo", clients: tuple[int, ...] = (0,), settings: Any = None, round: int = 1, **more: Any
+) -> Assign:
+    wire = WireTask(
+        id="0" * 64,
+        name=name,
+        clients=list(clients),
+        round=round,
+        version=round,
+        settings=json.dumps(settings).encode(),
+        **more,
+    )
+    digest = sha256(encode(Assign(job="job-1", task=wire))).hexdigest()
+    return Assign(job="job-1", task=msgspec.structs.replace(wire, id=digest))
+
+
+def settle(*assigned: Assign, clients: tuple[int, ...] | None = None) -> Settle:
+    tasks = {each.task.id: list(each.task.clients if clients is None else clients) for each in assigned}
+    return Settle(job="job-1", round=max(each.task.round for each in assigned), tasks=tasks)
+
+
+__all__ = ["Given", "Joined", "Report", "Stop"]

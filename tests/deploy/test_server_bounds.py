@@ -1,0 +1,52 @@
+"""Large blobs pass through a server in bounded memory."""
+
+from hashlib import sha256
+from pathlib import Path
+
+from papers import kit_of
+from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, of
+
+from winnow.deploy.wire.messages import Answer, Assign, Blob, Fetch, Given, Put, Result
+
+MB = 1 << 20
+SIZE = 192
+ROOM = 60
+
+
+def peak_mb(process: ServerProcess) -> float:
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> None:
+    """The reply comes in; the checkpoint made of it goes to the store, and out again to who downloads it."""
+    port = free_port()
+    kits = federation(tmp_path / "kits", (port,))
+    config = tmp_path / "server.toml"
+    config.write_text("join = 0.2\n")
+    endpoint = f"grpc://127.0.0.1:{port}"
+    server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
+    site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,), answers=False)
+    try:
+        person = Person(kit_of(kits, "the-lead"), (endpoint,))
+        person.submit("job", tmp_path, job_config(1))
+        order = eventually(lambda: of(Assign, site), 20)[0]
+        before = peak_mb(server)
+        digest = sha256()
+        for _ in range(SIZE):
+            digest.update(b"x" * MB)
+        blob = Blob(digest=digest.hexdigest(), size=SIZE * MB)
+        site.link.put(Put(job="job", blob=blob), (b"x" * MB for _ in range(SIZE)))
+        first, second = order.task.clients
+        site.link.call(
+            Given(session=site.session, answer=Answer(job="job", task=order.task.id, client=first, blob=blob))
+        )
+        site.give("job", order.task.id, second, b"small")
+        person.wait("job", "finished", seconds=40)
+        checkpoint = person.link.call(Result(job="job")).checkpoint
+        assert checkpoint.size > SIZE * MB
+        assert sum(len(chunk) for chunk in person.link.fetch(Fetch(job="job", blob=checkpoint))) == checkpoint.size
+        assert peak_mb(server) - before < ROOM
+    finally:
+        site.stop()
+        server.kill()

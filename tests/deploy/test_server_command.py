@@ -1,0 +1,107 @@
+"""`winnow server`: what an operator sees."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from papers import kit_of
+from postgres import cluster, fresh_database
+from serving import eventually, federation, free_port
+
+from winnow.core import ConfigError, WinnowError
+from winnow.deploy.server.app import own_address, run_server
+from winnow.deploy.server.audit import TableStore, shared_chain
+from winnow.deploy.server.config import ServerConfig
+from winnow.deploy.server.database import Database
+from winnow.deploy.trust.audit import AuditLog, problems
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federation(tmp_path_factory.mktemp("kits"), (free_port(), free_port())) / "kits"
+
+
+def test_two_servers_on_one_host_must_be_told_apart(kits: Path) -> None:
+    with pytest.raises(ConfigError, match=r"say address = 'grpc://HOST:PORT' in server.toml"):
+        run_server(kits / "server-1", None)
+    kit = kit_of(kits.parent, "server-1")
+    assert own_address(kit, ServerConfig(address=kit.endpoints[1])) == kit.endpoints[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("lease = 'long'", "lease"),
+        ("surprise = 1", "surprise"),
+        ("lease = = 1", "server.toml"),
+        ("address = 'grpc://127.0.0.1:1'\ndatabase = 'nonsense'", "no database address"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_one_line(kits: Path, tmp_path: Path, text: str, reason: str) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text(text)
+    with pytest.raises(WinnowError, match=reason) as refused:
+        run_server(kits / "server-1", config)
+    assert "\n" not in str(refused.value)
+
+
+def test_settings_that_were_named_must_be_there(kits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        run_server(kits / "server-1", tmp_path / "none.toml")
+
+
+def test_the_kit_of_a_site_is_refused(kits: Path) -> None:
+    with pytest.raises(WinnowError, match="the kit of a server is needed here"):
+        run_server(kits / "plant-a", None)
+
+
+def test_it_starts_logs_in_json_and_leaves_when_told_to(kits: Path, tmp_path: Path) -> None:
+    config, log = tmp_path / "server.toml", tmp_path / "log"
+    config.write_text(f"address = '{kit_of(kits.parent, 'server-1').endpoints[0]}'\n")
+    command = [sys.executable, "-m", "winnow.cli", "server", str(kits / "server-1"), "--config", str(config)]
+    migrated = subprocess.run([*command, "--migrate-only"], capture_output=True, text=True, check=True)
+    assert "is up to date" in migrated.stderr
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--json-logs"], stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
+    try:
+        eventually(lambda: "this server leads (token 1)" in log.read_text(), 20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+    messages = [msgspec.json.decode(line)["message"] for line in log.read_bytes().splitlines()]
+    assert any("listens at grpc://0.0.0.0:" in message for message in messages)
+    assert messages[-1] == "server server-1 has stopped"
+
+
+def test_a_server_imports_no_torch() -> None:
+    code = "import sys, winnow.deploy.server.app; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[str]:
+    with cluster() as folder:
+        yield fresh_database(folder)
+
+
+def test_the_chain_of_servers_that_share_a_database_is_found_by_the_kit(shared: str, kits: Path) -> None:
+    kit = kit_of(kits.parent, "server-2")
+    assert shared_chain(kit.path) is None
+    database = Database(shared)
+    database.migrate()
+    AuditLog(TableStore(database), kit).note("test")
+    (kit.path / "server.toml").write_text(f"database = '{shared}'\n")
+    store = shared_chain(kit.path)
+    assert store is not None
+    assert len(list(store.lines())) == 1
+    assert problems(store, kit.authority) == []
+    store.close()
+    database.close()

@@ -1,0 +1,322 @@
+"""Tables, lease, blobs and the audit's chain, on a real SQLite and a real PostgreSQL."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from papers import kit_of, provision
+from postgres import cluster, fresh_database
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from winnow.deploy.server.audit import TableStore
+from winnow.deploy.server.blobs import BlobMissingError, DatabaseBlobs, open_blobs
+from winnow.deploy.server.database import Database, DatabaseError
+from winnow.deploy.server.lease import Fence, Lease, LeaseLostError, lock_lease
+from winnow.deploy.server.ledger import Ledger, NewLine, RoundOrderError
+from winnow.deploy.server.records import Records
+from winnow.deploy.server.tables import Job, Table
+from winnow.deploy.trust.audit import AuditLog, problems
+from winnow.deploy.wire.messages import Blob
+
+PIECE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with cluster() as folder:
+        yield folder
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'server.db'}"
+    return fresh_database(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    database = Database(url, patience=0.5)
+    database.migrate()
+    yield database
+    database.close()
+
+
+def a_job(name: str = "job") -> Job:
+    return Job(
+        job=name,
+        title="trial",
+        status="queued",
+        reason="",
+        submitter="ana",
+        organisation="Institute",
+        role="lead",
+        priority=0,
+        round=0,
+        rounds=3,
+        config="",
+        bundle="0" * 64,
+        bundle_size=1,
+        metrics=b"\x80",
+    )
+
+
+def lead(database: Database, server: str = "a", seconds: float = 5.0) -> tuple[Lease, Ledger]:
+    lease = Lease(database, server=server, address=f"grpc://{server}", seconds=seconds)
+    assert lease.hold()
+    assert lease.token is not None
+    return lease, Ledger(fence=Fence(database=database, token=lease.token))
+
+
+def commit(ledger: Ledger, number: int, job: str = "job") -> None:
+    digest = f"{number:064x}"
+    ledger.commit_round(
+        job,
+        number=number,
+        rounds=3,
+        checkpoint=Blob(digest=digest, size=1),
+        settled={"plant-a": {digest: [0]}},
+        metrics={},
+        lines=[NewLine(source="server", kind="event", text=str(number))],
+    )
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -> None:
+    engine = create_engine(database.url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+    engine.dispose()
+
+
+def test_servers_may_migrate_at_the_same_time(url: str) -> None:
+    errors: list[Exception] = []
+
+    def migrate() -> None:
+        database = Database(url)
+        try:
+            database.migrate()
+        except Exception as error:
+            errors.append(error)
+        finally:
+            database.close()
+
+    threads = [threading.Thread(target=migrate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_a_database_of_a_newer_winnow_is_refused_in_one_line(database: Database) -> None:
+    with database.writing() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseError, match="newer Winnow") as refused:
+        database.migrate()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "oracle://x/y", "postgresql://nobody@127.0.0.1:1/none"])
+def test_an_address_that_leads_nowhere_is_one_line(url: str) -> None:
+    with pytest.raises(DatabaseError) as refused:
+        Database(url).migrate()
+    assert "\n" not in str(refused.value)
+
+
+# Lease ----------------------------------------------------------------------------------------------------------------
+
+
+def test_one_leads_at_a_time_and_tokens_grow(database: Database) -> None:
+    first, _ = lead(database, "a", seconds=0.4)
+    second = Lease(database, server="b", address="grpc://b", seconds=0.4)
+    assert not second.hold()
+    leader = second.leader()
+    assert leader is not None
+    assert (leader.server, leader.address, leader.token) == ("a", "grpc://a", 1)
+    assert first.hold()
+    assert first.token == 1
+    time.sleep(0.5)
+    assert first.token is None, "it steps down by its own clock"
+    assert second.leader() is None
+    assert second.hold()
+    assert second.token == 2
+    assert not first.hold()
+
+
+def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead(database, "a")
+    real = time.time()
+    monkeypatch.setattr(time, "time", lambda: real + 3600)
+    assert not Lease(database, server="b", address="", seconds=5.0).hold()
+
+
+def test_who_gives_the_lease_back_is_followed_at_once(database: Database) -> None:
+    first, _ = lead(database)
+    first.release()
+    assert first.token is None
+    lead(database, "b")
+
+
+def test_a_restarted_server_does_not_wait_for_its_former_self(database: Database) -> None:
+    _, before = lead(database, "a")
+    _, after = lead(database, "a")
+    assert after.fence.token == 2
+    with pytest.raises(LeaseLostError):
+        before.add_job(a_job(), NewLine(source="server", kind="log", text=""))
+
+
+def test_who_lost_the_lease_writes_nothing(database: Database) -> None:
+    _, old = lead(database, "a", seconds=0.1)
+    old.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    commit(old, 1)
+    time.sleep(0.2)
+    _, new = lead(database, "b")
+    for attempt in (
+        lambda: commit(old, 2),
+        lambda: old.set_status("job", "failed"),
+        lambda: old.append("job", [NewLine(source="server", kind="log", text="y")]),
+        lambda: old.finish("job", {}),
+        lambda: old.retire_checkpoints("job", 1),
+    ):
+        with pytest.raises(LeaseLostError):
+            attempt()
+    commit(new, 2)
+    state = Records(database=database).states()[0]
+    assert (state.round, state.status) == (2, "queued")
+
+
+def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(postgres: str) -> None:
+    """It holds the lock of the lease's row; the database ends its transaction."""
+    database = Database(fresh_database(postgres), patience=0.5)
+    database.migrate()
+    lead(database, "a", seconds=0.2)
+    with database.reading() as asleep:
+        lock_lease(asleep)
+        begun = time.monotonic()
+        assert Lease(database, server="b", address="", seconds=5.0).hold()
+        assert time.monotonic() - begun < 3
+        with pytest.raises(DBAPIError, match="idle-in-transaction"):
+            asleep.commit()
+        asleep.invalidate()
+    database.close()
+
+
+# Rounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_come_one_by_one(database: Database) -> None:
+    _, ledger = lead(database)
+    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    commit(ledger, 1)
+    for wrong in (1, 3, 0):
+        with pytest.raises(RoundOrderError):
+            commit(ledger, wrong)
+    commit(ledger, 2)
+    records = Records(database=database)
+    last = records.last_round("job")
+    assert last is not None
+    assert (last.number, last.settled) == (2, {"plant-a": {f"{2:064x}": [0]}})
+    assert [line.text for line in records.lines("job", 0, kind="event")] == ["1", "2"]
+    ledger.set_status("job", "aborted")
+    with pytest.raises(RoundOrderError):
+        commit(ledger, 3)
+
+
+def test_an_end_is_final(database: Database) -> None:
+    _, ledger = lead(database)
+    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    assert ledger.set_status("job", "aborted", "why")
+    assert not ledger.set_status("job", "running")
+    assert not ledger.finish("job", {})
+    assert not ledger.begin("job", {})
+    assert Records(database=database).states()[0].status == "aborted"
+
+
+def test_checkpoints_are_retired_but_what_is_named_elsewhere_stays(database: Database) -> None:
+    _, ledger = lead(database)
+    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    for number in (1, 2, 3, 4):
+        commit(ledger, number)
+    assert ledger.retire_checkpoints("job", 2) == [f"{number:064x}" for number in (1, 2)]
+    ledger.finish("job", {"model": Blob(digest=f"{3:064x}", size=1)})
+    assert ledger.retire_checkpoints("job", 1) == []
+    last = Records(database=database).last_round("job")
+    assert last is not None
+    assert last.checkpoint == Blob(digest=f"{4:064x}", size=1)
+
+
+# Blobs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, 2 * PIECE + 5])
+def test_a_blob_comes_back_from_any_byte_on(database: Database, tmp_path: Path, size: int) -> None:
+    blobs = open_blobs(database, tmp_path / "blobs")
+    content = os.urandom(size)
+    (tmp_path / "file").write_bytes(content)
+    blob = blobs.put("job", tmp_path / "file")
+    assert blobs.put("job", tmp_path / "file") == blob == blobs.held("job", blob.digest)
+    for offset in {0, 1, size // 2, PIECE - 1, PIECE, PIECE + 1, size}:
+        if offset <= size:
+            assert b"".join(blobs.read("job", blob, offset)) == content[offset:]
+    assert blobs.held("other", blob.digest) is None
+    blobs.remove("job", [blob.digest])
+    assert blobs.held("job", blob.digest) is None
+    with pytest.raises(BlobMissingError):
+        b"".join(blobs.read("job", blob))
+
+
+def test_a_put_that_broke_off_is_finished_by_the_next_leader(postgres: str, tmp_path: Path) -> None:
+    database = Database(fresh_database(postgres))
+    database.migrate()
+    content = os.urandom(3 * PIECE)
+    (tmp_path / "file").write_bytes(content)
+    blobs = DatabaseBlobs(database)
+    broken = DatabaseBlobs(database)
+    calls = []
+
+    def break_off(job: str, blob: Blob, number: int, piece: bytes) -> None:
+        calls.append(number)
+        if number == 2:
+            raise ConnectionError
+        DatabaseBlobs._put_chunk(broken, job, blob, number, piece)
+
+    broken._put_chunk = break_off  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        broken.put("job", tmp_path / "file")
+    blob = blobs.put("job", tmp_path / "file")
+    assert b"".join(blobs.read("job", blob)) == content
+    database.close()
+
+
+# Audit ----------------------------------------------------------------------------------------------------------------
+
+
+def test_servers_extend_one_chain_and_any_edit_is_found(database: Database, tmp_path: Path) -> None:
+    provision(tmp_path)
+    kit = kit_of(tmp_path, "server-1")
+    logs = [AuditLog(TableStore(database), kit) for _ in range(3)]
+
+    def write(log: AuditLog) -> None:
+        for number in range(5):
+            log.note("test", str(number), "done")
+
+    threads = [threading.Thread(target=write, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store = TableStore(database)
+    assert len(list(store.lines())) == 15
+    assert problems(store, kit.authority) == []
+    with database.writing() as session:
+        session.execute(text("DELETE FROM audit WHERE seq = 15"))
+    assert problems(store, kit.authority)

@@ -1,0 +1,128 @@
+"""Two servers on one PostgreSQL: whichever dies or sleeps, the other leads soon, and no round is lost or made twice."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from papers import kit_of
+from postgres import cluster, fresh_database
+from serving import (
+    WANTED,
+    Person,
+    ServerProcess,
+    check_result,
+    check_rounds,
+    eventually,
+    federation,
+    free_port,
+    job_config,
+    rounds_in,
+    sites,
+    tls,
+)
+
+from winnow.deploy.server.audit import TableStore
+from winnow.deploy.server.database import Database
+from winnow.deploy.trust.audit import problems
+from winnow.deploy.wire.drivers import connect
+from winnow.deploy.wire.errors import Refused
+from winnow.deploy.wire.messages import Follow, Status
+
+ROUNDS = 15
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with cluster() as folder:
+        yield folder
+
+
+class Pair:
+    """Two servers on one PostgreSQL, which share nothing else."""
+
+    def __init__(self, postgres: str, folder: Path, settings: str = "") -> None:
+        self.url = fresh_database(postgres)
+        ports = (free_port(), free_port())
+        self.kits = federation(folder / "kits", ports)
+        self.endpoints = tuple(f"grpc://127.0.0.1:{port}" for port in ports)
+        self.servers = {}
+        for index, endpoint in enumerate(self.endpoints, start=1):
+            own = folder / f"own-{index}"
+            own.mkdir()
+            (own / "server.toml").write_text(f"database = '{self.url}'\naddress = '{endpoint}'\njoin = 0.5\n{settings}")
+            name = f"server-{index}"
+            self.servers[name] = ServerProcess(self.kits / "kits" / name, own / "server.toml", folder / f"{name}.log")
+        self.person = Person(kit_of(self.kits, "the-lead"), self.endpoints)
+
+    def leader(self) -> str:
+        return self.person.link.call(Status()).leader
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            server.kill()
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, postgres: str, tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(postgres, tmp_path, getattr(request, "param", ""))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def check_standby(pair: Pair, leader: str) -> None:
+    """It does nothing but say who leads."""
+    where = dict(zip(pair.servers, pair.endpoints, strict=True))
+    [standby] = where.keys() - {leader}
+    link = connect(where[standby], tls(pair.person.kit))
+    with pytest.raises(Refused, match=f"{leader} leads") as refused:
+        link.call(Status())
+    assert (refused.value.leader, refused.value.again) == (where[leader], True)
+    link.close()
+
+
+def test_a_standby_takes_over_within_ten_seconds_and_the_job_goes_on(pair: Pair, tmp_path: Path) -> None:
+    with sites(pair.kits, *pair.endpoints):
+        pair.person.submit("job", tmp_path, job_config(ROUNDS, WANTED, "pause = 0.05"))
+        eventually(lambda: pair.person.state("job").round >= 3, 20)
+        first = pair.leader()
+        check_standby(pair, first)
+        pair.servers[first].kill()
+        killed, reached = time.monotonic(), len(rounds_in(pair.url))
+        eventually(lambda: len(rounds_in(pair.url)) > reached, 20)
+        assert time.monotonic() - killed < 10, "with default settings"
+        assert pair.leader() != first
+        state = pair.person.wait("job", "finished", "failed", seconds=30)
+        assert (state.status, state.round) == ("finished", ROUNDS), state.reason
+        check_result(pair.person, ROUNDS)
+        numbers = [line.number for line in pair.person.link.follow(Follow(job="job"))]
+        assert numbers == list(range(len(numbers)))
+    check_rounds(pair.url, ROUNDS)
+    database = Database(pair.url)
+    assert problems(TableStore(database), kit_of(pair.kits, "server-1").authority) == []
+    database.close()
+
+
+@pytest.mark.parametrize("pair", ["lease = 2.0\nheartbeat = 1.0\n"], indirect=True)
+def test_a_leader_that_was_asleep_cannot_commit_when_it_wakes(pair: Pair, tmp_path: Path) -> None:
+    with sites(pair.kits, *pair.endpoints):
+        pair.person.submit("job", tmp_path, job_config(ROUNDS, WANTED, "pause = 0.1"))
+        eventually(lambda: pair.person.state("job").round >= 3, 20)
+        first = pair.leader()
+        pair.servers[first].signal(signal.SIGSTOP)
+        before = len(rounds_in(pair.url))
+        tokens = eventually(
+            lambda: len(found) > 1 and found if (found := {token for _, token in rounds_in(pair.url)}) else None, 20
+        )
+        pair.servers[first].signal(signal.SIGCONT)
+        eventually(lambda: "this server stands by" in pair.servers[first].log.read_text(), 10)
+        eventually(lambda: len(rounds_in(pair.url)) > before + 3, 20)
+        newest = max(tokens)
+        assert all(token == newest for number, token in rounds_in(pair.url) if number > before + 1)
+        state = pair.person.wait("job", "finished", "failed", seconds=30)
+        assert state.status == "finished", state.reason
+        check_result(pair.person, ROUNDS)
+    check_rounds(pair.url, ROUNDS)

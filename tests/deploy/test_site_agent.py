@@ -1,0 +1,271 @@
+"""The agent: it takes part in jobs, answers once, keeps what is settled, and comes back by itself."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from siting import Script, World, agent_at, deploy, serving, settle, task, wait_for
+
+from winnow.deploy.site.state import SiteState
+from winnow.deploy.trust.audit import problems
+from winnow.deploy.trust.audit_file import FileStore
+from winnow.deploy.wire.errors import Refused
+from winnow.deploy.wire.messages import Cancel, Control, Given, Hello, Joined, Poll, Report, Stop
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path / "server")
+
+
+@pytest.fixture(params=["memory", "grpc"])
+def server(request: pytest.FixtureRequest, world: World, script: Script) -> Iterator[Any]:
+    url = f"memory://site-{next(NUMBERS)}" if request.param == "memory" else "grpc://127.0.0.1:0"
+    with serving(world, script, url) as running:
+        yield running
+
+
+@pytest.fixture
+def near(world: World, script: Script) -> Iterator[Any]:
+    """In memory only, where the transport is not the point."""
+    with serving(world, script, f"memory://site-{next(NUMBERS)}") as running:
+        yield running
+
+
+def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, server: Any) -> None:
+    part = script.hold(b"a model")
+    first, second = task(clients=(0, 1), parts={"model": part}), task(clients=(0, 1), round=2)
+    bundle = world.bundle()
+    with agent_at(world, server.url):
+        script.tell(deploy(script, bundle))
+        joined = script.wait(Joined)
+        assert joined.accepted
+        assert joined.data.sizes == [2, 2]
+        script.tell(deploy(script, bundle, clients_from=0), first)
+        given = [script.wait(Given, number) for number in (1, 2)]
+        assert [script.payload(each)["parts"] for each in given] == [{"model": "a model"}] * 2
+        script.tell(settle(first, clients=(0,)), second)
+        later = [script.wait(Given, number) for number in (3, 4)]
+        assert [script.payload(each)["kept"] for each in later] == [[1], []]
+        assert [path.read_bytes() for path in world.job_folder.glob("parts/*")] == [bundle]
+        script.tell(Stop(job="job-1", reason="finished"))
+        wait_for(lambda: not world.job_folder.exists(), "end of the job's files")
+    hello = script.all_of(Hello)[0]
+    assert hello.data == ["turbines"]
+    assert hello.certificate == world.kit().certificate_pem
+    store = FileStore(world.kit_folder / "audit.jsonl")
+    assert problems(store, world.kit().authority) == []
+    assert [b"job joined" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
+
+
+def test_nothing_of_where_the_data_are_leaves_the_site(world: World, script: Script, server: Any) -> None:
+    with agent_at(world, server.url):
+        script.tell(deploy(script, world.bundle()), task("talk"), task())
+        failed, given = script.wait(Given, 1).answer, script.wait(Given, 2)
+        assert failed.failure.startswith("no such column in")
+        assert given.answer.failure is None
+        wait_for(lambda: any(each.metrics == {"loss": 0.5} for each in script.all_of(Report)), "metrics")
+        script.tell(deploy(script, world.bundle('[data]\nname = "turbines"\n[cannot]\n'), job="job-2"))
+        assert "flow" in script.wait(Joined, 2).reason
+    sent = b"".join(script.raw)
+    assert b"no such column" in sent
+    for secret in ("secret-place", "rows.csv", str(world.kit_folder), str(world.folder)):
+        assert secret.encode() not in sent
+
+
+def test_a_task_delivered_twice_has_the_answer_already_made(world: World, script: Script, near: Any) -> None:
+    assigned = task()
+    script.tell(deploy(script, world.bundle()), assigned, assigned)
+    with agent_at(world, near.url):
+        first, second = script.wait(Given, 1).answer, script.wait(Given, 2).answer
+        assert first == second
+    with agent_at(world, near.url):
+        assert script.wait(Given, 4).answer == first
+    other = task(settings="volatile")
+    script.outstanding.append(other)
+    with agent_at(world, near.url):
+        script.wait(Given, 7)
+        script.tell(other)
+        volatile = [script.wait(Given, number).answer for number in (7, 8)]
+        assert volatile[0].task == other.task.id
+        assert volatile[0] == volatile[1]
+    before = len(script.all_of(Given))
+    with agent_at(world, near.url):
+        again = script.wait(Given, before + 3).answer
+        assert again.task == other.task.id
+        assert again.blob != volatile[0].blob
+
+
+def test_an_agent_knows_what_was_settled_before_it_was_killed(world: World, script: Script, near: Any) -> None:
+    first = task()
+    script.tell(deploy(script, world.bundle()), first)
+    with agent_at(world, near.url):
+        script.wait(Given)
+        script.orders.append(settle(first))
+        state = SiteState(world.kit_folder / "state" / "site.sqlite")
+        wait_for(lambda: 0 in state.kept("job-1"), "settled state")
+        state.close()
+    script.outstanding.remove(first)
+    script.outstanding.append(task(round=2))
+    with agent_at(world, near.url):
+        assert script.payload(script.wait(Given, 2))["kept"] == [1]
+    assert script.all_of(Hello)[1].jobs == ["job-1"]
+
+
+def test_what_was_proposed_for_a_reply_that_was_not_folded_is_forgotten(
+    world: World, script: Script, near: Any
+) -> None:
+    folded, straggler, after = task(clients=(0,)), task(clients=(1,)), task(clients=(0, 1), round=2)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), folded, straggler)
+        script.wait(Given, 2)
+        script.tell(settle(folded), settle(straggler, clients=()), after)
+        kept = [script.payload(script.wait(Given, number))["kept"] for number in (3, 4)]
+        assert kept == [[1], []]
+        wait_for(lambda: len(list((world.job_folder / "kept").iterdir())) == 3, "files swept")
+
+
+def test_a_task_that_goes_on_over_the_end_of_a_round_is_settled_later(world: World, script: Script, near: Any) -> None:
+    folded, slow, after = task(clients=(0,)), task(clients=(1,)), task(clients=(1,), round=3)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), folded, slow)
+        script.wait(Given, 2)
+        script.tell(settle(folded), settle(slow), after)
+        assert script.payload(script.wait(Given, 3))["kept"] == [1]
+
+
+def test_a_process_that_dies_is_started_again_once(world: World, script: Script, near: Any) -> None:
+    with agent_at(world, near.url):
+        script.tell(
+            deploy(script, world.bundle(), clients_from=7), task("die", settings=1), task("die", settings=9, round=2)
+        )
+        assert script.payload(script.wait(Given, 1))["first"] == 7
+        failed = script.wait(Given, 2).answer
+        assert failed.failure == "the job's process was ended by SIGKILL"
+        script.tell(task("nonsense"), task(round=3))
+        assert "no message" in script.wait(Given, 3).answer.failure
+        assert script.wait(Given, 4).answer.failure is None
+
+
+def test_a_cancelled_task_is_not_begun_or_not_told(world: World, script: Script, near: Any) -> None:
+    running, waiting, last = task("slow", settings=1.0), task(), task(round=2)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        script.wait(Joined)
+        script.tell(running, waiting, Cancel(job="job-1", tasks=[running.task.id, waiting.task.id]), last)
+        assert script.wait(Given).answer.task == last.task.id
+
+
+def test_a_job_that_is_stopped_while_it_works_goes_at_once(world: World, script: Script, near: Any) -> None:
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), task("slow", settings=60.0))
+        script.wait(Joined)
+        script.tell(Stop(job="job-1"), deploy(script, world.bundle()), task())
+        assert script.wait(Given).answer.failure is None
+        assert script.payload(script.wait(Given))["count"] == 1
+
+
+def test_a_site_comes_back_after_the_server_has_gone(world: World, script: Script, near: Any) -> None:
+    script.tell(deploy(script, world.bundle()), task())
+    with agent_at(world, near.url):
+        given = script.wait(Given)
+        near.faults.disconnected = True
+        script.sessions += 1  # as a server that was started anew: it knows no session
+        near.faults.disconnected = False
+        assert script.wait(Given, 2).answer == given.answer
+        assert len(script.all_of(Hello)) == 2
+
+
+def test_an_answer_that_was_not_delivered_is_given_in_a_new_session(world: World, script: Script, near: Any) -> None:
+    fail = iter([True, True])
+
+    def refuse(request: Any) -> None:
+        if isinstance(request, Given) and next(fail, False):
+            raise Refused("not now", again=True)
+
+    script.refuse = refuse
+    script.tell(deploy(script, world.bundle()), task())
+    near.faults.drop_after = None
+    with agent_at(world, near.url):
+        wait_for(lambda: len(script.all_of(Given)) >= 3, "answers")
+        assert script.payload(script.all_of(Given)[-1])["count"] == 1
+
+
+def test_a_version_that_is_not_spoken_is_said_in_a_line(
+    world: World, script: Script, near: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(request: Any) -> None:
+        if isinstance(request, Hello):
+            raise Refused("this server speaks protocol 2; update Winnow")
+
+    script.refuse = refuse
+    with caplog.at_level("WARNING"), agent_at(world, near.url):
+        script.wait(Hello, 2)
+    assert "this server speaks protocol 2; update Winnow; trying again" in caplog.messages
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
+    world: World, script: Script, near: Any, allowed: bool
+) -> None:
+    world.allow("control = true\n" if allowed else "")
+    with agent_at(world, near.url) as agent:
+        script.tell(Control(restart=True))
+        if allowed:
+            wait_for(lambda: agent.restart, "restart")
+        else:
+            script.wait(Hello)
+            wait_for(lambda: (world.kit_folder / "audit.jsonl").read_text().count("told to restart") == 1, "refusal")
+            assert not agent.restart
+
+
+def test_a_task_of_an_unknown_job_is_answered_with_a_failure(world: World, script: Script, near: Any) -> None:
+    with agent_at(world, near.url):
+        script.tell(task(clients=(3,)), Cancel(job="job-9", tasks=[]), settle(task()), Stop(job="job-9"))
+        assert script.wait(Given).answer.failure == "this site was never told of job job-1"
+        assert script.wait(Given).answer.client == 3
+
+
+def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
+    from winnow.deploy.site.letters import PostOffice
+
+    neighbours = world.neighbours()
+    there = PostOffice(world.kit("plant-b"), "job-1", neighbours)
+    sent = task("letters", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle(), clients_from=0, neighbours=neighbours), sent)
+        letters = script.wait(Given).answer.letters
+        assert b"far away" not in b"".join(letters.values())
+        import msgspec
+
+        arrived = msgspec.structs.replace(sent.task, clients=[3], letters={3: {0: letters[3]}})
+        assert there.opened(arrived) == {3: {0: b"far away"}}
+        reply = there.sealed(sent.task, 3, {0: b"and back"})
+        wrong = there.sealed(sent.task, 2, {0: b"from another"})
+        script.tell(task("letters", letters={0: {3: reply[0]}}), task("letters", letters={0: {3: wrong[0]}}))
+        assert script.payload(script.wait(Given, 2)) == {"3": "and back"}
+        assert "letter" in script.wait(Given, 3).answer.failure
+    assert b"far away" not in b"".join(script.raw)
+
+
+def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None:
+    polls = []
+    script.refuse = lambda request: polls.append(request.free) if isinstance(request, Poll) else None
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        script.wait(Joined)
+        wait_for(lambda: polls[-1].cpus == 1 and polls[-1].memory_mb == 1500, "room taken")
+        script.tell(deploy(script, world.bundle(), job="job-2", resources=polls[0]))
+        refused = script.wait(Joined, 2)
+        assert refused.reason == "the job asks for 2 cpus, and 1 is free now of what this site offers"
+        script.tell(Stop(job="job-1"))
+        wait_for(lambda: polls[-1] == polls[0], "room given back")

@@ -1,0 +1,211 @@
+"""The site has the last word on jobs, whatever its server says; and what is broken stays one job's or task's affair."""
+
+import errno
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from papers import a_project, provision
+from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task, wait_for
+
+from winnow.deploy.site.state import SiteState, StateError
+from winnow.deploy.trust.signing import sign
+from winnow.deploy.wire.messages import Blob, Given, Hello, Joined, Resources, Settle
+from winnow.deploy.work.bundle import read_bundle, write_bundle
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "project", site=SITE + '[data.wind]\nfile = "secret-place/rows.csv"\n')
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path / "server")
+
+
+@pytest.fixture
+def near(world: World, script: Script) -> Iterator[Any]:
+    with serving(world, script, f"memory://policy-{next(NUMBERS)}") as running:
+        yield running
+
+
+def changed(bundle: bytes, **changes: Any) -> bytes:
+    return write_bundle(msgspec.structs.replace(read_bundle(bundle), **changes))
+
+
+def foreign(world: World, tmp_path: Path) -> bytes:
+    """Signed by a person of the same name in another project."""
+    provision(tmp_path / "other", a_project("other"))
+    other = World.kit.__get__(type("Elsewhere", (), {"folder": tmp_path / "other"})())("the-lead")
+    plain = read_bundle(world.bundle())
+    signature = sign(other, plain.signed)
+    return changed(world.bundle(), certificate=signature.certificate, signature=signature.value)
+
+
+def test_each_job_is_judged_by_its_author_data_code_and_needs(
+    world: World, script: Script, near: Any, tmp_path: Path
+) -> None:
+    own = {"mine.py": "x = 1"}
+    world.allow(POLICY.replace("own_code = true", "") + "[limits]\nmemory_mb = 900\n")
+    refusals: list[tuple[bytes, dict[str, Any], str]] = [
+        (
+            world.bundle(author="the-member"),
+            {"submitter": "the-member"},
+            "member the-member of .* may not run jobs here",
+        ),
+        (world.bundle(author="the-member"), {}, "submitted by the-lead and signed by member the-member"),
+        (world.bundle('[data]\nname = "wind"\n'), {}, "may not use data 'wind' here"),
+        (world.bundle(**own), {}, "may not bring code of their own here"),
+        (world.bundle(), {"resources": Resources(memory_mb=1000)}, "asks for 1000 memory_mb, and 900 is the most here"),
+        (world.bundle(), {"resources": Resources(cpus=3, memory_mb=5)}, "asks for 3 cpus, and 2 this site offers"),
+        (changed(world.bundle(), config=CONFIG + "rounds = 9\n"), {}, "changed after it was signed"),
+        (changed(world.bundle(), certificate=b"", signature=b""), {}, "not a certificate"),
+        (foreign(world, tmp_path), {}, "foreign"),
+        (world.bundle("[data]\n"), {}, "asks for no data by name"),
+        (world.bundle("[data"), {}, "no TOML"),
+        (b"nonsense", {}, "no job's bundle"),
+        (msgspec.msgpack.encode({"config": CONFIG, "files": {"../x": b""}}), {}, "inside its folder"),
+    ]
+    with agent_at(world, near.url):
+        for number, (bundle, told, reason) in enumerate(refusals, 1):
+            script.tell(deploy(script, bundle, job=f"job-{number + 10}", **told))
+            joined = script.wait(Joined, number)
+            assert not joined.accepted
+            assert re.search(reason, joined.reason), joined.reason
+        script.tell(deploy(script, world.bundle()))
+        assert script.wait(Joined, len(refusals) + 1).accepted
+    assert (world.kit_folder / "audit.jsonl").read_text().count('"job refused"') == len(refusals)
+
+
+def test_a_policy_that_changes_stops_a_running_job_and_lets_it_go_on(
+    world: World, script: Script, near: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), task())
+        assert script.wait(Given, 1).answer.failure is None
+        world.allow("")
+        script.tell(task(round=2), task(round=3))
+        assert script.wait(Given, 2).answer.failure == "lead the-lead of Institute may not run jobs here"
+        assert script.wait(Given, 3).answer.stage == "admission"
+        world.allow("nonsense")
+        script.tell(task(round=4))
+        assert "may not run jobs" in script.wait(Given, 4).answer.failure
+        world.allow(POLICY + '[[filters]]\nname = "clip"\n')
+        script.tell(task(round=5))
+        assert script.payload(script.wait(Given, 5))["filters"] == [{"name": "clip"}]
+    assert caplog.text.count("may not go on here") == 1
+    assert (world.kit_folder / "audit.jsonl").read_text().count('"job barred"') == 1
+
+
+def test_a_damaged_blob_fails_its_task_alone(world: World, script: Script, near: Any) -> None:
+    part = script.hold(b"a model")
+    script.spoiled.add(part.digest)
+    missing = Blob(digest="0" * 64, size=5)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), task(parts={"model": part}))
+        assert "its digest is another" in script.wait(Given, 1).answer.failure
+        script.tell(task(parts={"model": missing}))
+        assert script.wait(Given, 2).answer.stage == "preparing"
+        script.spoiled.clear()
+        script.tell(task(parts={"model": part}))
+        assert script.payload(script.wait(Given, 3))["parts"] == {"model": "a model"}
+        script.tell(deploy(script, world.bundle(), job="job-2"))
+        assert script.wait(Joined, 2).accepted
+
+
+def test_another_bundle_under_the_name_of_a_running_job_is_ignored(
+    world: World, script: Script, near: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        assert script.wait(Joined).accepted
+        script.tell(deploy(script, world.bundle(CONFIG + "rounds = 2\n")), task())
+        assert script.wait(Given).answer.failure is None
+    assert len(script.all_of(Joined)) == 1
+    assert "another bundle" in caplog.text
+
+
+def test_a_full_disk_fails_tasks_with_a_line_and_nothing_is_lost(
+    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [True]
+
+    def no_room(*_: Any) -> Any:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    from winnow.deploy.site import handover, state
+
+    writing, moving = state.SiteState.add, handover._move
+    monkeypatch.setattr(handover, "_move", lambda *given: (no_room(), moving(*given)))
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), task())
+        assert "No space left on device" in script.wait(Given, 1).answer.failure
+        monkeypatch.setattr(handover, "_move", moving)
+
+        def add(self: SiteState, made: Any) -> None:
+            if full[0]:
+                raise StateError("the site's records cannot be used: database or disk is full")
+            writing(self, made)
+
+        monkeypatch.setattr(state.SiteState, "add", add)
+        script.tell(task())
+        assert "disk is full" in script.wait(Given, 2).answer.failure
+        full[0] = False
+        script.tell(task())
+        assert script.wait(Given, 3).answer.failure is None
+
+
+def test_what_is_settled_is_acknowledged_only_once_it_is_kept(
+    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assigned = task()
+    order = Settle(job="job-1", round=1, tasks={assigned.task.id: [0]})
+    failing = iter([True])
+    settling = SiteState.settle
+
+    def settle(self: SiteState, *given: Any) -> None:
+        if next(failing, False):
+            raise StateError("disk I/O error")
+        settling(self, *given)
+
+    monkeypatch.setattr(SiteState, "settle", settle)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), assigned)
+        script.wait(Given)
+        script.outstanding = [script.outstanding[0], order, task(round=2)]
+        script.orders.append(order)
+        assert script.payload(script.wait(Given, 2))["kept"] == [1]
+    assert len(script.all_of(Hello)) == 2
+
+
+def test_a_server_that_stalls_or_talks_nonsense_is_survived(world: World, script: Script, near: Any) -> None:
+    broken = iter(["welcome", "poll"])
+    plain = script.call
+
+    async def call(peer: Any, request: Any) -> Any:
+        answer = await plain(peer, request)
+        if isinstance(request, Hello) and next(broken, "") == "welcome":
+            from winnow.deploy.wire.messages import Done
+
+            return Done()
+        return answer
+
+    script.call = call  # type: ignore[method-assign]
+    near.faults.delay = 0.1
+    with agent_at(world, near.url, now=lambda: 0.0):
+        script.tell(deploy(script, world.bundle()), task())
+        assert script.wait(Given).answer.failure is None
+        near.faults.disconnected = True
+        script.tell(task(round=2))
+        wait_for(lambda: True, "a moment")
+        near.faults.disconnected = False
+        assert script.wait(Given, 2).answer.failure is None
+    assert script.all_of(Hello)[0].now == 0.0

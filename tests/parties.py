@@ -1,0 +1,78 @@
+"""Clients and a server of the pairwise protocol, put together by hand: who drops out when is the test's choice."""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from winnow.privacy.secure.group import Space, Vector
+from winnow.privacy.secure.identity import RunAuthority
+from winnow.privacy.secure.member import Member
+from winnow.privacy.secure.tally import Tally
+from winnow.privacy.secure.terms import Terms
+
+AUTHORITY = RunAuthority()
+
+
+def terms(**changes: Any) -> Terms:
+    settings = {"threshold": 2 / 3, "fewest": 2, "graph": "complete", "neighbours": None}
+    return Terms(session=os.urandom(16), round=1, **{**settings, **changes})
+
+
+def random_vector(space: Space, seed: int) -> Vector:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, s.top, s.count, dtype=s.dtype, endpoint=True) for s in space.stretches]
+
+
+def plain_sum(space: Space, vectors: Collection[Vector]) -> list[list[int]]:
+    """Σ modulo 2^p, in Python's own numbers."""
+    return [
+        [sum(int(vector[i][j]) for vector in vectors) % (1 << stretch.bits) for j in range(stretch.count)]
+        for i, stretch in enumerate(space.stretches)
+    ]
+
+
+@dataclass
+class Session:
+    """A session as far as it got, and all that the server saw of it."""
+
+    terms: Terms
+    space: Space
+    clients: list[int]
+    members: dict[int, Member] = field(init=False)
+    vectors: dict[int, Vector] = field(init=False)
+    masked: dict[int, bytes] = field(default_factory=dict)
+    letters: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
+    shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.members = {client: Member(client, self.terms, AUTHORITY) for client in self.clients}
+        self.vectors = {client: random_vector(self.space, client) for client in self.clients}
+        announced = [member.announce() for member in self.members.values()]
+        self.announced = {each.client: each for each in announced}
+        self.tally = Tally(self.terms, self.space, announced, b"told")
+
+    def share(self, gone: Collection[int] = ()) -> None:
+        for client in sorted({*self.clients} - {*gone}):
+            self.letters[client] = self.members[client].share(self.tally.directory(client))
+            self.tally.take_letters(client, self.letters[client])
+
+    def mask(self, gone: Collection[int] = ()) -> None:
+        for client in sorted({*self.tally.sharing} - {*gone}):
+            letters = self.tally.letters_to(client)
+            self.masked[client] = self.members[client].mask(letters, self.vectors[client], self.space, b"told")
+            self.tally.add(client, self.masked[client])
+
+    def confirm(self, gone: Collection[int] = ()) -> dict[int, bytes]:
+        survivors = self.tally.survivors
+        return {client: self.members[client].confirm(survivors) for client in survivors if client not in gone}
+
+    def reveal(self, signatures: Mapping[int, bytes], gone: Collection[int] = ()) -> None:
+        for client in signatures:
+            if client not in gone:
+                self.shares[client] = self.members[client].reveal(signatures)
+
+    def total(self) -> Vector:
+        return self.tally.finish(self.shares)
