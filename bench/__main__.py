@@ -8,7 +8,7 @@ python -m bench deploy sites    one of them
 
 import sys
 
-from bench import cohort, deploy, encryption, gpu, populations, profiling, rounds, secure, selection, wire
+from bench import cohort, deploy, encryption, gpu, homomorphic, populations, profiling, rounds, secure, selection, wire
 from bench.table import machine, show
 
 BENCHES = {
@@ -19,6 +19,7 @@ BENCHES = {
     "populations": populations,
     "gpu": gpu,
     "encryption": encryption,
+    "homomorphic": homomorphic,
     "secure": secure,
     "wire": wire,
 }

@@ -145,8 +145,8 @@ class TestKeeping:
         assert np.abs(hits / 2_000 - 1).max() < 4.5 * np.sqrt((1 / 0.1 - 1) / 2_000)
 
     def test_what_feeds_back_is_not_stretched(self) -> None:
-        assert RandomK(fraction=0.1).stretch(50) == 1.0
-        assert RandomK(fraction=0.1, feedback=False).stretch(50) == 10.0
+        assert RandomK(fraction=0.1, feedback=True).stretch(50) == 1.0
+        assert RandomK(fraction=0.1).stretch(50) == 10.0
 
 
 LIKE = {

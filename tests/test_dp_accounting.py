@@ -6,12 +6,12 @@ import dp_accounting as dp
 import numpy as np
 import pytest
 from dp_accounting import pld, rdp
-from world import blobs, experiment, prepared
 
 from winnow.core import ConfigError, RoundFinished, Stopped
 from winnow.experiment.build import prepare
 from winnow.experiment.progress import Course, Headline
 from winnow.privacy.dp.accounting import ConcentratedRelease, LaplaceRelease, Release, epsilon, noise_for
+from world import blobs, experiment, prepared
 
 CENTRAL = ('collect.name="central-dp"', "collect.noise_multiplier=1.5")
 NOISY = ('select.matching.name="noisy"', "select.matching.clip=4.0", "select.matching.noise_multiplier=5.0")
@@ -113,6 +113,11 @@ def test_epsilon_composes_different_kinds() -> None:
     assert epsilon([ConcentratedRelease(rho=0.1), Release(noise=3.0)], 1e-5) > epsilon([Release(noise=3.0)], 1e-5)
 
 
+def test_faint_noise_has_an_honest_epsilon() -> None:
+    assert epsilon([Release(noise=1e-6, times=3, chance=0.1)], 1e-5) >= epsilon([Release(noise=1e-3)], 1e-5) > 1e5
+    assert epsilon([LaplaceRelease(noise=1e-6, times=3)], 1e-5) == pytest.approx(3e6)
+
+
 def test_the_noise_for_a_budget_is_the_least() -> None:
     noise = noise_for(3.0, 1e-5, 20, chance=0.1)
     assert epsilon([Release(noise=noise, times=20, chance=0.1)], 1e-5) <= 3.0
@@ -186,6 +191,7 @@ def test_progress_and_result_tell_what_was_spent() -> None:
         ((), "oort", "covers no losses"),
         ((), "krum", "needs every update"),
         ((), "scaffold", "also sends"),
+        ((), "feddyn", "tells nobody how many took part"),
         ((), "fedbuff", "needs pace.name"),
         (("select.replacement=true",), "fedavg", "select.replacement"),
     ],

@@ -1,4 +1,4 @@
-"""Noise at the server: bounds hold for any update, order and constants are as promised, and nobody can be told apart."""
+"""Noise at the server: bounds hold for any update, and nobody can be told apart better than promised."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from selecting import turn
-from world import prepared
 
+from selecting import turn
 from winnow.core import EVERYONE, Population, Reply, Task, VirtualClock, stream
 from winnow.learn.aggregate import Aggregate, Full, Partial
 from winnow.learn.collect import Expected, Gathered
@@ -19,6 +18,7 @@ from winnow.privacy.dp.accounting import Release, epsilon
 from winnow.privacy.dp.bounding import AdaptiveBound
 from winnow.privacy.dp.central import CentralDp, bounded_sum
 from winnow.privacy.dp.poisson import Poisson
+from world import prepared
 
 START = {"w": torch.zeros(2, 3), "b": torch.ones(2), "count": torch.tensor(7)}
 SIZES = np.array([10, 20, 30, 40])
@@ -134,9 +134,6 @@ def test_an_empty_round_is_noisy_too() -> None:
 
 
 def test_losses_are_told_to_nobody() -> None:
-    told = Reply(task=Task(name="train", client=0, round=1, version=0), payload=reply(0, np.ones(8)).payload)
-    assert all(not each.metrics for each in gathered({0: np.ones(8)}, QUIET).reported)
-    assert told.payload.keys() == {"model"}
     with prepared('collect.name="central-dp"', "collect.noise_multiplier=1.0", algorithm="fedavg") as ready:
         rounds = [e for e in ready.training.run(ready.federation) if e.kind == "round"]
     assert all(np.isnan(event.loss) for event in rounds)
@@ -183,7 +180,7 @@ def test_poisson_sampling_draws_each_client_alone() -> None:
     selection = Poisson(fraction=0.2).start(Population(sizes=np.ones(50, np.int64)))
     drawn = np.zeros((2000, 50))
     for number in range(2000):
-        drawn[number, selection.propose(turn(rng=stream(number, "select"))).clients] = 1
+        drawn[number, selection.propose(turn(number + 1)).clients] = 1
     assert drawn.mean() == pytest.approx(0.2, abs=0.01)
     assert drawn.sum(1).var() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
     correlations = np.corrcoef(drawn.T)[np.triu_indices(50, 1)]

@@ -25,7 +25,9 @@ FILTERS = {
     "local-dp": [{"name": "local-dp", "noise_multiplier": 0.001, "clip": 1.0}],
     "compress": [{"name": "compress", "numbers": "qsgd"}],
     "top-k": [{"name": "compress", "keep": {"name": "top-k", "fraction": 0.1}, "numbers": "float16"}],
-    "random-k": [{"name": "compress", "keep": {"name": "random-k", "fraction": 0.2}, "entropy": "zstd"}],
+    "random-k": [
+        {"name": "compress", "keep": {"name": "random-k", "fraction": 0.2, "feedback": True}, "entropy": "zstd"}
+    ],
     "many": [
         {"name": "exclude", "names": ["*.bias"]},
         {"name": "clip", "norm": 1.0},

@@ -14,6 +14,7 @@ from winnow.deploy.work.orders import Answered, Begin, Commit, Committed, Dispat
 from winnow.deploy.work.training import training_service
 from winnow.experiment.run import AS_CONFIGURED, Result
 from winnow.experiment.schema import Experiment
+from winnow.privacy.secure.identity import authority_here
 
 
 class StoppedError(Exception):
@@ -32,7 +33,8 @@ class Loopback:
             place = folder / f"site-{number}"
             place.mkdir(parents=True)
             self.members.append(Member(site=str(number), clients_from=first, data=described))
-            self.desks.append(Desk("job", place, training_service(experiment, AS_CONFIGURED, data, first)))
+            service = training_service(experiment, AS_CONFIGURED, data, first, authority_here())
+            self.desks.append(Desk("job", place, service))
             first += len(described.sizes)
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}

@@ -33,7 +33,7 @@ name = "digits"
 clients = 6
 
 [model]
-name = "factory"
+name = "python"
 factory = "net.py:make"
 
 [select]
@@ -108,7 +108,7 @@ def connected(me: Connection) -> set[str]:
     return {site.site for site in me.sites() if site.connected}
 
 
-# The same model as the simulation's -------------------------------------------------------------------------------------
+# The same model as the simulation's -----------------------------------------------------------------------------------
 
 
 def test_fedprof_gives_the_simulations_model_bit_for_bit(me: Connection, tmp_path: Path) -> None:
@@ -125,15 +125,15 @@ def test_fedprof_gives_the_simulations_model_bit_for_bit(me: Connection, tmp_pat
 
 
 def test_other_executions_give_it_within_rounding(me: Connection, tmp_path: Path) -> None:
-    execute(resolve("demo", sets=SETS, seed=5, rounds=2), out=tmp_path / "simulated")
-    job = me.submit("demo", sets=SETS, seed=5, rounds=2, min_sites=2)
+    execute(resolve("demo", sets=SETS, seed=5, rounds=1), out=tmp_path / "simulated")
+    job = me.submit("demo", sets=SETS, seed=5, rounds=1, min_sites=2)
     job.wait(120)
     ours = load_file(job.download(tmp_path / "deployed") / "last.safetensors")
     for name, tensor in load_file(tmp_path / "simulated" / "last.safetensors").items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-# What can be submitted --------------------------------------------------------------------------------------------------
+# What can be submitted ------------------------------------------------------------------------------------------------
 
 
 def test_a_file_brings_its_plugins_and_its_models_factory(me: Connection, tmp_path: Path) -> None:
@@ -143,7 +143,8 @@ def test_a_file_brings_its_plugins_and_its_models_factory(me: Connection, tmp_pa
     job.wait(120)
     run = job.download(tmp_path / "deployed")
     assert RunFolder.open(run).label.algorithm == "mine"
-    execute(resolve(tmp_path / "mine.toml"), out=tmp_path / "simulated")
+    as_dealt_out = {"data": resolve("demo", sets=SETS).data}
+    execute(resolve(tmp_path / "mine.toml").model_copy(update=as_dealt_out), out=tmp_path / "simulated")
     assert same(run / "last.safetensors", tmp_path / "simulated" / "last.safetensors")
 
 
@@ -163,7 +164,7 @@ def test_a_program_brings_the_modules_beside_it(me: Connection, tmp_path: Path) 
     assert weights["1.weight"].shape == (9, 64)
 
 
-# Following, looking, ending ---------------------------------------------------------------------------------------------
+# Following, looking, ending -------------------------------------------------------------------------------------------
 
 
 def test_a_job_from_submission_to_report(
@@ -191,19 +192,11 @@ def test_a_job_from_submission_to_report(
     assert "finished, 2 rounds" in shown.out
     assert "wall time" in shown.out
     assert call(capsys, "report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0
-    again = command("clone", "walk", "--name", "walk-again")
-    assert again.out == "walk-again\n"
     assert "it had ended already" in command("abort", "walk").out
-
-
-def test_a_clone_gives_the_same_model(me: Connection, tmp_path: Path) -> None:
-    first = me.submit("demo", sets=[*SETS, "engine.execution=loop"], rounds=1, min_sites=2)
-    first.wait(120)
-    second = me.clone(first.name)
-    second.wait(120)
-    assert second.name != first.name
-    files = [job.download(tmp_path / job.name) / "last.safetensors" for job in (first, second)]
-    assert same(*files)
+    assert command("clone", "walk", "--name", "walk-again").out == "walk-again\n"
+    assert "finished after round 2" in command("logs", "walk-again", "--follow").out
+    command("download", "walk-again", "--out", tmp_path / "again")
+    assert same(tmp_path / "run" / "last.safetensors", tmp_path / "again" / "last.safetensors")
 
 
 def test_a_job_that_waits_says_for_what_and_can_be_aborted(me: Connection, command: Callable[..., Outcome]) -> None:
@@ -239,17 +232,10 @@ def test_the_same_from_python(federation: LocalFederation, tmp_path: Path) -> No
     with winnow.connect(federation.kit("me")) as connection:
         job = connection.submit("demo", sets=SETS, rounds=1, sites=("site-1",), name="alone")
         state = job.wait(120)
-        assert (state.sites, list(state.metrics)[0]) == (["site-1"], "reference")
+        assert (state.sites, next(iter(state.metrics))) == (["site-1"], "reference")
         assert connection.job("alone").state().status == "finished"
         assert "alone" in [each.job for each in connection.jobs()]
         assert (job.download(tmp_path / "run") / "result.json").is_file()
-
-
-def test_a_failing_jobs_reason_is_told(me: Connection, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM.replace("from parts.widths import WIDTH", "WIDTH = 9") + "\n1 / 0\n")
-    job = me.submit(tmp_path / "program.py", min_sites=2)
-    with pytest.raises(RunError, match="failed: ZeroDivisionError in program.py"):
-        job.wait(120)
 
 
 def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: Callable[..., Outcome]) -> None:
@@ -266,7 +252,7 @@ def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: C
     wait_for(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
 
 
-# Before anything is sent ------------------------------------------------------------------------------------------------
+# Before anything is sent ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,5 +275,5 @@ def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_pat
 
 def test_options_do_not_go_with_a_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with pytest.raises(WinnowError, match="is a program: rounds, seed must be said in its winnow.run"):
+    with pytest.raises(WinnowError, match="is a program: rounds, seed must be said in its"):
         describe(tmp_path / "program.py", rounds=3, seed=0, sets=())

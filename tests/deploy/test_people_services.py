@@ -18,14 +18,14 @@ UNITS = sorted((FOLDER / "systemd").glob("*.service"))
 
 def unit_of(path: Path) -> configparser.ConfigParser:
     unit = configparser.ConfigParser(strict=True, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str
     unit.read_string(path.read_text())
     return unit
 
 
 def assert_exists(command: list[str]) -> None:
     """Winnow has this command, and it has these options."""
-    known = get_command(app).commands[command[0]]  # type: ignore[attr-defined]
+    known = get_command(app).commands[command[0]]
     options = {option for parameter in known.params for option in parameter.opts}
     assert {word for word in command if word.startswith("-")} <= options
 
@@ -90,9 +90,6 @@ def test_the_compose_file_runs_two_servers_on_one_database() -> None:
         assert_exists(server["command"])
         assert server["depends_on"] == {"database": {"condition": "service_healthy"}}
     assert len({volume for server in servers for volume in server["volumes"]}) == 2
-    named = {
-        each if isinstance(each, str) else each["source"]
-        for s in described["services"].values()
-        for each in s["secrets"]
-    }
+    lists = [service["secrets"] for service in described["services"].values()]
+    named = {each if isinstance(each, str) else each["source"] for one in lists for each in one}
     assert named == set(described["secrets"])

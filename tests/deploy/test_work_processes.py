@@ -37,7 +37,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("algorithm", ["fedprof", "scaffold", "fedrep"])
+@pytest.mark.parametrize("algorithm", ["fedrep"])
 def test_a_deployed_run_gives_the_simulations_model_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
     experiment = small(algorithm)
     simulated = execute(experiment, out=tmp_path / "simulated")

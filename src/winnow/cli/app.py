@@ -10,6 +10,7 @@ from winnow.cli.algorithms import algorithms
 from winnow.cli.audit import audit
 from winnow.cli.compare import compare
 from winnow.cli.data import data
+from winnow.cli.explain import explain
 from winnow.cli.federation.local import local
 from winnow.cli.federation.sites import sites
 from winnow.cli.federation.submit import abort, clone, download, submit
@@ -76,6 +77,10 @@ app.command(
         "winnow reproduce fedprof --from results.jsonl --no-run",
     ),
 )(reproduce)
+app.command(
+    rich_help_panel=EXPERIMENTS,
+    epilog=_examples("winnow explain demo --set collect.name=secure", "winnow explain runs/mine"),
+)(explain)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0"))(show)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow report runs/a runs/b --out both.html"))(report)
 app.command(

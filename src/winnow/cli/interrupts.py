@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import typer
 
@@ -24,15 +25,19 @@ def interruptible(advice: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def ended_like_an_interrupt() -> Iterator[None]:
-    """A closed terminal (SIGHUP) or a kill (SIGTERM) is an interrupt too: what was started is cleaned up."""
-    endings = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(each, signal.default_int_handler) for each in endings]
-    try:
-        yield
-    finally:
-        for each, handler in zip(endings, before, strict=True):
-            signal.signal(each, handler)
+def interrupted_once() -> Iterator[None]:
+    """Ctrl-C, a closed terminal (SIGHUP) and a kill (SIGTERM) interrupt; once one has, nothing disturbs the leaving."""
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        for each in endings:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = [signal.signal(each, interrupt) for each in endings]
+    yield
+    for each, handler in zip(endings, before, strict=True):
+        signal.signal(each, handler)
 
 
 def as_argument(path: Path) -> str:

@@ -55,6 +55,8 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         facts.insert(0, ("judged", JUDGES[summary.judged_by]))
     if summary.target is not None:
         facts.append((f"target {summary.target:g}", _reached(summary)))
+    facts += [(name.replace("_", " "), f"{value:.4g}") for name, value in summary.spent.items()]
+    facts += [("stopped", summary.stopped)] if summary.stopped else []
     facts.append(("in all", f"{duration(summary.seconds)} {view.label.clock} time{_energy(summary, summary.wh)}"))
     if summary.refused:
         facts.append(("refused", f"{summary.refused} replies"))

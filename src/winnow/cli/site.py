@@ -22,5 +22,6 @@ def site(
     import sys
 
     options = [*(["--config", str(config)] if config else []), *(["--json-logs"] if json_logs else [])]
-    # An agent runs for months beside what it serves: it leaves this command's libraries behind.
-    os.execv(sys.executable, [sys.executable, "-m", "winnow.deploy.site", str(kit), *options])  # noqa: S606
+    # An agent runs for months beside what it serves: it leaves this command's libraries behind. And it does not import
+    # what happens to lie in the folder in which it was started (-P).
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "winnow.deploy.site", str(kit), *options])  # noqa: S606

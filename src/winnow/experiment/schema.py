@@ -24,6 +24,7 @@ from winnow.privacy import compress as _compress  # noqa: F401  # makes compress
 from winnow.privacy import dp as _dp  # noqa: F401  # makes differential privacy known
 from winnow.privacy import filters as _filters  # noqa: F401  # makes the filters known
 from winnow.privacy import matching as _private  # noqa: F401  # makes encrypted matching known
+from winnow.privacy.homomorphic import collect as _homomorphic  # noqa: F401  # makes homomorphic aggregation known
 from winnow.privacy.secure import collect as _secure  # noqa: F401  # makes secure aggregation known
 
 

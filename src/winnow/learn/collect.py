@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import not_
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from winnow.learn.aggregate import Contribution, Fold, WeightedSum
 from winnow.learn.filters import from_the_system
 from winnow.learn.matching import AtSites
 from winnow.learn.part import Part
+from winnow.learn.parties import Identities
 from winnow.learn.profile import ReferenceProfile
 from winnow.learn.stack import ModelState
 
@@ -64,14 +65,33 @@ class Gathered:
 class Collect(Choice, Part):
     """One round's conversation with the invited, out of which an aggregate comes."""
 
+    sums_only: ClassVar[bool] = False
+    """Whether the server learns sums of updates, and no update."""
+
     @property
     def at_least(self) -> int:
         """How few clients it can work with."""
         return 1
 
+    def check(self, clients: int) -> None:
+        """Refuse, by name, so many clients if they cannot work."""
+
     def at_sites(self) -> AtSites:
         """What sites do besides: steps of the conversation, and filters that stand around all others."""
         return AtSites()
+
+    def sites(self, identities: Identities) -> AtSites:
+        """The same where each site is a party of its own, whose clients sign like that."""
+        return self.at_sites()
+
+    def between(self, sites: Mapping[str, int]) -> "Collect":
+        """The same for a server whose clients are at these sites; by name, the number of each one's first client."""
+        return self
+
+    @property
+    def third_party(self) -> str | None:
+        """The site, by name, whose help it takes besides the clients', if there is one."""
+        return None
 
     @abstractmethod
     def gather(
@@ -91,6 +111,12 @@ class InTheClear(Collect):
     """The server sees every update. Those that are unsound are refused, whatever the algorithm."""
 
     name: Literal["plain"] = "plain"
+
+    def says(self) -> str:
+        return (
+            "plain: the server sees every client's update, and must be trusted with whatever updates tell of data. It "
+            "costs nothing."
+        )
 
     def gather(
         self,

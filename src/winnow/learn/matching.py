@@ -22,10 +22,16 @@ class AtSites:
 
     handlers: Mapping[str, Handler[Any]] = field(default_factory=dict)
     filters: Sequence[Filter[Any]] = ()
+    settings: Mapping[str, type] = field(default_factory=dict)
+    """Of what type the settings of those tasks are, where they are no plain values: they must be read again."""
 
     def around(self, inner: "AtSites") -> "AtSites":
         """Both together; these filters are the outer ones."""
-        return AtSites(handlers={**inner.handlers, **self.handlers}, filters=(*self.filters, *inner.filters))
+        return AtSites(
+            handlers={**inner.handlers, **self.handlers},
+            filters=(*self.filters, *inner.filters),
+            settings={**inner.settings, **self.settings},
+        )
 
 
 class Matcher(ABC):
@@ -54,6 +60,10 @@ class Matching(Choice):
         """What a profile weighs on its way to the server, given what it weighs in the clear."""
         return plain
 
+    def says(self) -> str:
+        """Who learns what of profiles, under which assumptions, and what it costs; empty if nothing is to be said."""
+        return ""
+
     @abstractmethod
     def start(self, holders: Sequence[int], clients: int) -> Matcher: ...
 
@@ -65,6 +75,12 @@ class InPlainSight(Matching):
     """The server sees every profile, and compares them itself."""
 
     name: Literal["plain"] = "plain"
+
+    def says(self) -> str:
+        return (
+            "plain profiles: the server sees the mean and variance of every element of a layer over each client's "
+            "samples. It costs a few kilobytes a client and round."
+        )
 
     def start(self, holders: Sequence[int], clients: int) -> Matcher:
         return _Pooling()

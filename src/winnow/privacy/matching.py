@@ -60,6 +60,14 @@ class Encrypted(Matching):
             return 'select.matching = "encrypted" needs pace.name = "rounds": all of a round belongs to one version'
         return None
 
+    def says(self) -> str:
+        return (
+            "encrypted profiles: the server compares profiles without seeing their means; their variances, the "
+            "divergences and the units of the means it sees. The holder of the reference set has the secret key and "
+            "sees divergences times a factor that it is not told. This holds for a server that does as it should and "
+            "does not collude with the holder. It costs 0.4 MB and 8 ms for each profile, and 28 ms at the server."
+        )
+
     def profile_bytes(self, plain: int) -> int:
         return SEALED_BYTES + plain // 2 if plain else 0
 

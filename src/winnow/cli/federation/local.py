@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from winnow.cli.federation.extra import needs_deploy
-from winnow.cli.interrupts import ended_like_an_interrupt, interruptible
+from winnow.cli.interrupts import interrupted_once, interruptible
 from winnow.cli.options import DataFolder, Plugins, Quiet, Rounds, Sets, complete_algorithm
 
 local = typer.Typer(
@@ -57,7 +57,7 @@ def run(
     folder = out or fresh(RUNS / f"{safe(described.title)}-local")
     console = messages()
     with (
-        ended_like_an_interrupt(),
+        interrupted_once(),
         interruptible(lambda: "winnow: stopped; all processes have ended and nothing is left of them"),
         tempfile.TemporaryDirectory(prefix="winnow-local-") as scratch,
     ):
@@ -65,7 +65,7 @@ def run(
             console.print(f"starting a server and {context.obj} sites", highlight=False)
         with local_federation(described, context.obj, Path(scratch), data_directory=data) as federation:
             job = federation.connection.submit(described, min_sites=context.obj)
-            watch(job, console, shown=not quiet)
+            watch(job, console, shown=not quiet, all_needed=True)
             job.download(folder)
     view = RunFolder.open(folder)
     answers().print(run_lines(view), run_tables(view))

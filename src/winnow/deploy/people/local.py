@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -71,7 +70,7 @@ def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "winnow.cli", command, str(_kit(folder, name))],
+            [sys.executable, "-P", "-m", "winnow.cli", command, str(_kit(folder, name))],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -112,7 +111,7 @@ def _configure(folder: Path, names: Sequence[str], data: str, *, own_code: bool)
         (kit / ("server.toml" if name == "server" else "site.toml")).write_text(anchored)
         if name != "server":
             rule = {"people": [ME], "data": [data], "own_code": own_code}
-            (kit / "policy.toml").write_text(tomli_w.dumps({"control": True, "jobs": [rule]}))
+            (kit / "policy.toml").write_text(tomli_w.dumps({"control": True, "keeper": True, "jobs": [rule]}))
 
 
 @contextmanager
@@ -123,8 +122,7 @@ def _running(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subproce
             processes[name] = start(folder, name)
         yield processes
     finally:
-        with _undisturbed():
-            _stop(list(processes.values()))
+        _stop(list(processes.values()))
 
 
 def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
@@ -138,19 +136,6 @@ def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Who presses Ctrl-C twice still leaves no process behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:

@@ -10,9 +10,15 @@ from winnow.deploy.people.connection import Job
 from winnow.deploy.wire.messages import JobState, Line
 from winnow.runs.codec import decode_event
 
+NO_PART = " takes no part: "
+"""In a line of the server's about a site that refuses a job or has dropped out of it."""
 
-def watch(job: Job, console: Console, *, shown: bool = True) -> JobState:
-    """Follow a job to its end; its state then. Raises a RunError if it failed or was aborted."""
+
+def watch(job: Job, console: Console, *, shown: bool = True, all_needed: bool = False) -> JobState:
+    """Follow a job to its end; its state then. Raises a RunError if it failed or was aborted.
+
+    With `all_needed` it is aborted as soon as a site takes no part: there will be no other.
+    """
     state = job.state()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
@@ -21,8 +27,11 @@ def watch(job: Job, console: Console, *, shown: bool = True) -> JobState:
             finished = _round(line)
             if finished is not None:
                 progress.update(bar, completed=finished.round, description=f"{job.name}: {_scores(finished)}")
+            elif all_needed and line.source == "server" and NO_PART in line.text:
+                job.abort(line.text)
+                raise RunError(f"job {job.name} cannot go on: {line.text}")
             elif line.kind == "log" and shown:
-                progress.console.print(described(line), markup=False, highlight=False)
+                progress.console.print(described(line), markup=False, highlight=False, soft_wrap=True)
     state = job.state()
     if state.status != "finished":
         raise RunError(f"job {job.name} {state.status}: {state.reason}")

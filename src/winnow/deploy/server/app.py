@@ -35,6 +35,7 @@ from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.trust.server_policy import watch_server_policy
 from winnow.deploy.trust.watched import Watched
 from winnow.deploy.wire.drivers import serve
+from winnow.deploy.wire.heap import keep_freed_chunks
 from winnow.deploy.wire.transport import Admit, Tls
 
 log = logging.getLogger(__name__)
@@ -169,6 +170,7 @@ def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) ->
         server.migrate()
         log.info("the database %s is up to date", server.database)
         return
+    keep_freed_chunks()
     asyncio.run(until_signalled(server))
 
 

@@ -4,7 +4,7 @@ A blob counts as held once its row in `blobs` is there, which is written last. B
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Blobs(Protocol):
 
     def held(self, job: str, digest: str) -> Blob | None: ...
 
-    def read(self, job: str, blob: Blob, offset: int = 0) -> Iterator[bytes]:
+    def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         """The blob from `offset` on, in chunks."""
         ...
 
@@ -77,7 +77,7 @@ class FileBlobs(_Rows):
             self._record(job, blob)
         return blob
 
-    def read(self, job: str, blob: Blob, offset: int = 0) -> Iterator[bytes]:
+    def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         path = self._path(job, blob.digest)
         if not path.exists():
             raise BlobMissingError(f"{job}: {blob.digest[:12]} is not held here")
@@ -111,7 +111,7 @@ class DatabaseBlobs(_Rows):
             self._record(job, blob)
         return blob
 
-    def read(self, job: str, blob: Blob, offset: int = 0) -> Iterator[bytes]:
+    def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         if self.held(job, blob.digest) is None:
             raise BlobMissingError(f"{job}: {blob.digest[:12]} is not held here")
         while offset < blob.size:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from winnow.deploy.wire.blobs import SpoolFolder
 from winnow.deploy.wire.errors import Refused
 from winnow.deploy.wire.files import read_chunks
 from winnow.deploy.wire.messages import Blob, Fetch, Held, Put, Received
-from winnow.deploy.wire.serving import held_blob, receive_blob
+from winnow.deploy.wire.serving import held_blob, reading_ahead, receive_blob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,11 @@ class Transfers:
         if request.offset > request.blob.size:
             raise Refused(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
         with self._slot(peer):
-            chunks = await asyncio.to_thread(self._source, peer, request)
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-                self.moved(0, len(chunk))
-                yield chunk
+            source = await asyncio.to_thread(self._source, peer, request)
+            async with aclosing(reading_ahead(source)) as chunks:
+                async for chunk in chunks:
+                    self.moved(0, len(chunk))
+                    yield chunk
 
     def _into(self, peer: Peer, job: str, blob: Blob) -> SpoolFolder:
         """The folder that this peer may put this blob into."""
@@ -77,10 +78,10 @@ class Transfers:
             return self.uploads(peer.name)
         raise Refused(f"{peer} has nothing to put here")
 
-    def _source(self, peer: Peer, request: Fetch) -> Iterator[bytes]:
+    def _source(self, peer: Peer, request: Fetch) -> Generator[bytes, None, None]:
         return self._for_site(peer, request) if peer.kind == "site" else self._for_person(request)
 
-    def _for_site(self, peer: Peer, request: Fetch) -> Iterator[bytes]:
+    def _for_site(self, peer: Peer, request: Fetch) -> Generator[bytes, None, None]:
         part = self._must_take_part(peer, request.job)
         if request.blob == part.deploy.bundle:
             return self.blobs.read(request.job, request.blob, request.offset)
@@ -91,7 +92,7 @@ class Transfers:
             raise Refused(f"no task of site {peer.name} in job {request.job} needs blob {request.blob.digest[:12]}")
         return read_chunks(path, request.offset)
 
-    def _for_person(self, request: Fetch) -> Iterator[bytes]:
+    def _for_person(self, request: Fetch) -> Generator[bytes, None, None]:
         """A result. Whether the person may have it was asked before."""
         events = self.events(request.job)
         if events.has(request.blob):

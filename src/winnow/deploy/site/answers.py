@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from winnow.deploy.site.folder import file_name
 from winnow.deploy.site.handover import take
 from winnow.deploy.site.labour import Labour, StoppedError
 from winnow.deploy.site.letters import PostOffice
+from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
 from winnow.deploy.site.state import Made
 from winnow.deploy.wire.blobs import SpoolFolder
@@ -26,8 +28,10 @@ log = logging.getLogger(__name__)
 class Answers:
     """Of one job. A task among `cancelled` is not begun, and its answers are not given."""
 
-    def __init__(self, office: Office, job: str, labour: Labour, spool: SpoolFolder, cancelled: set[str]) -> None:
-        self._office, self._job, self._labour, self._spool = office, job, labour, spool
+    def __init__(
+        self, office: Office, job: str, labour: Labour, notary: Notary, spool: SpoolFolder, cancelled: set[str]
+    ) -> None:
+        self._office, self._job, self._labour, self._notary, self._spool = office, job, labour, notary, spool
         self._cancelled = cancelled
         self._folder = office.folder(job)
         self._post = PostOffice(office.kit, job, ())
@@ -36,7 +40,8 @@ class Answers:
 
     def know(self, neighbours: Sequence[Neighbour]) -> None:
         """Where the job's clients are."""
-        self._post = PostOffice(self._office.kit, self._job, neighbours)
+        self._post = PostOffice(self._office.kit, self._job, neighbours, lambda: self._notary.revocations)
+        self._notary.know(neighbours)
 
     def give(self, task: WireTask) -> None:
         made = self._office.state.made(self._job, task.id)
@@ -67,7 +72,8 @@ class Answers:
         waiting = set(task.clients)
         with self._failing(task, waiting, "preparing"):
             order = self._order(task)
-            for did in self._labour.do(order, lambda: task.id in self._cancelled):
+            certify = partial(self._notary.certify, task.round)
+            for did in self._labour.do(order, lambda: task.id in self._cancelled, certify):
                 client = did.answer.client
                 waiting.discard(client)
                 with self._failing(task, {client}, "handing over"):
@@ -94,6 +100,7 @@ class Answers:
             task=replace(task, letters=self._post.opened(task)),
             parts={name: str(path) for name, path in parts.items()},
             kept={client: str(self._folder.kept / kept[client]) for client in task.clients if client in kept},
+            parties=self._notary.signatories(task.round),
         )
 
     def _accepted(self, order: Do, did: Did) -> Made:

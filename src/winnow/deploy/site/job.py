@@ -10,6 +10,7 @@ from winnow.core.errors import ConfigError, WinnowError
 from winnow.deploy.site.answers import Answers
 from winnow.deploy.site.judge import Terms
 from winnow.deploy.site.labour import Labour, StoppedError, Workplace
+from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
 from winnow.deploy.site.query import fetch_rows
 from winnow.deploy.site.reports import Reports
@@ -17,6 +18,7 @@ from winnow.deploy.wire.blobs import SpoolFolder
 from winnow.deploy.wire.errors import Unreachable, one_line
 from winnow.deploy.wire.messages import Answer, Assign, DataDescription, Deploy, Settle, WireTask
 from winnow.deploy.work.bundle import MAX_BYTES, Bundle, read_bundle
+from winnow.deploy.work.statements import submission_of
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +134,9 @@ class HostedJob(Thread):
                 raise StoppedError(f"job {self.job} is being stopped")
             self._labour = labour
         self._reports.silent = place.gated
-        self._answers = Answers(self._office, self.job, labour, spool, self._cancelled)
+        office = self._office
+        notary = Notary(office.kit, office.state, submission_of(self._bundle), keeps=office.judge.keeps_masks)
+        self._answers = Answers(self._office, self.job, labour, notary, spool, self._cancelled)
         self._answers.sweep(-1, order.bundle.digest)
         description = labour.prepare(order.clients_from)
         self._note("joined", f"with data {terms.data}")

@@ -72,6 +72,10 @@ class Judge:
         decision = may_control(self._policy.current())
         return None if decision.allowed else decision.reason
 
+    def keeps_masks(self) -> bool:
+        """Whether this site is willing to keep others' masks."""
+        return self._policy.current().keeper
+
     def _can_fence(self, *, required: bool) -> bool:
         """Whether own code is shut in. Where it cannot be, it is refused unless the site does not mind."""
         reason = reason_against()

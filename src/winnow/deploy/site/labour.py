@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,12 +21,31 @@ from winnow.deploy.site.handover import take
 from winnow.deploy.site.judge import Terms
 from winnow.deploy.site.process import WorkerDiedError, WorkerProcess
 from winnow.deploy.wire.messages import Answer, DataDescription
-from winnow.deploy.work.orders import Cannot, Did, Do, FromWorker, Measured, Place, Prepare, Ready, Said, Screen
+from winnow.deploy.work.orders import (
+    Cannot,
+    Did,
+    Do,
+    FromWorker,
+    Measured,
+    Place,
+    Prepare,
+    Ready,
+    Release,
+    Released,
+    Said,
+    Screen,
+    Sign,
+    Signed,
+)
 
 ATTEMPTS = 2
 """A task that ends its process so often is answered with a failure."""
 PATIENCE_WITH_CANCELLED = 10.0
 """Seconds that a process may go on with a task that nobody waits for, before it is ended for the next one."""
+
+
+Certify: TypeAlias = Callable[[Sign | Release], Signed | Released]
+"""Does what only the holder of the site's key and records can do."""
 
 
 class CannotError(WinnowError):
@@ -106,7 +125,7 @@ class Labour:
             self._worker.send(Place(clients_from=clients_from))
         self._clients_from = clients_from
 
-    def do(self, order: Do, cancelled: Callable[[], bool]) -> Iterator[Did]:
+    def do(self, order: Do, cancelled: Callable[[], bool], certify: Certify) -> Iterator[Did]:
         """Each client's answer, its files still where the process wrote them."""
         waiting, reason = set(order.task.clients), ""
         for _ in range(ATTEMPTS):
@@ -114,7 +133,7 @@ class Labour:
                 worker = self._ready()
                 clients = [each for each in order.task.clients if each in waiting]
                 worker.send(replace(order, task=replace(order.task, clients=clients)))
-                yield from self._answers(worker, waiting, cancelled)
+                yield from self._answers(worker, waiting, cancelled, certify)
             except WorkerDiedError as error:
                 reason = str(error)
             except CannotError as error:
@@ -198,13 +217,17 @@ class Labour:
                 self._end(process)
                 raise CannotError(message.reason)
 
-    def _answers(self, worker: WorkerProcess, waiting: set[int], cancelled: Callable[[], bool]) -> Iterator[Did]:
+    def _answers(
+        self, worker: WorkerProcess, waiting: set[int], cancelled: Callable[[], bool], certify: Certify
+    ) -> Iterator[Did]:
         since: float | None = None
         while waiting:
             message = self._heard(worker)
             if isinstance(message, Did) and message.answer.client in waiting:
                 waiting.discard(message.answer.client)
                 yield message
+            elif isinstance(message, Sign | Release):
+                worker.send(certify(message))
             elif isinstance(message, Cannot):
                 raise CannotError(message.reason)
             if cancelled():

@@ -1,30 +1,44 @@
 """Letters between clients at different sites: sealed here, for the addressee's site alone, and opened here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from winnow.deploy.trust.errors import LetterError
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.letters import Context, seal, unseal
+from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.wire.messages import Neighbour, WireTask
 
 
 class PostOffice:
     """Knows where the clients of a job are. A job's process sees letters in plain, the server never does."""
 
-    def __init__(self, kit: Kit, job: str, neighbours: Sequence[Neighbour]) -> None:
-        self._kit, self._job, self._neighbours = kit, job, neighbours
+    def __init__(
+        self,
+        kit: Kit,
+        job: str,
+        neighbours: Sequence[Neighbour],
+        revocations: Callable[[], Revocations | None] = lambda: None,
+    ) -> None:
+        """`revocations` gives the list that is in force; without it, the kit's own counts."""
+        self._kit, self._job, self._neighbours, self._revocations = kit, job, neighbours, revocations
 
     def sealed(self, task: WireTask, sender: int, letters: Mapping[int, bytes]) -> dict[int, bytes]:
         """The letters of one of our clients, by addressee."""
+        revoked = self._revocations()
         return {
-            to: seal(self._kit, self._home(to).certificate, self._context(task, sender, to), plain)
+            to: seal(self._kit, self._home(to).certificate, self._context(task, sender, to), plain, revoked)
             for to, plain in letters.items()
         }
 
     def opened(self, task: WireTask) -> dict[int, dict[int, bytes]]:
         """A task's letters to our clients, by addressee and sender."""
+        revoked = self._revocations()
+
+        def plain(sender: int, to: int, box: bytes) -> bytes:
+            return unseal(self._kit, box, self._context(task, sender, to), revoked)[1]
+
         return {
-            to: {sender: unseal(self._kit, box, self._context(task, sender, to))[1] for sender, box in letters.items()}
+            to: {sender: plain(sender, to, box) for sender, box in letters.items()}
             for to, letters in task.letters.items()
         }
 

@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS replies (
 CREATE TABLE IF NOT EXISTS kept (
     job TEXT NOT NULL, client INTEGER NOT NULL, file TEXT NOT NULL, PRIMARY KEY (job, client)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS released (
+    submission TEXT NOT NULL, client INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (submission, client)
+) STRICT;
 """
 
 
@@ -114,6 +117,19 @@ class SiteState:
                     [(job, task, client) for client in clients],
                 )
             base.executemany("DELETE FROM replies WHERE job = ? AND task = ?", [(job, task) for task in tasks])
+
+    def release(self, submission: str, client: int, round: int) -> bool:
+        """Note that an update has left, masked; whether none of this round or a later one had left before.
+
+        This outlives the job: whoever has it deployed once more does not get the same update into another sum.
+        """
+        with self._changing() as base:
+            noted = base.execute(
+                "INSERT INTO released VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET round = excluded.round"
+                " WHERE excluded.round > round",
+                (submission, client, round),
+            )
+            return noted.rowcount == 1
 
     def files(self, job: str) -> set[str]:
         """All that must stay on the disk."""

@@ -38,6 +38,8 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Forced on every job, in this order: tables with a `name` and the filter's settings."""
     control: bool = False
     """Whether the agent stops or restarts when a person asks for it through the server."""
+    keeper: bool = False
+    """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
     sandbox: Literal["required", "none"] = "required"
     """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
 

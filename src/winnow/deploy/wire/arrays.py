@@ -5,10 +5,10 @@ An agent that only passes files on imports neither NumPy nor torch for it.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from weakref import finalize
 
 from winnow.deploy.wire.dtypes import Dtype, are_booleans, dtype_of, raw_bytes
@@ -22,19 +22,39 @@ SEPARATOR = "/"
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> Blob:
-    """Write torch tensors or NumPy arrays. Equal arrays give equal bytes; the file is whole or absent."""
+    """Write torch tensors or NumPy arrays; the file's name as a blob. Equal arrays give equal bytes.
+
+    The file is whole or absent. It is not durable: a job's process hands it on to one that makes it so, or repeats what
+    it was doing.
+    """
+    digest = sha256()
+    size = _write(path, arrays, digest.update)
+    return Blob(digest=digest.hexdigest(), size=size)
+
+
+def store_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write the same file for somebody who will work out the digest, or who needs none."""
+    _write(path, arrays, lambda piece: None)
+
+
+def _write(path: Path, arrays: Mapping[str, Any], digest: Callable[[bytes | memoryview], None]) -> int:
     header, order = lay_out(_described(arrays))
-    digest = sha256(header)
+    digest(header)
     size = len(header)
-    with replacing(path) as file:
+    with replacing(path, durable=False) as file:
         file.write(header)
         for name in order:
-            for piece in _pieces(arrays[name]):
-                size += len(piece)
-                digest.update(piece)
-                file.write(piece)
-            del piece  # and with it the array, before the next one is asked for
-    return Blob(digest=digest.hexdigest(), size=size)
+            size += _append(raw_bytes(arrays[name]), file, digest)
+    return size
+
+
+def _append(data: memoryview, file: BinaryIO, digest: Callable[[bytes | memoryview], None]) -> int:
+    """Write an array's bytes; how many they are. The array goes before the next one is asked for."""
+    for start in range(0, len(data), STEP):
+        piece = data[start : start + STEP]
+        digest(piece)
+        file.write(piece)
+    return len(data)
 
 
 def _described(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Dtype, tuple[int, ...]]]:
@@ -48,12 +68,12 @@ def _described(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Dtype, tuple[in
         yield name, *known
 
 
-def write_parts(path: Path, parts: Mapping[str, Mapping[str, Any]]) -> Blob:
+def write_parts(path: Path, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Write a payload's parts into one file: arrays are named part/name."""
     for part in parts:
         if not part or SEPARATOR in part:
             raise WireError(f"{part!r} is no name for a part of a payload")
-    return write_arrays(path, _Flat(parts))
+    store_arrays(path, _Flat(parts))
 
 
 class _Flat(Mapping[str, Any]):

@@ -3,7 +3,7 @@
 What broke off continues where it stopped, also after a restart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -49,7 +49,7 @@ class SpoolFolder:
         """How many of its bytes are here already."""
         return blob.size if self.has(blob) else max(self._size(self._partial(blob, owner)), 0)
 
-    def read(self, blob: Blob, offset: int = 0) -> Iterator[bytes]:
+    def read(self, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         return read_chunks(self.path(blob), offset)
 
     def receive(self, blob: Blob, offset: int, owner: str = "") -> "BlobWriter":

@@ -32,14 +32,15 @@ def one_line_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A file to fill, which then takes `path`'s place at once; if that fails, nothing is left of it."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}{HIDDEN}")
     with one_line_errors(path):
         try:
             with temporary.open("xb") as file:
                 yield file
-                make_durable(file)
+                if durable:
+                    make_durable(file)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

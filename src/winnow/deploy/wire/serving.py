@@ -1,19 +1,29 @@
 """A server's side of moving blobs: files are read and written in threads, so that other sites need not wait."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import aclosing
 
 from winnow.deploy.wire.blobs import BlobWriter, SpoolFolder
 from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.files import read_chunks
 from winnow.deploy.wire.messages import Blob, Fetch, Put, Received
 
+WAITING = 2
+"""Chunks of one upload that may wait while others are being written."""
+
 
 async def send_blob(spool: SpoolFolder, request: Fetch) -> AsyncIterator[bytes]:
-    """Answer a `Fetch` from a spool folder. The next chunk is read while the last is on its way."""
+    """Answer a `Fetch` from a spool folder."""
     if request.offset > request.blob.size:
         raise WireError(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
-    chunks = read_chunks(spool.path(request.blob), request.offset)
+    async with aclosing(reading_ahead(read_chunks(spool.path(request.blob), request.offset))) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def reading_ahead(chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
+    """The same chunks, each read in a thread while the last is on its way."""
     ahead = asyncio.create_task(asyncio.to_thread(next, chunks, None))
     try:
         while (chunk := await ahead) is not None:
@@ -25,24 +35,32 @@ async def send_blob(spool: SpoolFolder, request: Fetch) -> AsyncIterator[bytes]:
 
 
 async def receive_blob(spool: SpoolFolder, head: Put, chunks: AsyncIterator[bytes], owner: str) -> Received:
-    """Answer a `Put` into a spool folder. A chunk is written while the next is on its way.
+    """Answer a `Put` into a spool folder. Chunks are written while the next are on their way.
 
     If the stream breaks off, what arrived stays for the next attempt.
     """
     if spool.has(head.blob):
         return Received(size=head.blob.size)
     writer = await _opened(spool, head, owner)
-    writing = asyncio.create_task(asyncio.sleep(0))
+    writing, waiting = asyncio.create_task(asyncio.sleep(0)), list[bytes]()
     try:
         async for chunk in chunks:
-            await writing
-            writing = asyncio.create_task(asyncio.to_thread(writer.write, chunk))
+            waiting.append(chunk)
+            if writing.done() or len(waiting) == WAITING:
+                await writing
+                writing, waiting = asyncio.create_task(asyncio.to_thread(_write, writer, waiting)), []
         await writing
+        await asyncio.to_thread(_write, writer, waiting)
         await asyncio.to_thread(writer.finish)
     finally:
         await asyncio.wait([writing])
         await asyncio.to_thread(writer.abandon)
     return Received(size=head.blob.size)
+
+
+def _write(writer: BlobWriter, chunks: list[bytes]) -> None:
+    for chunk in chunks:
+        writer.write(chunk)
 
 
 async def _opened(spool: SpoolFolder, head: Put, owner: str) -> BlobWriter:

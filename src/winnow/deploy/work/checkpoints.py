@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from winnow.core import Arrays, RunError, Snapshot
-from winnow.deploy.wire.arrays import StoredArrays, write_arrays
+from winnow.deploy.wire.arrays import StoredArrays, store_arrays
 from winnow.runs.codec import plain
 
 STATE = "state"
@@ -19,7 +19,7 @@ PREFIX = "a/"
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     numpy = sorted(name for name, array in _peek(snapshot.arrays) if isinstance(array, np.ndarray | np.generic))
     text = json.dumps({"values": snapshot.values, "numpy": numpy}, default=plain)
-    write_arrays(path, _Flat(snapshot.arrays, np.frombuffer(text.encode(), np.uint8)))
+    store_arrays(path, _Flat(snapshot.arrays, np.frombuffer(text.encode(), np.uint8)))
 
 
 def load_snapshot(path: Path, *, in_memory: bool = True) -> Snapshot:

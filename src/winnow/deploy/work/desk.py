@@ -22,6 +22,8 @@ class Service:
     site: Any
     handlers: Mapping[str, Handler[Any]]
     filters: Sequence[Filter[Any]] = ()
+    sealing: Sequence[Filter[Any]] = ()
+    """Around all filters, the site's own among them: what these let out nobody can read or judge any more."""
     volatile: frozenset[str] = frozenset()
     """Handlers whose answers hold only while this process lives."""
     settings: Mapping[str, type] = field(default_factory=dict)
@@ -35,7 +37,8 @@ class Desk:
 
     def __init__(self, job: str, folder: Path, service: Service) -> None:
         self._job, self._folder, self._service = job, folder, service
-        self._handlers = {name: wrap(handler, service.filters) for name, handler in service.handlers.items()}
+        filters = (*service.sealing, *service.filters)
+        self._handlers = {name: wrap(handler, filters) for name, handler in service.handlers.items()}
         self._files = 0
 
     def answer(self, order: Do) -> list[Did]:

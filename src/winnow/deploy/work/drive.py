@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from winnow.core import AnyEvent, Arrays, ConfigError, Federation, RoundFinished, Snapshot, Workflow
-from winnow.deploy.wire.arrays import write_arrays
+from winnow.deploy.wire.arrays import store_arrays
 from winnow.deploy.work.checkpoints import load_snapshot, save_snapshot
 from winnow.deploy.work.federation import Deployed, WallClock
 from winnow.deploy.work.line import Line
@@ -84,7 +84,7 @@ class Drive:
     def store(self, arrays: Arrays) -> Arrays:
         """Work arrays out into a file, which is gone when nobody uses it any more; memory holds one at a time."""
         path = self.folder / "stored"
-        write_arrays(path, arrays)
+        store_arrays(path, arrays)
         try:
             return open_arrays(path)
         finally:

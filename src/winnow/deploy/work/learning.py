@@ -28,6 +28,8 @@ def learn(drive: Drive, experiment: Experiment, inputs: Inputs, on_event: OnEven
     torch.set_num_threads(experiment.engine.threads or 1)
     allow_tf32(experiment.engine.precision)
     members = drive.begin.members
+    where = {member.site: member.clients_from for member in members if member.data.sizes}
+    experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
     held = held_by_server(experiment.data.name, drive.begin.data.get(experiment.data.name, {}))
     subject = _subject(experiment, inputs, common_description(members), held)
     facts = subject.facts(np.array([size for member in members for size in member.data.sizes], np.int64))

@@ -118,12 +118,23 @@ class Place(Message, frozen=True, kw_only=True):
     clients_from: int
 
 
+class Signatory(Message, frozen=True, kw_only=True):
+    """A site of the job whose certificate counts, its clients, and its public key (DER)."""
+
+    site: str
+    clients_from: int
+    clients: int
+    key: bytes
+
+
 class Do(Message, frozen=True, kw_only=True):
     """Answer a task; files of its parts, and of what its clients keep."""
 
     task: WireTask
     parts: dict[str, str] = {}
     kept: dict[int, str] = {}
+    parties: list[Signatory] = []
+    """Whose signatures count now."""
 
 
 class Quit(Message, frozen=True, kw_only=True):
@@ -154,6 +165,30 @@ class Measured(Message, frozen=True, kw_only=True):
     metrics: dict[str, float]
 
 
+class Sign(Message, frozen=True, kw_only=True):
+    """Sign what a client of ours says in the round of the task under way; no process of a job holds a key."""
+
+    client: int
+    content: bytes
+
+
+class Signed(Message, frozen=True, kw_only=True):
+    signature: bytes = b""
+    refused: str = ""
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """The update that a client made in the round of the task under way leaves, masked: note that, for good."""
+
+    client: int
+
+
+class Released(Message, frozen=True, kw_only=True):
+    """`first`: it had not left before."""
+
+    first: bool
+
+
 class Screen(Message, frozen=True, kw_only=True):
     """To a gate: pass this answer, made by a process that runs the job's own code, through the site's filters.
 
@@ -164,5 +199,5 @@ class Screen(Message, frozen=True, kw_only=True):
     did: Did
 
 
-ToWorker: TypeAlias = Prepare | Place | Do | Screen | Quit
-FromWorker: TypeAlias = Ready | Did | Cannot | Said | Measured
+ToWorker: TypeAlias = Prepare | Place | Do | Signed | Released | Screen | Quit
+FromWorker: TypeAlias = Ready | Did | Cannot | Said | Measured | Sign | Release

@@ -21,6 +21,8 @@ from winnow.learn.handlers import (
     TrainSettings,
     ValueSettings,
 )
+from winnow.learn.matching import AtSites
+from winnow.learn.parties import Identities
 from winnow.learn.stack import ClientSamples, LoadedData, TensorData, allow_tf32, as_tensor
 
 SETTINGS: Mapping[str, type] = {
@@ -32,20 +34,29 @@ SETTINGS: Mapping[str, type] = {
 }
 
 
-def training_service(experiment: Experiment, inputs: Inputs, data: SiteData, first: int) -> Service:
-    """What a site does in an experiment; `first` is the number of its first client."""
+def training_service(
+    experiment: Experiment, inputs: Inputs, data: SiteData, first: int, identities: Identities
+) -> Service:
+    """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
     torch.set_num_threads(experiment.engine.threads or 1)
     allow_tf32(experiment.engine.precision)
     subject, samples, own_test = _subject(experiment, inputs, data, first)
-    besides = experiment.collect.at_sites().around(experiment.select.matched.at_sites())
+    collecting = experiment.collect.sites(identities)
+    besides = collecting.around(experiment.select.matched.at_sites())
     return Service(
         site=subject.site(samples, own_test),
         handlers={**HANDLERS, **besides.handlers},
-        filters=(*besides.filters, *site_filters(experiment.filters, unforeseeable)),
-        volatile=frozenset(besides.handlers),
-        settings=SETTINGS,
+        filters=site_filters(experiment.filters, unforeseeable),
+        sealing=besides.filters,
+        volatile=frozenset(besides.handlers) | _held_back(collecting),
+        settings={**SETTINGS, **besides.settings},
         in_memory=None,
     )
+
+
+def _held_back(collecting: AtSites) -> frozenset[str]:
+    """A collection in several steps leaves updates in the memory of this process until they are asked for."""
+    return frozenset({"train"} if collecting.handlers else ())
 
 
 def _subject(

@@ -4,18 +4,22 @@ It sees the data that the job asked for, and its parent; it opens no connection.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from winnow.core import AnyEvent
+from winnow.deploy.work.bundle import read_bundle
 from winnow.deploy.work.data import SiteData, site_data
 from winnow.deploy.work.desk import Desk, Service
 from winnow.deploy.work.drive import OnEvent
 from winnow.deploy.work.line import HaltedError, Line
 from winnow.deploy.work.orders import Cannot, Do, Prepare, Quit, Ready, ToWorker
 from winnow.deploy.work.orders import Place as Placed
+from winnow.deploy.work.parties import AgentsWord
 from winnow.deploy.work.process import open_line, perform
+from winnow.deploy.work.statements import submission_of
 from winnow.experiment.conduct import Conduct, Holdings
 from winnow.experiment.place import Place
 
@@ -34,7 +38,9 @@ class AtSite(Place):
         from winnow.deploy.work.training import training_service  # noqa: PLC0415 - others need no torch
 
         data = site_data(experiment.data.name, self._prepare.data, experiment.seed)
-        self._serve(training_service(experiment, inputs, data, self._place(data)))
+        submission = submission_of(read_bundle(Path(self._prepare.bundle).read_bytes()))
+        parties = AgentsWord(self._line, submission, experiment.collect.third_party)
+        self._serve(training_service(experiment, inputs, data, self._place(data), parties), parties.attend)
 
     def conduct(self, wanted: Conduct, on_event: OnEvent) -> list[AnyEvent]:
         data = site_data(wanted.data.name, self._prepare.data, wanted.seed)
@@ -50,14 +56,15 @@ class AtSite(Place):
         assert placed is not None
         return placed.clients_from
 
-    def _serve(self, service: Service) -> NoReturn:
-        """Answer tasks until there are no more."""
+    def _serve(self, service: Service, attend: Callable[[Do], None] = lambda order: None) -> NoReturn:
+        """Answer tasks until there are no more; `attend` hears of each before it is done."""
         if self._prepare.filters:
             from winnow.deploy.work.forced import forced_filters  # noqa: PLC0415 - filters need torch
 
             service = replace(service, filters=(*forced_filters(self._prepare.filters), *service.filters))
         desk = Desk(self._prepare.job, Path(self._prepare.folder), service)
         while (order := self._line.receive(Do)) is not None:
+            attend(order)
             for did in desk.answer(order):
                 self._line.send(did)
         raise HaltedError("it is over")

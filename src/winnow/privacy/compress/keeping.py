@@ -106,9 +106,14 @@ class TopK(_Some):
 
 
 class RandomK(_Some):
-    """Changes drawn at random, told by a seed. Without feedback they are stretched by d/k and thereby unbiased."""
+    """Changes drawn at random, told by a seed, and stretched by d/k, which makes them unbiased.
+
+    With feedback they are not stretched. That pays for clients that answer often: one that answers seldom keeps most of
+    what it learnt until it is of no use.
+    """
 
     name: Literal["random-k"] = "random-k"
+    feedback: bool = False
 
     def nbytes(self, count: int) -> int:
         return SEED_BYTES

@@ -39,6 +39,8 @@ AnyRelease = Release | LaplaceRelease | ConcentratedRelease
 
 
 TIGHT = 1.001
+FAINT = 0.1
+"""With less noise sampling hardly amplifies, nor does composition save: simple bounds are taken, which always hold."""
 INTERVAL = 1e-3
 """Privacy losses are told apart so finely. With a tenth of it, ε is smaller by less than one part in ten thousand."""
 
@@ -49,16 +51,18 @@ def epsilon(releases: Iterable[AnyRelease], delta: float) -> float:
     Neighbouring populations differ by one client's whole contribution. Gaussian releases without sampling are one
     with 1/σ² = Σ times/σ_i², whose ε is exact; any others are composed numerically.
     """
-    plain, others = 0.0, list[AnyRelease]()
+    plain, pure, others = 0.0, 0.0, list[AnyRelease]()
     for release in releases:
-        if isinstance(release, Release) and release.chance >= 1:
+        if isinstance(release, Release) and (release.chance >= 1 or release.noise < FAINT):
             plain += release.times / release.noise**2
+        elif isinstance(release, LaplaceRelease) and release.noise < FAINT:
+            pure += release.times / release.noise
         elif release.times:
             others.append(release)
     if not others:
-        return _gaussian(plain, delta)
+        return pure + _gaussian(plain, delta)
     merged = [Release(noise=1 / sqrt(plain))] if plain else []
-    return _composed((*merged, *others), delta)
+    return pure + _composed((*merged, *others), delta)
 
 
 def _gaussian(inverse_variance: float, delta: float) -> float:

@@ -43,6 +43,8 @@ class CentralDp(Collect):
         if not whole.aggregate.sums:
             rule = getattr(whole.aggregate, "name", "")
             return f'collect.name = "central-dp" adds noise to sums, and aggregate.name = {rule!r} needs every update'
+        if getattr(whole.server, "name", "") == "feddyn":
+            return 'collect.name = "central-dp" tells nobody how many took part, by which server.name = "feddyn" goes'
         if whole.client.sends:
             method = getattr(whole.client, "name", "")
             return (
@@ -50,6 +52,17 @@ class CentralDp(Collect):
                 f"{', '.join(whole.client.sends)}; write another client"
             )
         return objection_to_selection(whole, 'collect.name = "central-dp"')
+
+    def says(self) -> str:
+        budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
+        return (
+            "central-dp: the server sees every update, and must be trusted with them and to add the noise. Towards "
+            f"everybody who sees its models, noise of {self.noise_multiplier:g} times the bound hides whether a client "
+            f"took part at all: ε, at δ = {self.delta:g}, is told after every round{budget}. Amplification by "
+            'sampling is counted for select.name = "poisson" alone, and holds while nobody else learns who was drawn; '
+            "under any other selection a client pays in full whenever it takes part. It costs accuracy, less the more "
+            "clients a round invites."
+        )
 
     def gather(
         self,

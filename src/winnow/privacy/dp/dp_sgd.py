@@ -23,8 +23,9 @@ from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
 class DpSgd(ClientUpdate):
     """θ ← θ − η·(Σ_i clip(g_i) + N(0, (z·C)²)) / B over batches in which each sample is with a chance of B/n.
 
-    z is `noise_multiplier`, C `clip`, B the batch size of `local`. A client's ε is that of its own sampling rate and of
-    all steps that it has taken; it hides a sample, not the client. Clients train one after another.
+    z is `noise_multiplier`, C `clip`, B the batch size of `local`, or n where that is smaller. A client's ε is that of
+    its own sampling rate and of all steps that it has taken; it hides a sample, not the client. Clients train one after
+    another.
     """
 
     name: Literal["dp-sgd"] = "dp-sgd"
@@ -46,6 +47,16 @@ class DpSgd(ClientUpdate):
         )
         return Update(model=trained.states, trained=trained)
 
+    def says(self) -> str:
+        budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
+        return (
+            f"dp-sgd: each client trains with gradients bounded to {self.clip:g} a sample and noise of "
+            f"{self.noise_multiplier:g} times that, so that what leaves it hides whether any one sample was there, "
+            "from the server too. It does not hide the client, nor what many of its samples have in common. The worst "
+            f"client's ε, at δ = {self.delta:g}, is told after every round{budget}. It costs accuracy, and time: "
+            "clients train one after another."
+        )
+
     def notice(self, module: nn.Module) -> str:
         """A model that cannot be trained so is refused before the run."""
         self._private(deepcopy(module))
@@ -61,7 +72,7 @@ class DpSgd(ClientUpdate):
         module.load_state_dict(start)
         rng = at_site(lambda: stream(job.seed, "dp-sgd", job.round, client))
         rows = torch.as_tensor(job.data.rows_of(client))
-        private, optimizer = self._private(module), self._optimizer(module, job, rng)
+        private, optimizer = self._private(module), self._optimizer(module, job, len(rows), rng)
         for _ in range(planned_steps(job.local, len(rows))):
             drawn = rows[torch.from_numpy(rng.random(len(rows)) < job.local.batch_size / len(rows))]
             optimizer.zero_grad()
@@ -89,7 +100,7 @@ class DpSgd(ClientUpdate):
             reason = str(error).splitlines()[0]
             raise ModelError(f'client.name = "dp-sgd" cannot train this model: {reason}; use another') from None
 
-    def _optimizer(self, module: nn.Module, job: Job, rng: np.random.Generator) -> Any:
+    def _optimizer(self, module: nn.Module, job: Job, samples: int, rng: np.random.Generator) -> Any:
         local = job.local
         assert isinstance(local, Sgd), "refused when the configuration was read"
         moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -102,7 +113,7 @@ class DpSgd(ClientUpdate):
             plain,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.clip,
-            expected_batch_size=local.batch_size,
+            expected_batch_size=min(local.batch_size, samples),
             generator=noise,
         )
 

@@ -49,6 +49,15 @@ class DiscreteGaussian(Encoding):
     delta: Delta = 1e-5
     epsilon: Budget | None = None
 
+    def says(self) -> str:
+        budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
+        return (
+            "discrete-gaussian: each client adds its share of noise, so that every sum hides whether a client took "
+            f"part, from the server too, if {100 * self.honest:.0f} % of the members add theirs. "
+            f"ε, at δ = {self.delta:g}, is told after every round{budget}. It costs accuracy, as noise in the clear "
+            "would."
+        )
+
     def first(self, form: Form, public: Values, round: int) -> Parameters:
         return Parameters(version=round)
 

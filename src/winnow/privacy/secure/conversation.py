@@ -192,14 +192,17 @@ class Conversation:
             )
             for client in clients
         ]
+        silent = {*clients}
         with self.federation.dispatch(tasks) as exchange:
             for outcome in exchange:
+                silent.discard(outcome.task.client)
                 if isinstance(outcome, Reply):
                     self.answered.append(replace(outcome, payload={}, letters={}))
                     yield outcome.task.client, outcome
                 else:
                     reason = f"failed while {outcome.stage}: {outcome.reason}"
                     self.refused.append(Refusal(client=outcome.task.client, reason=reason))
+        self.refused += [Refusal(client=client, reason=f"did not answer {name} in time") for client in sorted(silent)]
 
     @contextmanager
     def _refusing(self, client: int) -> Iterator[None]:

@@ -62,6 +62,10 @@ class Encoding(Choice):
     def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
         """The parameters of the round, given those of the last and what it came to; often the same."""
 
+    def says(self) -> str:
+        """Who learns what because of this code; empty if nothing is to be said."""
+        return ""
+
     needs_keeper: ClassVar[bool] = False
     """Whether it has assignments to codewords, which only a mask keeper can count."""
 

@@ -40,7 +40,11 @@ class Entry(Struct, frozen=True):
 
 
 class Form(Struct, frozen=True):
-    """The tensors of an update, one after another; last comes the weight that the client counts with."""
+    """The tensors of an update, one after another; last comes the weight that the client counts with.
+
+    Those of a part stand in the order of their names: a model that was read from a file has them in another than one
+    that was built.
+    """
 
     entries: tuple[Entry, ...]
 
@@ -49,7 +53,7 @@ class Form(Struct, frozen=True):
         entries = [
             Entry(part, name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             for part, named in parts.items()
-            for name, tensor in named.items()
+            for name, tensor in sorted(named.items())
         ]
         return cls((*entries, Entry(WEIGHT, WEIGHT, (), "float32")))
 
@@ -76,7 +80,7 @@ def departures(parts: Payload, model: Arrays, weight: float) -> list[NDArray[np.
     """w·(θ_k − θ) for the model, every other part as it is, and w: what the clients' sum is made of."""
     values = []
     for part, named in parts.items():
-        for name, tensor in named.items():
+        for name, tensor in sorted(named.items()):
             own = _numbers(tensor)
             values.append(weight * (own - _numbers(model[name])) if part == MODEL else own)
     return [*values, np.array(weight)]

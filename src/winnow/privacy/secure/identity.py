@@ -5,23 +5,16 @@ it vouches for every client, and its key lives as long as the process.
 """
 
 from functools import cache, lru_cache
-from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from winnow.learn.parties import Identities
+
+__all__ = ["KEEPER", "Identities", "Remembering", "RunAuthority", "authority_here"]
+
 KEEPER = -1
 """The number under which the mask keeper signs; clients have numbers from 0 on."""
-
-
-class Identities(Protocol):
-    """Signatures of the parties, by number."""
-
-    def sign(self, party: int, message: bytes) -> bytes:
-        """A party's own signature; only the party itself can have it made."""
-
-    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
-        """Whether this party has signed this message."""
 
 
 class RunAuthority:
@@ -41,12 +34,17 @@ class RunAuthority:
             return False
         return True
 
+    def first_release(self, party: int, round: int) -> bool:
+        """A simulation's sites remember for themselves, and nobody makes them forget."""
+        return True
+
 
 class Remembering:
     """Where all parties are in one process, a signature that one of them has checked need not be checked again."""
 
     def __init__(self, identities: Identities) -> None:
         self.sign = identities.sign
+        self.first_release = identities.first_release
         self.verifies = lru_cache(maxsize=1 << 16)(identities.verifies)
 
 

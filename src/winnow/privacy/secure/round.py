@@ -16,7 +16,6 @@ from winnow.privacy.secure.conversation import Conversation, Outcome
 from winnow.privacy.secure.encoding import Decoded, Parameters
 from winnow.privacy.secure.form import MODEL, Form, means, mismatch, public_values
 from winnow.privacy.secure.group import Space
-from winnow.privacy.secure.keeper import keeper_here
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.scalar import FINE_STEP
 from winnow.privacy.secure.steps import HELD, carried
@@ -100,7 +99,8 @@ class SecureRound:
             raise RefusedError(f"{members} clients have trained, and a sum takes {needed}")
         settings = self._settings
         if settings.keeper:
-            return talk.kept(keeper_here(settings.threshold, settings.fewest), self._space, self._indexed)
+            keeper = settings.keeper_for(talk.federation, talk.terms.round, talk.version)
+            return talk.kept(keeper, self._space, self._indexed)
         return talk.pairwise(self._space)
 
     @property

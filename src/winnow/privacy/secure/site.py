@@ -34,6 +34,7 @@ from winnow.privacy.secure.steps import (
     REVEAL,
     SECURE,
     SHARE,
+    Step,
     as_array,
     carried,
     carried_numbers,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 OUTSIDE = frozenset({"profile"})
 """Parts of a reply that leave outside of the sums."""
+MASKED_BEFORE = "the update of this round, or of a later one, was masked before"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class SecureSite:
             DEPOSIT: self._deposit,
         }
         handlers: dict[str, Handler[Any]] = {name: partial(_answer_each, step) for name, step in steps.items()}
-        return AtSites(handlers=handlers, filters=(self.hold,))
+        return AtSites(handlers=handlers, filters=(self.hold,), settings=dict.fromkeys(steps, Step))
 
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
         """A filter: updates stay here, and only their form leaves, whatever the task was."""
@@ -119,7 +121,7 @@ class SecureSite:
         vector, space = self._words(task, told)
         digest = told.digest(session_of(task), self._held[task.client].model)
         masked = member.mask(task.letters, vector, space, digest)
-        self._forget(task)
+        self._let_out(task)
         return _says(task, words=masked, told=digest)
 
     def _confirm(self, task: Task) -> Reply:
@@ -145,7 +147,7 @@ class SecureSite:
         assigned = digest_of(words, space, self._settings.encoding.indexed(held.form))
         contents = Contents(seed, len(told.members), digest, assigned)
         deposit = make_deposit(task.client, contents, key, terms, self._identities)
-        self._forget(task)
+        self._let_out(task)
         return _says(task, words=words, told=digest, deposit=write(deposit))
 
     # Besides ----------------------------------------------------------------------------------------------------------
@@ -160,15 +162,17 @@ class SecureSite:
 
     def _check_fresh(self, task: Task) -> None:
         if task.round <= self._last_round.get(task.client, -1):
-            raise RefusedError("the update of this round, or of a later one, was masked before")
+            raise RefusedError(MASKED_BEFORE)
         held = self._held.get(task.client)
         if held is None or held.round != task.round:
             raise RefusedError("there is no update of this round to mask")
 
-    def _forget(self, task: Task) -> None:
-        """The update has left under its mask, once and for all."""
+    def _let_out(self, task: Task) -> None:
+        """The update leaves under its mask, once and for all: that is known even to a process that begins anew."""
         self._last_round[task.client] = task.round
         del self._held[task.client]
+        if not self._identities.first_release(task.client, task.round):
+            raise RefusedError(MASKED_BEFORE)
 
     def _member(self, task: Task) -> Member:
         member = self._members.get(task.client)

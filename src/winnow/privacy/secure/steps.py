@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from winnow.core import Payload, Task
 from winnow.privacy.secure.encoding import Parameters
@@ -26,6 +27,9 @@ ENCODING = "encoding"
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A step of one session."""
+
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    """Chance makes sessions, and not every byte of theirs is a letter."""
 
     session: bytes
 

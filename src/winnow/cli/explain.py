@@ -1,0 +1,95 @@
+"""winnow explain RUN|PRESET_OR_FILE"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from winnow.cli.options import AsJson, Plugins, Sets, complete_algorithm, complete_source
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from winnow.experiment.disclosure import Explanation
+    from winnow.experiment.schema import Experiment
+
+
+def explain(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_PRESET_OR_FILE",
+            help="A run folder, a preset or a .toml file.",
+            autocompletion=complete_source,
+            show_default=False,
+        ),
+    ],
+    algorithm: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Another algorithm than the file's.", autocompletion=complete_algorithm),
+    ] = None,
+    sets: Sets = None,
+    plugins: Plugins = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say who learns what in a run, under which assumptions and at what cost, and warn of what undoes itself."""
+    from msgspec import to_builtins
+
+    from winnow.cli.console import answers, write_json
+    from winnow.experiment.disclosure import disclose
+
+    experiment, spent = _read(source, algorithm, sets or [], plugins or [])
+    explanation = disclose(experiment, spent)
+    if as_json:
+        write_json(to_builtins(explanation))
+    else:
+        answers().print(_shown(explanation))
+
+
+def _read(
+    source: str, algorithm: str | None, sets: list[str], plugins: list[Path]
+) -> tuple["Experiment", Mapping[str, float]]:
+    """The settings, and what privacy the run has cost if it is one."""
+    from winnow.core import ConfigError
+    from winnow.experiment.resolve import resolve
+    from winnow.experiment.run import stored_experiment
+    from winnow.runs import RunFolder
+
+    path = Path(source)
+    if not path.is_dir():
+        return resolve(source, sets=sets, algorithm=algorithm, plugins=plugins), {}
+    if algorithm or sets:
+        raise ConfigError(f"{path} is a run, whose settings stand; leave --algorithm and --set out")
+    view = RunFolder.open(path)
+    return stored_experiment(path), view.summary().spent
+
+
+def _shown(explanation: "Explanation") -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    spent = [
+        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {value:.3g}" for name, value in explanation.spent.items()
+    ]
+    lines: list[RenderableType] = [Text(f"{explanation.name} · {explanation.algorithm}", style="bold")]
+    lines += [Text("\nWho learns what", style="bold")]
+    for party in explanation.parties:
+        lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
+    for title, points in (
+        ("In the words of the parts", explanation.parts),
+        ("Spent so far", spent),
+        ("Warnings", explanation.warnings),
+    ):
+        lines += [Text(f"\n{title}", style="bold"), *map(_point, points)] if points else []
+    return Group(*lines)
+
+
+def _point(text: str) -> "RenderableType":
+    """A list's point, whose further lines are indented."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row("   ·", Text(text))
+    return grid

@@ -1,0 +1,43 @@
+"""The parties of a job as a worker knows them: it has its agent sign, and checks the others by keys from its agent."""
+
+from typing import Any
+
+from winnow.deploy.work.line import Line
+from winnow.deploy.work.orders import Do, Release, Released, Sign, Signatory, Signed
+from winnow.deploy.work.statements import KEEPER, statement, states
+from winnow.privacy.secure.refusal import RefusedError
+
+
+class AgentsWord:
+    """`Identities` by the certificates of sites. All that is said belongs to the round of the order under way."""
+
+    def __init__(self, line: Line[Any], submission: str, keeper: str | None = None) -> None:
+        """`keeper` is the site that keeps the masks' seeds, if one does."""
+        self._line, self._submission, self._keeper = line, submission, keeper
+        self._round = 0
+        self._parties: list[Signatory] = []
+
+    def attend(self, order: Do) -> None:
+        self._round, self._parties = order.task.round, order.parties
+
+    def sign(self, party: int, message: bytes) -> bytes:
+        self._line.send(Sign(client=party, content=message))
+        answer = self._line.receive(Signed)
+        assert answer is not None
+        if answer.refused:
+            raise RefusedError(answer.refused)
+        return answer.signature
+
+    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
+        said = statement(self._submission, self._round, party, message)
+        return any(states(each.key, signature, said) for each in self._parties if self._speaks_for(each, party))
+
+    def first_release(self, party: int, round: int) -> bool:
+        self._line.send(Release(client=party))
+        answer = self._line.receive(Released)
+        return answer is not None and answer.first
+
+    def _speaks_for(self, site: Signatory, party: int) -> bool:
+        if party == KEEPER:
+            return site.site == self._keeper
+        return 0 <= party - site.clients_from < site.clients

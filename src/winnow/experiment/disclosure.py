@@ -1,0 +1,139 @@
+"""Who learns what in a run, under which assumptions and at what cost: told from its settings alone."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from winnow.experiment.schema import Experiment
+from winnow.experiment.undoing import reports_losses, sends_profiles, tells_model_losses, warnings_for
+from winnow.privacy.dp import CentralDp, DiscreteGaussian, DpSgd, NoisyProfiles
+from winnow.privacy.homomorphic.collect import Homomorphic
+from winnow.privacy.matching import Encrypted
+from winnow.privacy.secure.collect import Secure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """Somebody, and what comes to its knowledge beyond its own."""
+
+    name: str
+    learns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a configuration means for those whose data it uses."""
+
+    name: str
+    algorithm: str
+    parties: tuple[Party, ...]
+    parts: tuple[str, ...]
+    """What each part says of itself: who learns what, under which assumptions, and what it costs."""
+    warnings: tuple[str, ...]
+    """Combinations that undo one another."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """The privacy that a run has cost so far, by guarantee."""
+
+
+def disclose(experiment: Experiment, spent: Mapping[str, float] | None = None) -> Explanation:
+    return Explanation(
+        name=experiment.name,
+        algorithm=experiment.algorithm,
+        parties=tuple(_parties(experiment)),
+        parts=tuple(_own_words(experiment)),
+        warnings=tuple(warnings_for(experiment)),
+        spent=spent or {},
+    )
+
+
+def _own_words(experiment: Experiment) -> Iterator[str]:
+    matching = experiment.select.matched
+    parts = vars(experiment.composed()).values()
+    said = [part.says() for part in parts] + [matching.says() if sends_profiles(experiment) else ""]
+    return filter(None, [*said, *(each.says() for each in experiment.filters), _filters_inside(experiment)])
+
+
+def _filters_inside(experiment: Experiment) -> str:
+    """Filters speak of single updates, which is not what the server sees if it only gets sums."""
+    if not experiment.filters or not experiment.collect.sums_only:
+        return ""
+    return "All that filters say of what the server sees of an update holds for the sum of the updates here."
+
+
+def _parties(experiment: Experiment) -> Iterator[Party]:
+    yield _party("the server", _to_server(experiment))
+    collect = experiment.collect
+    if isinstance(collect, Homomorphic):
+        yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
+    if isinstance(collect, Secure) and collect.keeper:
+        yield _party("the mask keeper", _to_keeper(collect))
+    if sends_profiles(experiment) and isinstance(experiment.select.matched, Encrypted):
+        holder = ", ".join(map(str, experiment.reference_clients))
+        yield _party(
+            f"client {holder}, who holds the reference set", ["each divergence, times a factor that it is not told"]
+        )
+    yield _party("a client's own site", ["all of its own: its data, its updates, what it keeps from round to round"])
+    yield _party("the other sites", _to_sites(experiment))
+    yield _party("whoever gets the result", _in_result(experiment))
+
+
+def _party(name: str, learns: Iterable[str]) -> Party:
+    return Party(name=name, learns=tuple(learns))
+
+
+def _to_server(experiment: Experiment) -> Iterator[str]:
+    yield _updates(experiment)
+    if reports_losses(experiment):
+        yield "every client's training loss and number of steps, in each round that it takes part in"
+    else:
+        yield "how many steps every client took"
+    if tells_model_losses(experiment):
+        yield "the loss of the models that it sends out on each client's samples"
+    if sends_profiles(experiment):
+        yield _profiles(experiment)
+    if experiment.reference_clients:
+        yield "the score of every model on the reference clients' samples"
+    if experiment.judge.by != "reference" or experiment.judge.tune_epochs:
+        yield "how well each client's own model does on its own test samples"
+    yield "how many samples each client has, who was invited, and who answered when"
+
+
+def _updates(experiment: Experiment) -> str:
+    if experiment.collect.sums_only:
+        return "the sum of the updates of each round, and no client's own"
+    filtered = ", as the filters leave it" if experiment.filters else ""
+    early = ", before noise is added" if isinstance(experiment.collect, CentralDp) else ""
+    hidden = ", with noise that hides each sample" if isinstance(experiment.client, DpSgd) else ""
+    return f"every client's update{filtered}{hidden}{early}"
+
+
+def _profiles(experiment: Experiment) -> str:
+    matching = experiment.select.matched
+    if isinstance(matching, Encrypted):
+        return "the variances of every profile and its divergence from the reference's, and no mean"
+    noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
+    return f"every client's profile, the mean and variance of a layer's elements over its samples{noisy}"
+
+
+def _to_keeper(collect: Secure) -> Iterator[str]:
+    yield "who takes part in which round, and the seeds of their masks; it is sent no masked sum"
+    if collect.encoding.needs_keeper:
+        yield "which codewords each client chose, for it counts them: with the codebook, roughly the update"
+
+
+def _to_sites(experiment: Experiment) -> Iterator[str]:
+    yield "every model that they are sent; two in a row tell what a round's updates came to together"
+    if isinstance(experiment.collect, Secure | Homomorphic):
+        yield "who else takes part in a round with them, and how much data each of those has beside the largest"
+
+
+def _in_result(experiment: Experiment) -> Iterator[str]:
+    noisy = isinstance(experiment.collect, CentralDp) or _noisy_sums(experiment)
+    yield "the best and the last model" + (", which hide whether a client took part" if noisy else "")
+    losses = reports_losses(experiment) and not isinstance(experiment.collect, CentralDp)
+    means = "mean losses, " if losses else ""
+    yield f"the run's log: scores, {means}and which clients were invited, folded or refused in each round"
+
+
+def _noisy_sums(experiment: Experiment) -> bool:
+    collect = experiment.collect
+    return isinstance(collect, Secure) and isinstance(collect.encoding, DiscreteGaussian)

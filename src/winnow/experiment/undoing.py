@@ -1,0 +1,214 @@
+"""Combinations of settings that each work, and undo one another: one rule each, and one line that says what to do."""
+
+from collections.abc import Callable, Iterator
+
+from winnow.experiment.schema import Experiment
+from winnow.learn.algorithms.fedprof import ByProfile
+from winnow.learn.algorithms.power_of_choice import OfCandidates
+from winnow.learn.filters import Filtering
+from winnow.learn.select import Selector
+from winnow.privacy.compress.compress import Compress
+from winnow.privacy.dp import CentralDp, DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles, Poisson
+from winnow.privacy.filters import Clip, Percentile, SparseVector
+from winnow.privacy.homomorphic.collect import Homomorphic
+from winnow.privacy.matching import Encrypted
+from winnow.privacy.secure.collect import Secure
+
+NOISY = (LocalDp, SparseVector)
+"""Filters after which an update is private at the client."""
+
+
+def warnings_for(experiment: Experiment) -> Iterator[str]:
+    return (warning for rule in RULES if (warning := rule(experiment)) is not None)
+
+
+# What leaves a client beside its update -------------------------------------------------------------------------------
+
+
+def sends_profiles(experiment: Experiment) -> bool:
+    return isinstance(_sampled(experiment), ByProfile)
+
+
+def tells_model_losses(experiment: Experiment) -> bool:
+    """Whether clients tell how well the models that they are sent do on their samples."""
+    return experiment.composed().values_model or isinstance(_sampled(experiment), OfCandidates)
+
+
+def reports_losses(experiment: Experiment) -> bool:
+    """DP-SGD tells none, as no noise would cover it."""
+    return not isinstance(experiment.client, DpSgd)
+
+
+def _guards_updates(experiment: Experiment) -> str | None:
+    """The setting that keeps single updates from the server, if there is one."""
+    if experiment.collect.sums_only:
+        return f'collect.name = "{_name(experiment.collect)}"'
+    noisy = next((each for each in experiment.filters if isinstance(each, NOISY)), None)
+    if noisy is not None:
+        return f'filters.name = "{_name(noisy)}"'
+    return 'client.name = "dp-sgd"' if isinstance(experiment.client, DpSgd) else None
+
+
+# The rules ------------------------------------------------------------------------------------------------------------
+
+
+def _losses_beside(experiment: Experiment) -> str | None:
+    guard = _guards_updates(experiment)
+    if guard is None or not reports_losses(experiment):
+        return None
+    return (
+        f"{guard} keeps updates from the server, but each client's training loss leaves in the clear, and tells "
+        "whether its data are unlike the others'"
+    )
+
+
+def _profiles_beside(experiment: Experiment) -> str | None:
+    guard, matching = _guards_updates(experiment), experiment.select.matched
+    if guard is None or not sends_profiles(experiment) or isinstance(matching, NoisyProfiles):
+        return None
+    if isinstance(matching, Encrypted):
+        return (
+            f"{guard} keeps updates from the server, but the variances of encrypted profiles are in the clear; "
+            'select.matching = "noisy" hides a client\'s data'
+        )
+    return (
+        f"{guard} keeps updates from the server, but FedProf's profiles leave in the clear, means over a client's "
+        'samples; write select.matching = "encrypted" or "noisy", or another select'
+    )
+
+
+def _updates_beside_encrypted_profiles(experiment: Experiment) -> str | None:
+    encrypted = sends_profiles(experiment) and isinstance(experiment.select.matched, Encrypted)
+    if not encrypted or _guards_updates(experiment) is not None:
+        return None
+    return (
+        "profiles are encrypted, but every update leaves in the clear, and tells more of the same data; "
+        'write collect.name = "secure"'
+    )
+
+
+def _trusted_server(experiment: Experiment) -> str | None:
+    if not isinstance(experiment.collect, CentralDp):
+        return None
+    return (
+        'collect.name = "central-dp" protects from those who see the models, not from the server, which sees every '
+        'update; collect.name = "secure" with encoding.name = "discrete-gaussian" protects from both'
+    )
+
+
+def _published_sample(experiment: Experiment) -> str | None:
+    if not isinstance(experiment.collect, CentralDp) or not isinstance(_sampled(experiment), Poisson):
+        return None
+    return (
+        "ε counts on nobody but the server learning whom Poisson sampling invited, and the run's log says it; publish "
+        "the models alone"
+    )
+
+
+def _selection_without_noise(experiment: Experiment) -> str | None:
+    """Client-level privacy refuses this when settings are read; noise at the clients cannot know."""
+    noisy = isinstance(experiment.client, DpSgd) or any(isinstance(each, NOISY) for each in experiment.filters)
+    by_profile = sends_profiles(experiment) and not isinstance(experiment.select.matched, NoisyProfiles)
+    if not noisy or not (by_profile or tells_model_losses(experiment)):
+        return None
+    what = "profiles" if by_profile else "losses"
+    return (
+        f'select.name = "{_name(experiment.select)}" invites clients by {what} without noise, which ε does not count: '
+        "whom a round invites tells of their data"
+    )
+
+
+def _scores_beside_noise(experiment: Experiment) -> str | None:
+    judged = experiment.reference_clients or experiment.judge.by != "reference" or experiment.judge.tune_epochs
+    if not judged or not _has_budget(experiment):
+        return None
+    return "clients' scores of each model are released without noise, and ε does not count them; let the server judge"
+
+
+def _bound_after_noise(experiment: Experiment) -> str | None:
+    for before, after in _in_order(experiment):
+        if isinstance(before, NOISY) and isinstance(after, Clip | Percentile):
+            return (
+                f'filters: "{_name(after)}" comes after "{_name(before)}" and cuts its noise, not the update: nothing '
+                f'more is hidden, and the mean is spoilt; put "{_name(after)}" first'
+            )
+    return None
+
+
+def _largest_after_noise(experiment: Experiment) -> str | None:
+    for before, after in _in_order(experiment):
+        if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.keep) == "top-k":
+            return (
+                'filters: keep.name = "top-k" after "local-dp" keeps what noise has made large; write "random-k", '
+                "which noise cannot sway"
+            )
+    return None
+
+
+def _noise_twice(experiment: Experiment) -> str | None:
+    local = any(isinstance(each, LocalDp) for each in experiment.filters)
+    if not local or not isinstance(experiment.collect, Secure):
+        return None
+    if isinstance(experiment.collect.encoding, DiscreteGaussian):
+        return 'filters.name = "local-dp" and encoding.name = "discrete-gaussian" both add noise; one of them is enough'
+    return (
+        'filters.name = "local-dp" has each client add noise for itself alone; under collect.name = "secure" '
+        'encoding.name = "discrete-gaussian" gives the same ε for the sum with far less of it'
+    )
+
+
+def _sum_of_two(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, Secure | Homomorphic) or collect.fewest > 2:
+        return None
+    return "collect.fewest = 2: in a sum of two, each of them can take its own off and has the other's update"
+
+
+def _all_the_weight(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, Secure | Homomorphic) or collect.heaviest < 1:
+        return None
+    return (
+        "collect.heaviest = 1 lets a server give all clients but one next to no weight, and read that one's update in "
+        "the sum; lower it"
+    )
+
+
+RULES: tuple[Callable[[Experiment], str | None], ...] = (
+    _losses_beside,
+    _profiles_beside,
+    _updates_beside_encrypted_profiles,
+    _trusted_server,
+    _published_sample,
+    _selection_without_noise,
+    _scores_beside_noise,
+    _bound_after_noise,
+    _largest_after_noise,
+    _noise_twice,
+    _sum_of_two,
+    _all_the_weight,
+)
+
+
+def _sampled(experiment: Experiment) -> Selector:
+    """The selection itself, of one that goes around another."""
+    inner = getattr(experiment.select, "sampled", experiment.select)
+    assert isinstance(inner, Selector)
+    return inner
+
+
+def _has_budget(experiment: Experiment) -> bool:
+    collect = experiment.collect
+    in_sums = isinstance(collect, Secure) and isinstance(collect.encoding, DiscreteGaussian)
+    at_clients = isinstance(experiment.client, DpSgd) or any(isinstance(each, NOISY) for each in experiment.filters)
+    return isinstance(collect, CentralDp) or in_sums or at_clients
+
+
+def _in_order(experiment: Experiment) -> Iterator[tuple[Filtering, Filtering]]:
+    """Every filter with each of those that an update meets later."""
+    filters = experiment.filters
+    return ((before, after) for place, before in enumerate(filters) for after in filters[place + 1 :])
+
+
+def _name(part: object) -> str:
+    return str(getattr(part, "name", ""))

@@ -1,0 +1,126 @@
+"""Vectors under CKKS that are only ever added: their sum comes out exactly, in fixed point.
+
+Clients round what they encrypt to whole steps. So does the sum consist of whole steps, and rounding it to them takes
+off all of the scheme's noise, which depends on the secret key (Li and Micciancio, 2021): nobody is told any of it, and
+what comes out does not depend on the keys.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import Arrays
+from winnow.privacy import ckks
+from winnow.privacy.ckks import Bytes, Context, Encrypted, UnreadableError
+
+DEGREE = 4096
+SLOTS = DEGREE // 2
+"""Numbers that one ciphertext holds."""
+
+PRIME_BITS = (60, 49)
+"""109 bits in all, the most that this degree allows at 128 bits of security. Sums need one prime; the library insists
+on another, for operations that are not used here, and it makes nothing but the public key larger.
+"""
+
+SCALE = 2.0**44
+STEP = 2.0**-22
+"""What values are rounded to: 2.4e-7."""
+
+CAPACITY = 2.0**14
+"""No element of a sum is larger. The prime has room for twice that."""
+
+MOST_CLIENTS = 1 << 13
+"""The noise of a sum over n ciphertexts has a standard deviation of about 2^9.4·√n units of 1/SCALE, and half a step
+is 2^21 of them: 36 standard deviations for the most clients.
+"""
+
+SOUND = 0.25
+"""No decrypted value of a sum lies farther from a whole step, in steps. Under another key, half of them do."""
+
+CIPHERTEXT_BYTES = 65_680
+KEY_BYTES = 124_800
+"""What a ciphertext and a public key weigh; they vary by a few bytes."""
+
+
+def make_keys() -> Context:
+    """A private context, from the operating system's randomness."""
+    library = ckks.library()
+    context = library.context(library.SCHEME_TYPE.CKKS, DEGREE, coeff_mod_bit_sizes=list(PRIME_BITS), n_threads=1)
+    context.global_scale = SCALE
+    return context
+
+
+def rounded(values: NDArray[np.float64], members: int) -> NDArray[np.float64]:
+    """The values in whole steps; refused if so many clients with values as large could exceed the capacity."""
+    room, largest = CAPACITY / members, float(np.abs(values).max(initial=0.0))
+    if not largest <= room:
+        raise UnreadableError(f"a value is too large: a sum of {members} clients has room for {room:g} from each")
+    steps: NDArray[np.float64] = np.rint(values / STEP) * STEP
+    return steps
+
+
+def encrypt(context: Context, values: NDArray[np.float64]) -> dict[str, Bytes]:
+    """As many ciphertexts as it takes, by number; the last is filled up with zeros."""
+    library, blocks = ckks.library(), ciphertexts(len(values))
+    padded = np.pad(values, (0, blocks * SLOTS - len(values))).reshape(blocks, SLOTS)
+    return {
+        f"{place}": ckks.as_array(library.ckks_vector(context, block.tolist()).serialize())
+        for place, block in enumerate(padded)
+    }
+
+
+def decrypt(context: Context, parts: Arrays, count: int) -> NDArray[np.int64]:
+    """How many steps each of so many sums has; takes a private context."""
+    blocks = [np.array(block.decrypt()) / STEP for block in _read(context, parts, count)]
+    values = np.concatenate(blocks)[:count]
+    steps = np.rint(values)
+    if not (np.abs(values - steps) <= SOUND).all() or not (np.abs(steps) <= CAPACITY / STEP).all():
+        raise UnreadableError("it is no sum of what clients encrypt, or of vectors under another key")
+    whole: NDArray[np.int64] = steps.astype(np.int64)
+    return whole
+
+
+def ciphertexts(count: int) -> int:
+    """How many it takes for so many numbers."""
+    return ceil(count / SLOTS)
+
+
+class EncryptedSum:
+    """Adds vectors of so many numbers up, at the server, who can read none; it holds the sum and what has just come."""
+
+    def __init__(self, key: Bytes, count: int) -> None:
+        self._context, self._count = ckks.read_context(key), count
+        self._sum: Sequence[Encrypted] = ()
+
+    def add(self, parts: Arrays) -> None:
+        """Add a vector; what is none is refused before anything is added."""
+        blocks = _read(self._context, parts, self._count)
+        if self._sum:
+            for total, block in zip(self._sum, blocks, strict=True):
+                total.add_(block)
+        else:
+            self._sum = blocks
+
+    def parts(self) -> dict[str, Bytes]:
+        return {f"{place}": ckks.as_array(block.serialize()) for place, block in enumerate(self._sum)}
+
+
+def _read(context: Context, parts: Arrays, count: int) -> list[Encrypted]:
+    names = [f"{place}" for place in range(ciphertexts(count))]
+    if parts.keys() != {*names}:
+        raise UnreadableError(f"{len(parts)} ciphertexts came, and {len(names)} are needed")
+    return [_checked(ckks.read(context, parts[name])) for name in names]
+
+
+def _checked(vector: Encrypted) -> Encrypted:
+    found = vector.ciphertext()
+    if len(found) != 1 or vector.size() != SLOTS:
+        raise UnreadableError("it is no ciphertext of a whole vector")
+    (ciphertext,) = found
+    if ciphertext.size() != 2 or ciphertext.is_transparent():
+        raise UnreadableError("it is not as encryption leaves it")
+    if ciphertext.coeff_modulus_size() != len(PRIME_BITS) - 1 or ciphertext.scale != SCALE:
+        raise UnreadableError("it was encrypted with other parameters")
+    return vector

@@ -1,0 +1,112 @@
+"""Homomorphic aggregation as a `collect`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from msgspec.structs import replace as replaced
+from pydantic import Field
+
+from winnow.core import ConfigError, Federation, Reply, Task, Until
+from winnow.learn.aggregate import Fold, LinearFold
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.collect import Collect, Expected, Gathered, sift
+from winnow.learn.matching import AtSites
+from winnow.learn.parties import Identities
+from winnow.privacy import ckks
+from winnow.privacy.homomorphic.round import HomomorphicRound
+from winnow.privacy.homomorphic.site import HomomorphicSite
+from winnow.privacy.secure.identity import authority_here
+from winnow.privacy.secure.round import alike
+from winnow.privacy.secure.steps import HELD
+
+BY = 'collect.name = "homomorphic"'
+
+
+class Homomorphic(Collect):
+    """The server adds up encrypted updates, and learns the sum that the client `holder` opens with its key.
+
+    A sum over fewer than `fewest` is never opened by an honest server, and no client may make up more than the share
+    `heaviest` of all weights.
+    """
+
+    name: Literal["homomorphic"] = "homomorphic"
+    holder: int = Field(ge=0)
+    fewest: int = Field(default=3, ge=2)
+    heaviest: float = Field(default=0.9, gt=0, le=1)
+    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    sums_only: ClassVar[bool] = True
+
+    @property
+    def at_least(self) -> int:
+        return self.fewest
+
+    def objection(self, whole: Algorithm) -> str | None:
+        if not whole.aggregate.sums:
+            rule = getattr(whole.aggregate, "name", "")
+            return (
+                f"{BY} gives sums only, and aggregate.name = {rule!r} needs every update; "
+                "write aggregate.name = 'partial' or 'full', or another collect"
+            )
+        if whole.select.sees_updates:
+            selector = getattr(whole.select, "name", "")
+            return f"{BY} gives sums only, and select.name = {selector!r} compares updates"
+        return None
+
+    def check(self, clients: int) -> None:
+        if self.holder >= clients:
+            raise ConfigError(
+                f"collect.holder = {self.holder}, but there are {clients} clients, numbered from 0; name one of them"
+            )
+
+    def at_sites(self) -> AtSites:
+        return self.sites(authority_here())
+
+    def sites(self, identities: Identities) -> AtSites:
+        ckks.require(BY)
+        return HomomorphicSite(self, identities).at_site()
+
+    def says(self) -> str:
+        return (
+            f"homomorphic: the server adds up encrypted updates and learns their sum alone, which client {self.holder} "
+            "opens; that client learns the sum, too. This holds for a server that does as it should: one that has a "
+            "single ciphertext opened in the place of a sum is not noticed, and server and key holder together can "
+            "read every update. It costs 32 bytes a parameter upwards, 8 times a plain update, and about a second a "
+            "million parameters at each client. The sum is exact but for rounding values to steps of 2.4e-7."
+        )
+
+    def gather(
+        self,
+        federation: Federation,
+        tasks: Sequence[Task],
+        *,
+        until: Until,
+        counts: Mapping[int, int],
+        begin: Callable[[], Fold],
+        expected: Expected,
+    ) -> Gathered:
+        fold = begin()
+        assert isinstance(fold, LinearFold), "refused when the configuration was read"
+        trained = [replaced(task, work=replaced(task.work, upload_bytes=0)) for task in tasks]
+        with federation.dispatch(trained, until) as exchange:
+            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
+        sound, refused = sift(outcomes, replace(expected, parts={}, carried=(HELD,)))
+        cohort, form = alike(sound, refused, expected)
+        summing = HomomorphicRound(
+            settings=self,
+            federation=federation,
+            fold=fold,
+            expected=expected,
+            form=form,
+            cohort={reply.task.client: reply for reply in cohort},
+            counts=counts,
+        )
+        summing.sum_up()
+        return Gathered(
+            model=fold.finish(),
+            parts=summing.parts,
+            folded=summing.folded,
+            reported=cohort,
+            refused=refused + sorted(summing.refused, key=lambda refusal: refusal.client),
+            answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)] + summing.answered,
+        )

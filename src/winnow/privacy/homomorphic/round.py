@@ -1,0 +1,156 @@
+"""One round of homomorphic aggregation at the server: a key from its holder, ciphertexts from all, their sum opened."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from winnow.core import Arrays, Federation, Payload, Reply, Task, Work
+from winnow.learn.aggregate import LinearFold
+from winnow.learn.collect import Expected, Refusal
+from winnow.learn.stack import ModelState
+from winnow.privacy.ckks import UnreadableError
+from winnow.privacy.homomorphic.cipher import (
+    CIPHERTEXT_BYTES,
+    KEY_BYTES,
+    MOST_CLIENTS,
+    STEP,
+    EncryptedSum,
+    ciphertexts,
+)
+from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
+from winnow.privacy.secure.form import MODEL, Form, means
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.steps import SECURE, as_array, carried
+from winnow.privacy.secure.terms import SESSION_BYTES
+
+if TYPE_CHECKING:
+    from winnow.privacy.homomorphic.collect import Homomorphic
+
+WEIGHT_BYTES = 16
+"""What a member's number and weight weigh. Keys vary in size, so what is charged for them is a constant."""
+
+
+@dataclass(kw_only=True)
+class HomomorphicRound:
+    """A cohort that has trained, whose updates are all of one form."""
+
+    settings: "Homomorphic"
+    federation: Federation
+    fold: LinearFold
+    expected: Expected
+    form: Form
+    cohort: Mapping[int, Reply]
+    counts: Mapping[int, int]
+    answered: list[Reply] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    folded: list[Reply] = field(default_factory=list)
+    parts: Mapping[str, ModelState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._session = as_array(os.urandom(SESSION_BYTES))
+        self._count = sum(entry.count for entry in self.form.entries)
+
+    def sum_up(self) -> None:
+        """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
+        if not self.cohort:
+            return
+        try:
+            self._check_members(len(self.cohort))
+            key = self._key()
+            total, summed = self._encrypted_sum(key)
+            steps = self._opened(total)
+        except (RefusedError, UnreadableError) as error:
+            reason = f"the round was abandoned: {error}"
+            self.refused += [Refusal(client=client, reason=reason) for client in self.cohort]
+            return
+        self._fold_sum(steps, summed)
+
+    # The steps --------------------------------------------------------------------------------------------------------
+
+    def _key(self) -> Arrays:
+        """A public key from its holder, for this round alone."""
+        reply = self._ask_holder(MAKE_KEY, {}, Work(upload_bytes=KEY_BYTES))
+        return {name: as_array(carried(reply.payload, name)) for name in ("key", "signature")}
+
+    def _encrypted_sum(self, key: Arrays) -> tuple[EncryptedSum, list[int]]:
+        """The sum of what arrives, and whose ciphertexts are in it."""
+        members = sorted(self.cohort)
+        common: Payload = {SECURE: {**key, **self._weights(members), "session": self._session}}
+        work = Work(
+            download_bytes=KEY_BYTES + WEIGHT_BYTES * len(members),
+            upload_bytes=CIPHERTEXT_BYTES * ciphertexts(self._count),
+        )
+        total, summed = EncryptedSum(key["key"], self._count), []
+        for reply in self._ask(ENCRYPT, members, common, work):
+            client = reply.task.client
+            try:
+                total.add(reply.payload.get(CIPHERTEXTS, {}))
+                summed.append(client)
+            except UnreadableError as error:
+                self.refused.append(Refusal(client=client, reason=f"its ciphertexts cannot be used: {error}"))
+        self._check_members(len(summed))
+        return total, sorted(summed)
+
+    def _opened(self, total: EncryptedSum) -> NDArray[np.int64]:
+        """The sum of each value, in steps, from the holder of the key."""
+        size = CIPHERTEXT_BYTES * ciphertexts(self._count)
+        work = Work(download_bytes=size, upload_bytes=8 * self._count)
+        payload: Payload = {CIPHERTEXTS: total.parts(), SECURE: {"count": np.array([self._count])}}
+        steps = np.asarray(self._ask_holder(DECRYPT, payload, work).payload.get(SECURE, {}).get("steps", ()))
+        if steps.shape != (self._count,) or steps.dtype != np.int64:
+            raise RefusedError(f"the holder of the key sent no sum of {self._count} values")
+        return steps
+
+    def _fold_sum(self, steps: NDArray[np.int64], summed: Sequence[int]) -> None:
+        ends = np.cumsum([entry.count for entry in self.form.entries])[:-1]
+        pieces = np.split(steps.astype(np.float64) * STEP, ends)
+        sums = [piece.reshape(entry.shape) for piece, entry in zip(pieces, self.form.entries, strict=True)]
+        parts, weight = means(self.form, sums, self.expected.parts[MODEL], len(summed))
+        self.fold.add_mean(parts.pop(MODEL), weight * self._unit)
+        self.parts, self.folded = parts, [self.cohort[client] for client in summed]
+
+    # Besides ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _unit(self) -> float:
+        """The largest weight: those that clients are told are shares of it."""
+        return max(self.fold.weight_of(client, self.counts[client]) for client in self.cohort)
+
+    def _weights(self, members: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+        """Everybody in this round and what each counts, in whole steps."""
+        weights = np.array([self.fold.weight_of(client, self.counts[client]) for client in members]) / self._unit
+        return {"members": np.array(members, np.float64), "weights": np.maximum(np.rint(weights / STEP), 1) * STEP}
+
+    def _check_members(self, members: int) -> None:
+        if members < self.settings.fewest:
+            raise RefusedError(f"{members} clients are too few for a sum, {self.settings.fewest} are needed")
+        if members > MOST_CLIENTS:
+            raise RefusedError(f"at most {MOST_CLIENTS:,} clients can be added up in a round; invite fewer")
+
+    def _ask_holder(self, name: str, payload: Payload, work: Work) -> Reply:
+        whole = {**payload, SECURE: {**payload.get(SECURE, {}), "session": self._session}}
+        replies = list(self._ask(name, [self.settings.holder], whole, work))
+        if not replies:
+            raise RefusedError(f"client {self.settings.holder}, who holds the key, did not answer {name}")
+        return replies[0]
+
+    def _ask(self, name: str, clients: Sequence[int], payload: Payload, work: Work) -> Iterator[Reply]:
+        """The replies as they come; who fails is refused, with the reason."""
+        task = next(iter(self.cohort.values())).task
+        tasks = [
+            Task(name=name, client=client, round=task.round, version=task.version, payload=payload, work=work)
+            for client in clients
+        ]
+        with self.federation.dispatch(tasks) as exchange:
+            for outcome in exchange:
+                if isinstance(outcome, Reply):
+                    self.answered.append(replace(outcome, payload={}))
+                    yield outcome
+                else:
+                    reason = f"failed while {outcome.stage}: {outcome.reason}"
+                    self.refused.append(Refusal(client=outcome.task.client, reason=reason))

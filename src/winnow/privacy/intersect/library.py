@@ -1,0 +1,86 @@
+"""Two-party set intersection by openmined-psi: Diffie-Hellman on a curve, exact, without a filter's false positives.
+
+The asking side encrypts its identifiers with a key of its own; the answering side encrypts those once more with its
+key, and its own once. Both keys commute, so what both sides have looks the same after both, and like chance otherwise.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from winnow.core import ConfigError
+
+Reveal: TypeAlias = Literal["intersection", "size"]
+
+EXACT = 1e-9
+"""A rate of false positives, which the library asks for and does not use where whole lists are sent."""
+
+
+class UnusableError(ValueError):
+    """A message that is not what it should be, in one line."""
+
+
+class Asking:
+    """The side that learns: made for one question."""
+
+    def __init__(self, identifiers: Sequence[str], reveal: Reveal) -> None:
+        self._identifiers, self._reveal = list(identifiers), reveal
+        self._client = library().client.CreateWithNewKey(reveal == "intersection")
+
+    def request(self) -> bytes:
+        message: bytes = self._client.CreateRequest(self._identifiers).SerializeToString()
+        return message
+
+    def found(self, answer: bytes) -> list[str]:
+        """What both sides have."""
+        places = self._client.GetIntersection(*_read_answer(answer))
+        return [self._identifiers[place] for place in sorted(places)]
+
+    def size(self, answer: bytes) -> int:
+        """How many both sides have; all that can be learnt if that was the question."""
+        return int(self._client.GetIntersectionSize(*_read_answer(answer)))
+
+
+def answer(request: bytes, identifiers: Sequence[str], reveal: Reveal, most: int) -> bytes:
+    """The other side's part. A question for more than it reveals, or about too many identifiers, is refused."""
+    psi = library()
+    question = _parsed(psi.Request, request)
+    if question.reveal_intersection != (reveal == "intersection"):
+        raise UnusableError(f'the question is for another thing than the "{reveal}", which this site reveals')
+    asked = len(question.encrypted_elements)
+    if asked > most:
+        raise UnusableError(f"the question is about {asked:,} identifiers, and this site answers about {most:,}")
+    server = psi.server.CreateWithNewKey(reveal == "intersection")
+    setup = server.CreateSetupMessage(EXACT, asked, list(identifiers), psi.DataStructure.RAW)
+    try:
+        response = server.ProcessRequest(question)
+    except (RuntimeError, ValueError) as error:
+        raise UnusableError("the question has elements that no site encrypts") from error
+    return msgspec.msgpack.encode([setup.SerializeToString(), response.SerializeToString()])
+
+
+def _read_answer(data: bytes) -> tuple[Any, Any]:
+    psi = library()
+    try:
+        setup, response = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
+    except msgspec.MsgspecError as error:
+        raise UnusableError("the answer cannot be read") from error
+    return _parsed(psi.ServerSetup, setup), _parsed(psi.Response, response)
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    unreadable: type[Exception] = import_module("google.protobuf.message").DecodeError
+    try:
+        return kind.FromString(data)
+    except unreadable as error:
+        raise UnusableError("a message cannot be read") from error
+
+
+def library() -> Any:
+    """openmined-psi, which few need and which wants a version of protobuf of its own."""
+    try:
+        return import_module("private_set_intersection.python")
+    except ImportError as error:
+        raise ConfigError('set intersection needs an extra: pip install "winnow[intersection]"') from error

@@ -1,0 +1,125 @@
+"""What a site does in a set intersection. What it reveals is its own decision, not the server's."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from winnow.core import Failure, Handler, Outcome, Reply, Task
+from winnow.privacy.intersect.library import Asking, Reveal, UnusableError, answer
+
+Site = TypeVar("Site")
+Found: TypeAlias = Callable[[int, list[str]], object]
+
+ASK = "intersect-ask"
+ANSWER = "intersect-answer"
+FIND = "intersect-find"
+END = "intersect-end"
+TELL = "intersect-tell"
+
+MOST = 1_000_000
+
+
+class Intersecting(Generic[Site]):
+    """The handlers of a site.
+
+    `identifiers` gives those of a client of the site. `found` is called at the site with what all have in common: at
+    the site that asks, and, if that one would `share`, at the others. To `reveal` "size" is to tell nobody more than
+    how many there are. Nobody is answered about more than `most` identifiers, nor twice: whoever may ask about every
+    identifier there could be, learns all that a site has.
+    """
+
+    def __init__(
+        self,
+        identifiers: Callable[[Site, int], Iterable[str]],
+        found: Found = lambda client, identifiers: None,
+        *,
+        reveal: Reveal = "intersection",
+        share: bool = False,
+        most: int = MOST,
+    ) -> None:
+        self._identifiers, self._found = identifiers, found
+        self._reveal, self._share, self._most = reveal, share, most
+        self._asking: dict[int, tuple[int, Asking]] = {}
+        self._common: dict[int, list[str]] = {}
+        self._size: dict[int, int] = {}
+        self._partners: dict[int, list[int]] = {}
+        self._answered: set[int] = set()
+
+    def handlers(self) -> dict[str, Handler[Site]]:
+        steps = {ASK: self._ask, ANSWER: self._answer, FIND: self._find, END: self._end, TELL: self._tell}
+        return {name: partial(_answer_each, step) for name, step in steps.items()}
+
+    def _ask(self, task: Task, site: Site) -> Reply:
+        """A question to another client about all identifiers, or those that were found in common so far."""
+        if not isinstance(task.settings, int):
+            raise UnusableError("the task names no client to ask")
+        client, other = task.client, task.settings
+        mine = self._common[client] if client in self._common else self._own(site, client)
+        asking = Asking(mine, self._reveal)
+        self._asking[client] = (other, asking)
+        return Reply(task=task, letters={other: asking.request()})
+
+    def _answer(self, task: Task, site: Site) -> Reply:
+        if task.client in self._answered:
+            raise UnusableError("this client has answered a question before")
+        if len(task.letters) != 1:
+            raise UnusableError("a question is a letter from one client")
+        ((asker, question),) = task.letters.items()
+        given = answer(question, self._own(site, task.client), self._reveal, self._most)
+        self._answered.add(task.client)
+        return Reply(task=task, letters={asker: given})
+
+    def _find(self, task: Task, site: Site) -> Reply:
+        client = task.client
+        if client not in self._asking:
+            raise UnusableError("this client has asked nothing")
+        other, asking = self._asking.pop(client)
+        if other not in task.letters:
+            raise UnusableError(f"there is no answer of client {other}")
+        if self._reveal == "size":
+            self._size[client] = asking.size(task.letters[other])
+        else:
+            self._common[client] = asking.found(task.letters[other])
+            self._size[client] = len(self._common[client])
+        self._partners.setdefault(client, []).append(other)
+        return Reply(task=task)
+
+    def _end(self, task: Task, site: Site) -> Reply:
+        """How many were found goes to the server; which they are, at most to the other sites, in letters."""
+        client = task.client
+        if client not in self._size:
+            raise UnusableError("this client has found nothing")
+        letters = {}
+        if self._reveal == "intersection":
+            self._found(client, self._common[client])
+            told = msgspec.msgpack.encode(self._common[client])
+            letters = dict.fromkeys(self._partners[client], told) if self._share else {}
+        return Reply(task=task, metrics={"size": float(self._size[client])}, letters=letters)
+
+    def _tell(self, task: Task, site: Site) -> Reply:
+        """What the asking site shares; only what one's own list holds, too."""
+        own = {*self._own(site, task.client)}
+        for letter in task.letters.values():
+            try:
+                told = msgspec.msgpack.decode(letter, type=list[str])
+            except msgspec.MsgspecError as error:
+                raise UnusableError("what was shared cannot be read") from error
+            if not own.issuperset(told):
+                raise UnusableError("an identifier was shared that this client does not have")
+            self._found(task.client, told)
+        return Reply(task=task)
+
+    def _own(self, site: Site, client: int) -> list[str]:
+        return sorted({*self._identifiers(site, client)})
+
+
+def _answer_each(step: Callable[[Task, Site], Reply], tasks: Sequence[Task], site: Site) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for task in tasks:
+        try:
+            outcomes.append(step(task, site))
+        except UnusableError as error:
+            outcomes.append(Failure(task=task, stage=f"answering {task.name}", reason=str(error)))
+    return outcomes

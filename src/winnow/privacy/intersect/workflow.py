@@ -1,0 +1,94 @@
+"""Who asks whom: one client asks each of the others in turn, each time about what is left."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from winnow.core import (
+    AnyEvent,
+    ConfigError,
+    Cost,
+    Failure,
+    Federation,
+    Reply,
+    RoundFinished,
+    SiteError,
+    Snapshot,
+    Task,
+)
+from winnow.core.patterns import letters, send, wait
+from winnow.privacy.intersect.library import Reveal
+from winnow.privacy.intersect.site import ANSWER, ASK, END, FIND, TELL
+
+ROUND = 1
+
+
+class Intersection:
+    """A workflow after which `size` says how many identifiers all `clients` have in common.
+
+    Which they are, only sites learn (see `Intersecting`). The first of the clients asks, the others answer. With three
+    or more it also learns what it shares with the second, the second and third, and so on; each of the others learns
+    how many identifiers it was asked about. That is more than a size, so with three or more `reveal` cannot be "size".
+    The server carries letters, which sites seal for one another, and learns their lengths and the size.
+    """
+
+    def __init__(self, *, clients: Sequence[int] | None = None, reveal: Reveal = "intersection") -> None:
+        self._clients, self._reveal = clients, reveal
+        self._spent: list[Cost] = []
+        self.size: int | None = None
+
+    def run(self, federation: Federation) -> Iterator[AnyEvent]:
+        if self.size is not None:
+            return
+        asker, *others = self._parties(len(federation.population))
+        for other in others:
+            question = self._ask(federation, ASK, asker, settings=other)
+            answer = self._ask(federation, ANSWER, other, letters([question]).get(other, {}))
+            self._ask(federation, FIND, asker, letters([answer]).get(asker, {}))
+        end = self._ask(federation, END, asker)
+        for other, shared in letters([end]).items():
+            self._ask(federation, TELL, other, shared)
+        self.size = int(end.metrics["size"])
+        spent = Cost.total(self._spent)
+        yield RoundFinished(
+            round=ROUND,
+            at=federation.clock.now,
+            version=ROUND,
+            metrics={"intersection": {"size": float(self.size)}},
+            folded=np.array([asker, *others], np.int64),
+            joules=spent.joules,
+            cost=spent,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Before the end there is nothing to keep: an interrupted intersection begins again, with fresh keys."""
+        return Snapshot(arrays={}, values={"size": self.size})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.size = snapshot.values["size"]
+
+    def _parties(self, population: int) -> list[int]:
+        found = list(range(population) if self._clients is None else self._clients)
+        if len({*found}) != len(found) or len(found) < 2 or not {*found} <= {*range(population)}:
+            raise ConfigError(f"clients: an intersection takes two or more different ones out of 0 to {population - 1}")
+        if self._reveal == "size" and len(found) > 2:
+            raise ConfigError(
+                f'reveal = "size" takes two clients, not {len(found)}: the first would learn which identifiers it '
+                'shares with the second; write reveal = "intersection", or ask two at a time'
+            )
+        return found
+
+    def _ask(
+        self,
+        federation: Federation,
+        name: str,
+        client: int,
+        received: Mapping[int, bytes] | None = None,
+        settings: int | None = None,
+    ) -> Reply:
+        task = Task(name=name, client=client, round=ROUND, version=ROUND - 1, settings=settings, letters=received or {})
+        (outcome,) = wait(send(federation, task))
+        if isinstance(outcome, Failure):
+            raise SiteError(f"of client {client}", outcome.stage, outcome.reason)
+        self._spent.append(outcome.cost)
+        return outcome

@@ -1,0 +1,61 @@
+"""The mask keeper at a site: a party of the federation that is asked by tasks, as any other is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from winnow.core import Failure, Federation, Handler, Outcome, Reply, Task, Work
+from winnow.learn.matching import AtSites
+from winnow.privacy.secure.identity import Identities
+from winnow.privacy.secure.keeper import MaskKeeper
+from winnow.privacy.secure.keeper_talk import AskedKeeper, answer
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.steps import SECURE, as_array, carried
+
+KEEP = "secure-keep"
+
+
+class KeeperSite:
+    """The keeper's own side. Seeds are in this object's memory and nowhere else.
+
+    Any site could answer like that. Clients deposit their seeds only with the key that the named one has signed.
+    """
+
+    def __init__(self, identities: Identities, *, threshold: float, fewest: int) -> None:
+        self._keeper = MaskKeeper(identities, threshold=threshold, fewest=fewest)
+
+    def at_site(self) -> AtSites:
+        handlers: dict[str, Handler[Any]] = {KEEP: self._keep}
+        return AtSites(handlers=handlers)
+
+    def _keep(self, tasks: Sequence[Task], site: object) -> list[Outcome]:
+        return [self._answered(task) for task in tasks]
+
+    def _answered(self, task: Task) -> Outcome:
+        try:
+            said = answer(self._keeper, carried(task.payload, "asked"))
+        except RefusedError as error:
+            return Failure(task=task, stage="keeping masks", reason=str(error))
+        return Reply(task=task, payload={SECURE: {"said": as_array(said)}})
+
+
+class KeeperAtSite(AskedKeeper):
+    """The server's side, in one round: the keeper is reached under the number of one of its site's clients."""
+
+    def __init__(self, federation: Federation, client: int, round: int, version: int) -> None:
+        self._federation, self._client, self._round, self._version = federation, client, round, version
+
+    def ask(self, question: bytes) -> bytes:
+        task = Task(
+            name=KEEP,
+            client=self._client,
+            round=self._round,
+            version=self._version,
+            payload={SECURE: {"asked": as_array(question)}},
+            work=Work(download_bytes=len(question)),
+        )
+        with self._federation.dispatch([task]) as exchange:
+            for outcome in exchange:
+                if isinstance(outcome, Failure):
+                    raise RefusedError(outcome.reason)
+                return carried(outcome.payload, "said")
+        raise RefusedError("the mask keeper did not answer in time")

@@ -1,0 +1,94 @@
+"""The guide to deployment, followed word by word on one machine: what runs until it is stopped runs beside the rest."""
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import winnow
+from command_line import call
+
+GUIDE = Path(__file__).parents[2] / "docs" / "deployment.md"
+BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def steps() -> list[tuple[str, str, str]]:
+    """The blocks of the part about two organisations, for this machine."""
+    text = GUIDE.read_text()
+    part = text[text.index("## Two organisations") : text.index("## Jobs")]
+    part = part.replace('hosts = ["fl.institute.example"]', f'hosts = ["127.0.0.1"]\nport = {free_port()}')
+    part = part.replace("127.0.0.1:9464", f"127.0.0.1:{free_port()}")
+    return [(kind, title, text) for kind, title, text in BLOCK.findall(part)]
+
+
+@contextmanager
+def in_background() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        yield running
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait(30)
+
+
+def test_the_guide_leads_from_nothing_to_a_finished_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: dict[str, str] = {}
+
+    def command(words: list[str]) -> str:
+        done = call(capsys, *words)
+        assert done.code == 0, done.err
+        return done.out
+
+    with in_background() as running:
+        for kind, title, text in steps():
+            if title:
+                Path(title).write_text(text)
+            elif kind == "python":
+                exec(compile(text, "guide", "exec"), {})
+                said["python"] = capsys.readouterr().out
+            for line in re.findall(r"^\$ winnow (.+)$", text, flags=re.MULTILINE) if kind == "console" else ():
+                words = shlex.split(line)
+                if words[0] in ("server", "site"):
+                    running[line] = subprocess.Popen([sys.executable, "-m", "winnow.cli", *words])
+                    continue
+                if words[0] == "sites":
+                    wait_for_two(lambda words=words: command(words))
+                said[words[0]] = command(words)
+        assert all(process.poll() is None for process in running.values())
+    assert said["submit"] == "first\n"
+    assert "finished after round 3" in said["logs"]
+    assert "finished, 3 rounds" in said["show"]
+    assert said["python"].startswith("['clinic', 'institute']\n{'reference': {'accuracy'")
+    assert Path("runs", "second", "best.safetensors").is_file()
+
+
+def wait_for_two(listed: Callable[[], str]) -> None:
+    deadline = time.monotonic() + 60
+    while listed().count("connected") < 2:
+        assert time.monotonic() < deadline, "both sites are connected"
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("word", ["winnow_leader", "winnow_sites_connected", "winnow_jobs", "winnow_rounds_committed"])
+def test_the_guide_names_metrics_that_there_are(word: str) -> None:
+    source = Path(winnow.__file__).parent / "deploy" / "server" / "metrics.py"
+    assert word in GUIDE.read_text()
+    assert f'"{word}"' in source.read_text()

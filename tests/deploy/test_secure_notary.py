@@ -1,0 +1,165 @@
+"""What a site's agent signs for its clients, whom it tells them to believe, and what it never forgets."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from papers import a_project, kit_of, provision
+
+from winnow.deploy.site.notary import Notary
+from winnow.deploy.site.state import SiteState
+from winnow.deploy.trust.identity import utc_now
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.trust.signing import sign
+from winnow.deploy.wire.messages import Neighbour, WireTask
+from winnow.deploy.work.bundle import Bundle
+from winnow.deploy.work.orders import Do, Release, Released, Sign, Signed
+from winnow.deploy.work.parties import AgentsWord
+from winnow.deploy.work.statements import KEEPER, submission_of
+from winnow.privacy.secure.refusal import RefusedError
+
+ORDER = 2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF
+"""Of the group that P-256 signatures are numbers of."""
+ANNOUNCED = b"two keys and a commitment"
+
+
+class Desk:
+    """A worker's line to its agent, without the socket between them; and the worker's end of it."""
+
+    def __init__(self, notary: Notary, submission: str = "a job", keeper: str | None = None) -> None:
+        self._notary = notary
+        self.word = AgentsWord(self, submission, keeper)
+        self.at(1)
+
+    def at(self, round: int) -> "Desk":
+        self._round = round
+        task = WireTask(id="0" * 64, name="secure-announce", clients=[0], round=round, version=0)
+        self.word.attend(Do(task=task, parties=self._notary.signatories(round)))
+        return self
+
+    def send(self, message: Sign | Release) -> None:
+        self._answer = self._notary.certify(self._round, message)
+
+    def receive(self, wanted: type, timeout: float | None = None) -> Signed | Released:
+        assert isinstance(self._answer, wanted)
+        return self._answer
+
+
+def neighbour(kit: Kit, first: int, clients: int = 2) -> Neighbour:
+    return Neighbour(site=kit.name, clients_from=first, clients=clients, certificate=kit.certificate_pem)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    provision(tmp_path / "project", a_project())
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def notary(folder: Path) -> Callable[..., Notary]:
+    """The notary of a site that has heard of plant-a with clients 0 and 1, and plant-b with 2 and 3."""
+
+    def make(site: str = "plant-a", **settings: object) -> Notary:
+        kit = kit_of(folder, site)
+        made = Notary(kit, SiteState(folder / f"{site}.sqlite"), "a job", **settings)  # type: ignore[arg-type]
+        made.know([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
+        return made
+
+    return make
+
+
+def test_what_one_site_signs_another_believes_and_nothing_else(notary: Callable[..., Notary]) -> None:
+    ours, theirs = Desk(notary("plant-a")), Desk(notary("plant-b"))
+    signature = ours.word.sign(1, ANNOUNCED)
+    assert theirs.word.verifies(1, ANNOUNCED, signature)
+    assert not theirs.word.verifies(0, ANNOUNCED, signature), "another client's word"
+    assert not theirs.word.verifies(2, ANNOUNCED, signature), "another site's word"
+    assert not theirs.word.verifies(9, ANNOUNCED, signature), "nobody's word"
+    assert not theirs.word.verifies(1, b"other keys", signature)
+    assert not Desk(notary("plant-b"), "another job").word.verifies(1, ANNOUNCED, signature)
+    assert not theirs.at(2).word.verifies(1, ANNOUNCED, signature), "said in another round"
+
+
+def test_nobody_signs_for_clients_of_others_or_without_end(notary: Callable[..., Notary]) -> None:
+    ours = Desk(notary("plant-a"))
+    with pytest.raises(RefusedError, match="does not sign for client 2"):
+        ours.word.sign(2, ANNOUNCED)
+    with pytest.raises(RefusedError, match="the most"):
+        ours.word.sign(0, bytes(2 << 20))
+
+
+def test_only_a_willing_site_that_the_job_names_is_its_keeper(notary: Callable[..., Notary]) -> None:
+    with pytest.raises(RefusedError, match="does not keep masks"):
+        Desk(notary("plant-b")).word.sign(KEEPER, b"a key")
+    signature = Desk(notary("plant-b", keeps=lambda: True)).word.sign(KEEPER, b"a key")
+    assert Desk(notary(), keeper="plant-b").word.verifies(KEEPER, b"a key", signature)
+    assert not Desk(notary(), keeper="plant-a").word.verifies(KEEPER, b"a key", signature)
+    assert not Desk(notary()).word.verifies(KEEPER, b"a key", signature)
+
+
+def test_a_revoked_certificate_counts_no_more_in_a_job_that_runs(notary: Callable[..., Notary], folder: Path) -> None:
+    ours, signature = notary("plant-a"), Desk(notary("plant-b")).word.sign(2, ANNOUNCED)
+    assert Desk(ours).word.verifies(2, ANNOUNCED, signature)
+    with open_workshop(folder, a_project(), None, utc_now()) as workshop:
+        list(workshop.revoke("plant-b"))
+    assert not Desk(ours).word.verifies(2, ANNOUNCED, signature)
+    assert [each.site for each in ours.signatories(1)] == ["plant-a"]
+
+
+def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., Notary], folder: Path) -> None:
+    ours, kits = notary(), {name: kit_of(folder, name) for name in ("plant-a", "plant-b", "the-lead", "server-1")}
+    a, b = neighbour(kits["plant-a"], 0), neighbour(kits["plant-b"], 2)
+    for listed in (
+        [a, b, neighbour(kits["plant-b"], 4)],
+        [a, neighbour(kits["plant-b"], 1)],
+    ):
+        ours.know(listed)
+        assert ours.signatories(1) == []
+        assert ours.certify(1, Sign(client=0, content=ANNOUNCED)) == Signed(
+            refused="this site does not sign for client 0"
+        )
+    for kit in (kits["the-lead"], kits["server-1"], kits["plant-a"]):
+        ours.know([a, msgspec.structs.replace(b, certificate=kit.certificate_pem)])
+        assert [each.site for each in ours.signatories(1)] == ["plant-a"]
+
+
+def test_an_update_leaves_once_whatever_becomes_of_process_job_and_numbers(folder: Path) -> None:
+    kit, path = kit_of(folder, "plant-a"), folder / "state.sqlite"
+
+    def released(client: int, round: int, first: int = 0, submission: str = "a job") -> bool:
+        """As a new agent would have it."""
+        state = SiteState(path)
+        made = Notary(kit, state, submission)
+        made.know([neighbour(kit, first)])
+        answer = made.certify(round, Release(client=client))
+        state.forget("a job")
+        state.close()
+        assert isinstance(answer, Released)
+        return answer.first
+
+    assert released(0, 3)
+    assert released(1, 3)
+    assert not released(0, 3)
+    assert not released(0, 2)
+    assert not released(7, 3, first=7), "the same client under another number"
+    assert not released(5, 4), "somebody else's"
+    assert released(0, 4)
+    assert released(0, 3, submission="submitted again")
+
+
+def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path) -> None:
+    lead, plain = kit_of(folder, "the-lead"), Bundle(config='[data]\nname = "turbines"\n')
+
+    def signed(value: bytes | None = None) -> Bundle:
+        made = sign(lead, plain.signed)
+        return msgspec.structs.replace(plain, certificate=made.certificate, signature=value or made.value)
+
+    first = signed()
+    r, s = decode_dss_signature(first.signature)
+    twin = signed(encode_dss_signature(r, ORDER - s))
+    assert submission_of(twin) == submission_of(first), "what a server can make of a signature"
+    assert submission_of(msgspec.structs.replace(first, certificate=b"\n" + first.certificate)) == submission_of(first)
+    assert submission_of(signed()) != submission_of(first)

@@ -1,0 +1,231 @@
+"""Noise at the clients: in updates, in profiles, in every step, and in shares of a sum."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+from torch import nn
+
+from winnow.core import ConfigError, ModelError, Task
+from winnow.experiment.build import prepare
+from winnow.privacy.dp import DiscreteGaussian, LocalDp, NoisyProfiles
+from winnow.privacy.dp.noise import at_site, simulated
+from winnow.privacy.dp.profiles import SENSITIVITY, bounded_profile
+from winnow.privacy.dp.summed import discrete_gaussian
+from winnow.privacy.secure.encoding import Parameters
+from winnow.privacy.secure.form import Form, departures
+from world import blobs, experiment, prepared
+
+MODEL = {"w": torch.zeros(40, 5), "count": torch.tensor(3)}
+
+
+def models(*sets: str, **options: Any) -> list[torch.Tensor]:
+    """All parameters after each of two runs with the same settings."""
+    found = []
+    for _ in range(2):
+        with prepared(*sets, algorithm="fedavg", rounds=2, **options) as ready:
+            list(ready.training.run(ready.federation))
+            found.append(torch.cat([tensor.reshape(-1) for tensor in ready.training.model.values()]))
+    return found
+
+
+# Where noise comes from -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ('collect.name="central-dp"', "collect.noise_multiplier=1.0"),
+        ('filters=[{name="local-dp",noise_multiplier=1.0,clip=1.0}]',),
+        ('client.name="dp-sgd"', "client.noise_multiplier=1.0"),
+        (
+            'collect.name="secure"', 'collect.encoding.name="discrete-gaussian"', "collect.encoding.clip=1.0",
+            "collect.encoding.noise_multiplier=1.0",
+        ),
+    ],
+)  # fmt: skip
+def test_a_simulation_repeats_its_noise(sets: tuple[str, ...]) -> None:
+    one, other = models(*sets)
+    assert torch.equal(one, other)
+
+
+def test_anywhere_else_noise_comes_from_the_system() -> None:
+    def named() -> np.random.Generator:
+        return np.random.default_rng(0)
+
+    def draws(tasks: Any, site: Any) -> list[float]:
+        return [at_site(named).normal() for _ in tasks]
+
+    task = Task(name="train", client=0, round=1, version=0)
+    assert simulated([task], None, draws) == simulated([task], None, draws)  # type: ignore[comparison-overlap,arg-type]
+    assert draws([task], None) != draws([task], None)
+
+
+# Local ----------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(hnp.arrays(np.float32, 30, elements=st.floats(-100, 100, width=32)), st.sampled_from(["gaussian", "laplace"]))
+def test_any_two_updates_are_within_twice_the_bound(changes: np.ndarray, noise: str) -> None:
+    quiet = LocalDp(noise_multiplier=1e-12, clip=0.5, noise=noise)  # type: ignore[arg-type]
+    left = [quiet.altered(each, {}, np.random.default_rng(0)) for each in (changes, -changes)]
+    order = 1 if noise == "laplace" else 2
+    assert np.linalg.norm(left[0] - left[1], order) <= 2 * 0.5 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(("noise", "law"), [("gaussian", "norm"), ("laplace", "laplace")])
+def test_local_noise_has_its_law(noise: str, law: str) -> None:
+    filtering = LocalDp(noise_multiplier=1.5, clip=2.0, noise=noise)  # type: ignore[arg-type]
+    drawn = filtering.altered(np.zeros(4000, np.float32), {}, np.random.default_rng(1))
+    assert stats.kstest(drawn, law, args=(0, 1.5 * 2 * 2.0)).pvalue > 1e-3
+
+
+# Profiles -------------------------------------------------------------------------------------------------------------
+
+samples = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4)), elements=st.floats(-20, 20))
+
+
+@settings(max_examples=200, deadline=None)
+@given(samples, samples, st.floats(0.1, 10))
+def test_any_two_profiles_are_within_the_sensitivity(one: np.ndarray, other: np.ndarray, clip: float) -> None:
+    points = []
+    for data in (one, other):
+        mean, variance = bounded_profile(data.mean(0), data.var(0), clip)
+        points.append(np.concatenate([mean / clip, variance / clip**2]))
+    assert np.linalg.norm(points[0] - points[1]) <= SENSITIVITY * (1 + 1e-9)
+
+
+def test_opposite_clients_attain_the_sensitivity() -> None:
+    points = [bounded_profile(sign * np.array([3.0, 4.0]), np.zeros(2), 1.0)[0] for sign in (-1, 1)]
+    assert np.linalg.norm(points[0] - points[1]) == pytest.approx(SENSITIVITY)
+
+
+def test_a_profile_within_the_bound_is_left_as_it_is() -> None:
+    mean, variance = np.array([0.3, -0.2]), np.array([0.1, 0.2])
+    found = bounded_profile(mean, variance, 2.0)
+    np.testing.assert_array_equal(found, (mean, variance))
+
+
+def test_profile_noise_is_that_of_the_multiplier() -> None:
+    matching = NoisyProfiles(noise_multiplier=3.0, clip=0.5)
+    mean, variance = matching.noisy(np.zeros(5000), np.full(5000, 1e-9), np.random.default_rng(0))
+    assert mean.std() == pytest.approx(2 * 3.0 * 0.5, rel=0.05)
+    assert variance.min() == 0
+    assert variance[variance > 0].mean() == pytest.approx(2 * 3.0 * 0.25 * np.sqrt(2 / np.pi), rel=0.05)
+
+
+def test_with_little_noise_selection_is_what_it_is_without() -> None:
+    def scores(*sets: str) -> np.ndarray:
+        with prepared(*sets, algorithm="fedprof", rounds=1) as ready:
+            return next(e.scores for e in ready.training.run(ready.federation) if e.kind == "scored")
+
+    noisy = 'select.matching={name="noisy",clip=100.0,noise_multiplier=%s}'
+    np.testing.assert_allclose(scores(noisy % "1e-9"), scores(), atol=1e-4)
+    assert np.abs(scores(noisy % "1.0") - scores()).max() > 0.05
+
+
+def test_holders_of_the_reference_set_would_release_more_than_is_counted() -> None:
+    with pytest.raises(ConfigError, match="reference_clients"):
+        prepared(
+            'select.matching={name="noisy",clip=1.0,noise_multiplier=1.0}', "reference_clients=[0]", algorithm="fedprof"
+        )
+
+
+# DP-SGD ---------------------------------------------------------------------------------------------------------------
+
+
+def moved(*sets: str) -> torch.Tensor:
+    """How far the model goes in one round in which all train with full gradients."""
+    common = ("local.batch_size=1000", "local.momentum=0.0", "local.epochs=3", "select.count=8")
+    with prepared(*common, *sets, algorithm="fedavg", rounds=1) as ready:
+        start = ready.training.model
+        list(ready.training.run(ready.federation))
+        return torch.cat([(ready.training.model[name] - tensor).reshape(-1) for name, tensor in start.items()])
+
+
+def test_dp_sgd_without_noise_or_a_bound_that_matters_is_sgd() -> None:
+    torch.testing.assert_close(moved('client={name="dp-sgd",noise_multiplier=1e-9,clip=1e6}'), moved())
+
+
+def test_dp_sgd_bounds_each_samples_gradient() -> None:
+    """Then no step of rate 0.1 is longer than 0.1·C, of which there are three."""
+    found = moved('client={name="dp-sgd",noise_multiplier=1e-9,clip=0.01}')
+    assert 0.2 * 3 * 0.1 * 0.01 < float(found.norm()) <= 3 * 0.1 * 0.01 * (1 + 1e-4)
+
+
+def test_dp_sgd_adds_noise_to_every_step() -> None:
+    quiet, noisy = (moved(f'client={{name="dp-sgd",noise_multiplier={z},clip=0.01}}') for z in (1e-9, 100.0))
+    samples = 300 / 8  # each step's noise has 100·C over the samples of a client; three steps, the mean of 8 clients
+    expected = 0.1 * 100 * 0.01 / samples * np.sqrt(3 / 8)
+    assert float((noisy - quiet).std()) == pytest.approx(expected, rel=0.25)
+
+
+def test_a_model_that_mixes_samples_is_refused() -> None:
+    mixing = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg")
+    with pytest.raises(ModelError, match="dp-sgd"):
+        prepare(wanted, dataset=blobs(), module=mixing)
+
+
+# Shares of a sum ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deviation", [0.8, 3.0, 40.5])
+def test_discrete_gaussian_noise_has_its_law(deviation: float) -> None:
+    drawn = discrete_gaussian(deviation, 20_000, np.random.default_rng(0))
+    support = np.arange(-int(6 * deviation) - 2, int(6 * deviation) + 3)
+    law = np.exp(-(support**2) / (2 * deviation**2))
+    law /= law.sum()
+    seen = np.array([(drawn == value).sum() for value in support])
+    common = law * len(drawn) > 10
+    _, p = stats.chisquare(
+        np.append(seen[common], len(drawn) - seen[common].sum()),
+        len(drawn) * np.append(law[common], law[~common].sum()),
+    )
+    assert p > 1e-3
+
+
+def summed(encoding: DiscreteGaussian, changes: np.ndarray, survivors: int | None = None) -> tuple[np.ndarray, float]:
+    """The decoded sum of clients' updates, without masks, and its weight."""
+    members, rng = len(changes), np.random.default_rng(0)
+    form = Form.of({"model": MODEL})
+    space = encoding.space(form, members)
+    total = space.zeros()
+    for change in changes[:survivors]:
+        own = {"w": torch.from_numpy(change.reshape(40, 5)).float(), "count": torch.tensor(9)}
+        space.add(
+            total, encoding.encode(form, departures({"model": own}, MODEL, 0.5), Parameters(version=1), members, rng)
+        )
+    decoded = encoding.decode(form, space.reduce(total), Parameters(version=1), members, survivors or members)
+    assert float(np.abs(decoded.sums[1])) == 0, "counters are not sent"
+    return np.asarray(decoded.sums[0]).reshape(-1), float(decoded.sums[-1])
+
+
+def test_a_sum_with_shares_of_noise_is_the_bounded_sum_and_enough_noise() -> None:
+    encoding = DiscreteGaussian(noise_multiplier=0.5, clip=2.0)
+    changes = np.random.default_rng(1).normal(0, 1, (12, 200))
+    bounded = [0.5 * c * min(1, 2.0 / np.linalg.norm(0.5 * c)) for c in changes]
+    for survivors in (12, 8):
+        found, weight = summed(encoding, changes, survivors)
+        noise = found - np.sum(bounded[:survivors], axis=0)
+        assert weight == pytest.approx(0.5 * survivors)
+        assert noise.std() == pytest.approx(0.5 * 2.0 * np.sqrt(survivors / 6), rel=0.15)
+        assert noise.std() > 0.5 * 2.0 * 0.9, "at least the noise that is counted"
+
+
+@settings(max_examples=40, deadline=None)
+@given(hnp.arrays(np.float64, 50, elements=st.floats(-5, 5)), st.integers(16, 300))
+def test_rounding_never_lengthens_beyond_the_sensitivity(vector: np.ndarray, levels: int) -> None:
+    encoding = DiscreteGaussian(noise_multiplier=1.0, clip=1.0, levels=levels)
+    rounded = encoding._rounded(vector, np.random.default_rng(0))
+    assert np.linalg.norm(rounded) <= encoding.sensitivity(50)
+
+
+def test_steps_too_coarse_for_the_noise_are_refused() -> None:
+    with pytest.raises(ConfigError, match="too coarse"):
+        DiscreteGaussian(noise_multiplier=0.1, clip=1.0, levels=16).space(Form.of({"model": MODEL}), 100)

@@ -1,0 +1,202 @@
+"""`winnow explain`: what it says of a configuration is so, every protection speaks, and what undoes itself is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import call, write_tiny
+from winnow.core import Choice
+from winnow.experiment.disclosure import Explanation, disclose
+from winnow.learn.client import ClientUpdate
+from winnow.learn.collect import Collect
+from winnow.learn.filters import Filtering
+from winnow.learn.matching import Matching
+from world import experiment
+
+SECURE = ("collect.name=secure", "select.count=5")
+HOMOMORPHIC = ("collect={name='homomorphic', holder=1}", "select.count=5")
+CENTRAL = ("collect={name='central-dp', noise_multiplier=1.0}", "select.name=poisson")
+LOCAL = "{name='local-dp', noise_multiplier=1.0, clip=1.0}"
+CLIP = "{name='clip', norm=1.0}"
+TOP_K = "{name='compress', keep={name='top-k', fraction=0.1}}"
+RANDOM_K = "{name='compress', keep={name='random-k', fraction=0.1}}"
+DP_SGD = "client={name='dp-sgd', noise_multiplier=1.0}"
+
+
+def explained(*sets: str, algorithm: str = "fedavg-rp") -> Explanation:
+    return disclose(experiment(*sets, algorithm=algorithm))
+
+
+def learnt(explanation: Explanation, party: str) -> str:
+    """All that the parties so called learn, as one text."""
+    return "; ".join(each for one in explanation.parties if party in one.name for each in one.learns)
+
+
+# Who learns what ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ((), "every client's update;"),
+        (SECURE, "the sum of the updates of each round, and no client's own;"),
+        (HOMOMORPHIC, "the sum of the updates of each round, and no client's own;"),
+        (CENTRAL, "every client's update, before noise is added;"),
+        ((f"filters=[{LOCAL}]",), "every client's update, as the filters leave it;"),
+        ((DP_SGD,), "every client's update, with noise that hides each sample;"),
+    ],
+)
+def test_what_the_server_sees_of_updates_depends_on_how_they_are_collected(sets: tuple[str, ...], said: str) -> None:
+    assert learnt(explained(*sets), "server").startswith(said)
+
+
+def test_losses_leave_unless_training_hides_samples() -> None:
+    assert "training loss" in learnt(explained(*SECURE), "server")
+    assert "training loss" not in learnt(explained(DP_SGD), "server")
+
+
+@pytest.mark.parametrize(
+    ("matching", "said"),
+    [
+        (
+            "select.matching=plain",
+            "mean and variance of a layer's elements over its samples;",
+        ),
+        ("select.matching=encrypted", "the variances of every profile and its divergence"),
+        ("select.matching={name='noisy', noise_multiplier=1.0, clip=1.0}", "over its samples, with noise;"),
+    ],
+)
+def test_profiles_are_told_as_they_leave(matching: str, said: str) -> None:
+    assert said in learnt(explained(matching, algorithm="fedprof"), "server")
+    assert "profile" not in learnt(explained(algorithm="fedavg-rp"), "server")
+
+
+@pytest.mark.parametrize("algorithm", ["afl", "oort", "power-of-choice", "qfedavg"])
+def test_losses_of_models_are_told_where_clients_are_asked_for_them(algorithm: str) -> None:
+    assert "the loss of the models that it sends out" in learnt(explained(algorithm=algorithm), "server")
+    assert "the loss of the models that it sends out" not in learnt(explained(), "server")
+
+
+def test_holders_of_keys_and_masks_are_parties_of_their_own() -> None:
+    assert learnt(explained(*HOMOMORPHIC), "client 1, who holds the key") == "the sum of the updates of each round"
+    assert "seeds of their masks" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")
+    holder = explained("select.matching=encrypted", "reference_clients=[3]", algorithm="fedprof")
+    assert "divergence" in learnt(holder, "client 3, who holds the reference set")
+    assert not learnt(explained(), "keeper")
+
+
+def test_other_sites_learn_who_else_takes_part_only_where_they_are_told() -> None:
+    assert "how much data" in learnt(explained(*SECURE), "other sites")
+    assert "how much data" not in learnt(explained(), "other sites")
+
+
+def test_every_way_of_collecting_matching_and_filtering_speaks_for_itself() -> None:
+    """A new member must say who learns what; the families' own word is an empty one."""
+    for family in (Collect, Matching, Filtering):
+        for name, member in family.members.items():
+            assert "says" in {key for kind in member.__mro__[: member.__mro__.index(family)] for key in vars(kind)}, (
+                name
+            )
+    dp_sgd: type[Choice] = ClientUpdate.members["dp-sgd"]
+    assert "says" in vars(dp_sgd)
+
+
+@pytest.mark.parametrize(
+    ("sets", "begins"),
+    [
+        ((), "plain: "),
+        (SECURE, "secure: "),
+        (HOMOMORPHIC, "homomorphic: "),
+        (CENTRAL, "central-dp: "),
+        ((DP_SGD,), "dp-sgd: "),
+        ((f"filters=[{CLIP}]",), "clip: "),
+    ],
+)
+def test_the_parts_say_it_in_their_own_words(sets: tuple[str, ...], begins: str) -> None:
+    assert any(each.startswith(begins) for each in explained(*sets).parts)
+
+
+def test_noise_inside_a_sum_is_told_by_its_encoding() -> None:
+    encoding = "collect.encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0}"
+    (said,) = explained(*SECURE, encoding).parts
+    assert "discrete-gaussian: each client adds its share of noise" in said
+    assert "hide whether a client took part" in learnt(explained(*SECURE, encoding), "result")
+    assert "hide" not in learnt(explained(*SECURE), "result")
+
+
+# What undoes itself ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sets", "warning"),
+    [
+        ("fedavg-rp", SECURE, "training loss leaves in the clear"),
+        ("fedavg-rp", HOMOMORPHIC, "training loss leaves in the clear"),
+        ("fedavg-rp", (f"filters=[{LOCAL}]",), "training loss leaves in the clear"),
+        ("fedprof", SECURE, "FedProf's profiles leave in the clear"),
+        ("fedprof", (*SECURE, "select.matching=encrypted"), "variances of encrypted profiles"),
+        ("fedprof", ("select.matching=encrypted",), "every update leaves in the clear"),
+        ("fedavg-rp", CENTRAL, "not from the server"),
+        ("fedavg-rp", CENTRAL, "publish the models alone"),
+        ("fedprof", (DP_SGD,), "by profiles without noise, which ε does not count"),
+        ("fedprof", (f"filters=[{LOCAL}]",), "by profiles without noise, which ε does not count"),
+        ("power-of-choice", (f"filters=[{LOCAL}]",), "by losses without noise, which ε does not count"),
+        ("fedavg-rp", (*CENTRAL, "reference_clients=[1]"), "scores of each model are released without noise"),
+        ("fedavg-rp", (f"filters=[{LOCAL}, {CLIP}]",), '"clip" comes after "local-dp"'),
+        ("fedavg-rp", (f"filters=[{LOCAL}, {TOP_K}]",), "keeps what noise has made large"),
+        ("fedavg-rp", (*SECURE, f"filters=[{LOCAL}]"), "for itself alone"),
+        ("fedavg-rp", (*SECURE, "collect.fewest=2"), "collect.fewest = 2"),
+        ("fedavg-rp", (*HOMOMORPHIC, "collect.heaviest=1.0"), "collect.heaviest = 1 lets"),
+    ],
+)
+def test_what_undoes_itself_is_told(algorithm: str, sets: tuple[str, ...], warning: str) -> None:
+    assert any(warning in each for each in explained(*sets, algorithm=algorithm).warnings)
+
+
+@pytest.mark.parametrize(
+    "sets", [(), (f"filters=[{CLIP}]",), (DP_SGD,), ("filters=[{name='compress', entropy='zstd'}]",)]
+)
+def test_nothing_is_said_where_nothing_is_undone(sets: tuple[str, ...]) -> None:
+    assert explained(*sets).warnings == ()
+
+
+@pytest.mark.parametrize("order", [f"[{CLIP}, {LOCAL}]", f"[{LOCAL}, {RANDOM_K}]"])
+def test_filters_in_a_good_order_add_no_warning(order: str) -> None:
+    alone = explained(f"filters=[{LOCAL}]").warnings
+    assert explained(f"filters={order}").warnings == alone
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_and_a_preset_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = call(capsys, "explain", write_tiny(tmp_path), "--algorithm", "fedavg", "--set", "collect.name=secure")
+    assert told.code == 0
+    assert told.out.startswith("tiny · fedavg\n\nWho learns what\n")
+    assert "In the words of the parts" in told.out
+    assert "Warnings" in told.out
+    record = json.loads(call(capsys, "explain", "demo", "--json").out)
+    assert record.keys() == {"name", "algorithm", "parties", "parts", "warnings", "spent"}
+    assert record["parties"][0]["name"] == "the server"
+
+
+def test_a_run_is_explained_with_what_it_has_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    private = ("--set", f"filters=[{LOCAL}]", "--algorithm", "fedavg-rp", "--quiet")
+    assert call(capsys, "run", write_tiny(tmp_path), *private, "--out", out).code == 0
+    record = json.loads(call(capsys, "explain", out, "--json").out)
+    assert record["spent"]["local_epsilon"] > 0
+    assert "Spent so far\n   · local ε " in call(capsys, "explain", out).out
+    assert call(capsys, "explain", out, "--set", "rounds=3").code == 2
+
+
+@pytest.mark.parametrize("source", ["nothing", "nothing.toml", "."])
+def test_what_cannot_be_explained_is_refused_in_one_line(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = call(capsys, "explain", source)
+    assert told.code == 2
+    assert told.err.startswith("winnow: error: ")
+    assert told.err.count("\n") == 1

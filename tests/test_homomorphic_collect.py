@@ -1,0 +1,219 @@
+"""Homomorphic aggregation as a `collect`: the same learning, and a server that never has a key to what it adds up."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from winnow.core import EVERYONE, ConfigError, Failure, Federation, Outcome, Refused, Reply, RoundFinished, Task, Until
+from winnow.experiment.build import Prepared, prepare
+from winnow.privacy import ckks
+from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
+from winnow.runs.codec import encode_event
+from world import blobs, experiment, prepared
+
+pytest.importorskip("tenseal", reason="needs the extra `encryption`")
+
+HOMOMORPHIC = ("collect={name='homomorphic', holder=1}", "select.count=5")
+
+
+def events_of(ready: Prepared, federation: Federation | None = None) -> list[Any]:
+    return list(ready.training.run(federation or ready.federation))
+
+
+def rounds_of(events: Iterable[Any]) -> list[RoundFinished]:
+    return [event for event in events if isinstance(event, RoundFinished)]
+
+
+def reasons_of(events: Iterable[Any]) -> dict[int, str]:
+    return {event.client: event.reason for event in events if isinstance(event, Refused)}
+
+
+class Meddling:
+    """A federation on whose way to the workflow outcomes are watched, and may be changed."""
+
+    def __init__(self, federation: Federation, change: Callable[[Outcome], Outcome]) -> None:
+        self._federation, self._change = federation, change
+        self.population, self.clock, self.settle = federation.population, federation.clock, federation.settle
+        self.seen: list[Outcome] = []
+
+    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Any:
+        return _Meddled(self._federation.dispatch(tasks, until), self)
+
+    def changed(self, outcome: Outcome) -> Outcome:
+        self.seen.append(outcome)
+        return self._change(outcome)
+
+
+class _Meddled:
+    def __init__(self, exchange: Any, by: Meddling) -> None:
+        self._exchange, self._by = exchange, by
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return map(self._by.changed, self._exchange)
+
+    def __enter__(self) -> "_Meddled":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange.close()
+
+
+# Learning -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprof", "fedadam", "scaffold", "fednova", "fedrep"])
+def test_an_algorithm_on_sums_learns_what_it_learns_in_the_clear(algorithm: str) -> None:
+    plain = prepared("rounds=2", "select.count=5", algorithm=algorithm)
+    private = prepared("rounds=2", *HOMOMORPHIC, algorithm=algorithm)
+    in_the_clear, in_secret = events_of(plain), events_of(private)
+    assert reasons_of(in_secret) == {}
+    assert [e.folded.tolist() for e in rounds_of(in_the_clear)] == [e.folded.tolist() for e in rounds_of(in_secret)]
+    one, other = plain.training.model, private.training.model
+    assert max((one[name].double() - other[name].double()).abs().max() for name in one) < 1e-5
+
+
+def test_one_round_differs_from_the_plain_mean_by_no_more_than_the_stated_rounding() -> None:
+    """Half a step of rounding for each client's weighted value, over the sum of weights that is at least 1."""
+    plain = prepared("rounds=1", "select.count=5", algorithm="fedavg-rp")
+    private = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
+    events_of(plain)
+    events_of(private)
+    one, other = plain.training.model, private.training.model
+    apart = max((one[name].double() - other[name].double()).abs().max() for name in one)
+    assert apart <= 5 * 2.0**-23 + 2.0**-22  # and float32's own rounding of numbers up to 2
+
+
+def test_a_seed_repeats_and_resuming_equals_no_interruption() -> None:
+    whole = prepared(*HOMOMORPHIC, "rounds=3", algorithm="fedavg-rp")
+    log = [encode_event(event) for event in events_of(whole)]
+    first, begun = prepared(*HOMOMORPHIC, "rounds=3", algorithm="fedavg-rp"), []
+    for event in first.training.run(first.federation):
+        begun.append(encode_event(event))
+        if isinstance(event, RoundFinished):
+            break
+    settings = experiment(*HOMOMORPHIC, "rounds=3", algorithm="fedavg-rp")
+    again = prepare(settings, dataset=blobs(), snapshot=first.snapshot())
+    assert begun + [encode_event(event) for event in events_of(again)] == log
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["krum", "median", "trimmed-mean", "norm-bound", "qfedavg", "clustered", "fedbuff"]
+)
+def test_what_needs_every_update_is_refused_by_name(algorithm: str) -> None:
+    with pytest.raises(ConfigError, match=r"collect.name = .homomorphic."):
+        experiment(*HOMOMORPHIC, algorithm=algorithm)
+
+
+def test_a_holder_that_is_no_client_is_refused_before_the_run() -> None:
+    with pytest.raises(ConfigError, match=r"^collect.holder = 8, but there are 8 clients"):
+        prepared("collect={name='homomorphic', holder=8}", "select.count=5", algorithm="fedavg")
+
+
+# What the server sees -------------------------------------------------------------------------------------------------
+
+
+def test_the_server_is_sent_no_update_and_no_secret_key() -> None:
+    ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedprof")
+    watched = Meddling(ready.federation, lambda outcome: outcome)
+    events_of(ready, watched)
+    replies = [outcome for outcome in watched.seen if isinstance(outcome, Reply)]
+    assert all("model" not in reply.payload for reply in replies if reply.task.name != "assess")
+    for reply in replies:
+        if reply.task.name == MAKE_KEY:
+            assert not ckks.read_context(reply.payload["secure"]["key"]).has_secret_key()
+    encrypted = [reply for reply in replies if reply.task.name == ENCRYPT]
+    assert len(encrypted) == 5
+    for reply in encrypted:
+        assert reply.payload.keys() == {CIPHERTEXTS}
+        one = np.concatenate([array[200:] for array in reply.payload[CIPHERTEXTS].values()])
+        assert np.bincount(one, minlength=256).min() > 0  # no stretch of plain numbers
+    (opened,) = [reply for reply in replies if reply.task.name == DECRYPT]
+    assert opened.payload["secure"].keys() == {"steps"}
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def failing(name: str, clients: set[int]) -> Callable[[Outcome], Outcome]:
+    def fail(outcome: Outcome) -> Outcome:
+        if outcome.task.name == name and outcome.task.client in clients:
+            return Failure(task=outcome.task, stage=name, reason="gone")
+        return outcome
+
+    return fail
+
+
+def invited(ready: Prepared) -> list[int]:
+    return rounds_of(events_of(ready))[0].folded.tolist()
+
+
+def test_clients_may_drop_out_and_the_rest_is_summed() -> None:
+    folded = invited(prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp"))
+    gone = {*folded[:2]}
+    ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
+    (end,) = rounds_of(events_of(ready, Meddling(ready.federation, failing(ENCRYPT, gone))))
+    assert end.folded.tolist() == folded[2:]
+
+
+@pytest.mark.parametrize("step", [MAKE_KEY, DECRYPT])
+def test_without_the_holder_the_round_is_abandoned_and_the_next_one_works(step: str) -> None:
+    ready = prepared("rounds=2", *HOMOMORPHIC, algorithm="fedavg-rp")
+    fail = failing(step, {1})
+    federation = Meddling(ready.federation, lambda out: fail(out) if out.task.round == 1 else out)
+    events = events_of(ready, federation)
+    assert [len(event.folded) for event in rounds_of(events)] == [0, 5]
+    assert any("who holds the key, did not answer" in reason for reason in reasons_of(events).values())
+
+
+def test_too_few_survivors_open_nothing() -> None:
+    folded = invited(prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp"))
+    ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
+    watched = Meddling(ready.federation, failing(ENCRYPT, {*folded[:3]}))
+    events = events_of(ready, watched)
+    assert "2 clients are too few for a sum, 3 are needed" in reasons_of(events)[folded[4]]
+    assert not [outcome for outcome in watched.seen if outcome.task.name == DECRYPT]
+
+
+def test_a_broken_vector_is_refused_and_the_others_are_summed() -> None:
+    folded = invited(prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp"))
+
+    def break_one(outcome: Outcome) -> Outcome:
+        if outcome.task.name == ENCRYPT and outcome.task.client == folded[0] and isinstance(outcome, Reply):
+            return replace(outcome, payload={CIPHERTEXTS: {"0": np.zeros(10, np.uint8)}})
+        return outcome
+
+    ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
+    events = events_of(ready, Meddling(ready.federation, break_one))
+    assert rounds_of(events)[0].folded.tolist() == folded[1:]
+    assert reasons_of(events)[folded[0]].startswith("its ciphertexts cannot be used")
+
+
+def test_clients_refuse_a_key_that_its_holder_did_not_sign() -> None:
+    own = ckks.public_part(ckks.make_keys(), to_compute=False)
+
+    def swap(outcome: Outcome) -> Outcome:
+        if outcome.task.name == MAKE_KEY and isinstance(outcome, Reply):
+            return replace(outcome, payload={"secure": {**outcome.payload["secure"], "key": own}})
+        return outcome
+
+    ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
+    watched = Meddling(ready.federation, swap)
+    events_of(ready, watched)
+    answers = [outcome for outcome in watched.seen if outcome.task.name == ENCRYPT]
+    assert len(answers) == 5
+    assert all(isinstance(a, Failure) and a.reason == "the key is not signed by its holder" for a in answers)
+
+
+@pytest.mark.parametrize("step", [ENCRYPT, DECRYPT])
+def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
+    ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
+    watched = Meddling(ready.federation, lambda outcome: outcome)
+    events_of(ready, watched)
+    asked = [outcome.task for outcome in watched.seen if outcome.task.name == step]
+    with ready.federation.dispatch(asked) as exchange:
+        again = list(exchange)
+    assert len(again) == len(asked) > 0
+    assert all(isinstance(outcome, Failure) and "before" in outcome.reason for outcome in again)
