@@ -1,12 +1,14 @@
 """Homomorphic aggregation as a `collect`: the same learning, and a server that never has a key to what it adds up."""
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+import winnow
 from winnow.core import EVERYONE, ConfigError, Failure, Federation, Outcome, Refused, Reply, RoundFinished, Task, Until
 from winnow.experiment.build import Prepared, prepare
 from winnow.privacy import ckks
@@ -217,3 +219,17 @@ def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
         again = list(exchange)
     assert len(again) == len(asked) > 0
     assert all(isinstance(outcome, Failure) and "before" in outcome.reason for outcome in again)
+
+
+@pytest.mark.parametrize("collect", [{"name": "homomorphic", "holder": 1}, {"name": "secure"}])
+def test_a_run_that_is_resumed_from_its_folder_is_the_run_that_was_not_interrupted(
+    collect: dict[str, Any], tmp_path: Path
+) -> None:
+    """A model that was read from a file has its tensors in another order than one that was built."""
+    settings = {"algorithm": "fedavg", "collect": collect}
+    winnow.run("demo", rounds=2, out=tmp_path / "whole", **settings)
+    winnow.run("demo", rounds=1, out=tmp_path / "parts", **settings)
+    winnow.run("demo", rounds=2, out=tmp_path / "parts", resume=True, **settings)
+    logs = [(tmp_path / name / "events.jsonl").read_bytes() for name in ("whole", "parts")]
+    assert logs[0] == logs[1]
+    assert b"refused" not in logs[0]

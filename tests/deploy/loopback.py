@@ -26,7 +26,7 @@ class Loopback:
 
     def __init__(self, experiment: Experiment, sites: Sequence[SiteData], server: dict[str, Any], folder: Path) -> None:
         self.experiment, self.server, self.folder = experiment, server, folder
-        self.members, self.desks = [], []
+        self.members, self.desks, self.sites = [], [], sites
         first = 0
         for number, data in enumerate(sites):
             described = data.description()

@@ -23,7 +23,7 @@ ROUNDED = {"norm-bound", "qfedavg"}
 """These take norms or losses over tensors that lie otherwise in memory here, which shows in the last bits."""
 
 
-def deployed(wanted: Experiment, folder: Path) -> Loopback:
+def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) -> Loopback:
     """The clients of the simulation, dealt out to sites."""
     spread = federate(blobs(), held_out(wanted), wanted.seed)
     clients = spread.clients
@@ -45,7 +45,7 @@ def deployed(wanted: Experiment, folder: Path) -> Loopback:
     held.mkdir(parents=True)
     for name, part in (("reference", spread.reference), ("test", spread.test)):
         np.savez(held / f"{name}.npz", x=part.x, y=part.y)
-    return Loopback(wanted, sites, {"folder": str(held), "classes": clients.classes}, folder)
+    return line(wanted, sites, {"folder": str(held), "classes": clients.classes}, folder)
 
 
 @pytest.mark.parametrize("algorithm", sorted(Recipe.known))

@@ -1,5 +1,6 @@
 """What a site's agent signs for its clients, whom it tells them to believe, and what it never forgets."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from papers import a_project, kit_of, provision
 
 from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.state import SiteState
+from winnow.deploy.trust.documents import is_signed, marked
 from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.provision import open_workshop
-from winnow.deploy.trust.signing import sign
+from winnow.deploy.trust.signing import JOB, sign
 from winnow.deploy.wire.messages import Neighbour, WireTask
 from winnow.deploy.work.bundle import Bundle
 from winnow.deploy.work.orders import Do, Release, Released, Sign, Signed
@@ -21,7 +23,7 @@ from winnow.deploy.work.parties import AgentsWord
 from winnow.deploy.work.statements import KEEPER, submission_of
 from winnow.privacy.secure.refusal import RefusedError
 
-ORDER = 2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Of the group that P-256 signatures are numbers of."""
 ANNOUNCED = b"two keys and a commitment"
 
@@ -52,10 +54,16 @@ def neighbour(kit: Kit, first: int, clients: int = 2) -> Neighbour:
     return Neighbour(site=kit.name, clients_from=first, clients=clients, certificate=kit.certificate_pem)
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "project"
+    provision(folder, a_project())
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    provision(tmp_path / "project", a_project())
-    return tmp_path / "project"
+def folder(project: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(project, tmp_path / "project"))
 
 
 @pytest.fixture
@@ -160,6 +168,8 @@ def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path)
     first = signed()
     r, s = decode_dss_signature(first.signature)
     twin = signed(encode_dss_signature(r, ORDER - s))
+    assert twin != first
+    assert is_signed(twin.signature, marked(JOB, plain.signed), lead.certificate)
     assert submission_of(twin) == submission_of(first), "what a server can make of a signature"
     assert submission_of(msgspec.structs.replace(first, certificate=b"\n" + first.certificate)) == submission_of(first)
     assert submission_of(signed()) != submission_of(first)

@@ -9,7 +9,6 @@ import grpc.aio
 
 from winnow.deploy.wire.door import Door
 from winnow.deploy.wire.errors import Refused, WireError
-from winnow.deploy.wire.files import CHUNK
 from winnow.deploy.wire.grpc_common import (
     CALL,
     FETCH,
@@ -27,15 +26,8 @@ from winnow.deploy.wire.transport import Tls
 
 log = logging.getLogger(__name__)
 
-WINDOW = 2 * CHUNK
-"""Bytes of an upload that may be on their way. gRPC would rather find out how many a connection holds, and then buffers
-tens of megabytes for each site where the network is quick.
-"""
-
 OPTIONS = [
     *LIMITS,
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a helper
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),

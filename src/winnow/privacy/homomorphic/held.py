@@ -10,7 +10,7 @@ from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.learn.collect import finite
 from winnow.learn.parties import Identities
 from winnow.learn.tree import real
-from winnow.privacy.secure.form import MODEL, Form
+from winnow.privacy.secure.form import MODEL, Form, ordered
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.site import OUTSIDE
 from winnow.privacy.secure.steps import HELD, as_array
@@ -58,7 +58,7 @@ class HeldUpdates:
     def _kept_back(self, task: Task, outcome: Outcome) -> Outcome:
         if not isinstance(outcome, Reply) or MODEL not in outcome.payload:
             return outcome
-        parts = {name: part for name, part in outcome.payload.items() if name not in OUTSIDE}
+        parts = ordered({name: part for name, part in outcome.payload.items() if name not in OUTSIDE})
         outside = {name: part for name, part in outcome.payload.items() if name in OUTSIDE}
         if not all(finite(part) for part in parts.values() if real(part)):
             return Failure(task=task, stage="holding its update back", reason="the update is not finite")

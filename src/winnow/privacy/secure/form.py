@@ -40,11 +40,7 @@ class Entry(Struct, frozen=True):
 
 
 class Form(Struct, frozen=True):
-    """The tensors of an update, one after another; last comes the weight that the client counts with.
-
-    Those of a part stand in the order of their names: a model that was read from a file has them in another than one
-    that was built.
-    """
+    """The tensors of an update, one after another; last comes the weight that the client counts with."""
 
     entries: tuple[Entry, ...]
 
@@ -53,7 +49,7 @@ class Form(Struct, frozen=True):
         entries = [
             Entry(part, name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             for part, named in parts.items()
-            for name, tensor in sorted(named.items())
+            for name, tensor in named.items()
         ]
         return cls((*entries, Entry(WEIGHT, WEIGHT, (), "float32")))
 
@@ -76,11 +72,16 @@ class Form(Struct, frozen=True):
         return tuple(entry for entry in self.entries if entry.part == name)
 
 
+def ordered(parts: Payload) -> dict[str, Arrays]:
+    """The parts with their tensors in the order of their names, whatever it was: so it is the same in every round."""
+    return {part: dict(sorted(named.items())) for part, named in parts.items()}
+
+
 def departures(parts: Payload, model: Arrays, weight: float) -> list[NDArray[np.float64]]:
     """w·(θ_k − θ) for the model, every other part as it is, and w: what the clients' sum is made of."""
     values = []
     for part, named in parts.items():
-        for name, tensor in sorted(named.items()):
+        for name, tensor in named.items():
             own = _numbers(tensor)
             values.append(weight * (own - _numbers(model[name])) if part == MODEL else own)
     return [*values, np.array(weight)]
@@ -120,9 +121,14 @@ def mismatch(form: Form, expected: Mapping[str, Arrays], carried: Sequence[str])
     if sum(entry.count for entry in form.entries if entry.part not in expected) > model + MOST_ENTRIES:
         return "the update is much larger than the model"
     for part, like in expected.items():
-        if part in form.parts and form.part(part) != Form.of({part: like}).part(part):
+        if part in form.parts and _by_name(form.part(part)) != _by_name(Form.of({part: like}).part(part)):
             return f"the update's part {part!r} has other tensors, shapes or types than the model"
     return None
+
+
+def _by_name(entries: Sequence[Entry]) -> list[Entry]:
+    """A model that was read from a file may have its tensors in another order than one that was built."""
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def _numbers(tensor: torch.Tensor) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from winnow.learn.collect import finite
 from winnow.learn.handlers import TrainSettings
 from winnow.learn.matching import AtSites
 from winnow.learn.tree import real
-from winnow.privacy.secure.form import MODEL, Form, departures
+from winnow.privacy.secure.form import MODEL, Form, departures, ordered
 from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.indexing import digest_of
@@ -91,7 +91,7 @@ class SecureSite:
     def _kept_back(self, task: Task, outcome: Outcome) -> Outcome:
         if not isinstance(outcome, Reply) or MODEL not in outcome.payload:
             return outcome
-        parts = {name: part for name, part in outcome.payload.items() if name not in OUTSIDE}
+        parts = ordered({name: part for name, part in outcome.payload.items() if name not in OUTSIDE})
         outside = {name: part for name, part in outcome.payload.items() if name in OUTSIDE}
         if not all(finite(part) for part in parts.values() if real(part)):
             return Failure(task=task, stage="holding its update back", reason="the update is not finite")

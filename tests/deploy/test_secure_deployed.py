@@ -1,0 +1,287 @@
+"""Secure aggregation between processes and between real sites: the simulation's model, and no update at the server."""
+
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loopback import Loopback, StoppedError
+from safetensors.torch import load_file
+from test_conformance_deployed import deployed
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from winnow.core import ConfigError, Filter, Refused, Reply, RoundFinished, Task
+from winnow.deploy.people.local import LocalFederation, local_federation
+from winnow.deploy.people.packing import describe
+from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.work.desk import Desk
+from winnow.deploy.work.forced import forced_filters
+from winnow.deploy.work.orders import Dispatch
+from winnow.deploy.work.training import training_service
+from winnow.experiment.build import prepare
+from winnow.experiment.resolve import resolve
+from winnow.experiment.run import AS_CONFIGURED, execute
+from winnow.experiment.schema import Experiment
+from winnow.learn.parties import Identities
+from winnow.privacy.secure.identity import RunAuthority, authority_here
+from winnow.privacy.secure.steps import CONFIRM
+from winnow.runs import RunFolder
+from world import blobs, experiment
+
+SECURE = ("engine.execution=loop", "collect.name=secure")
+WAYS = {
+    "complete": (),
+    "ring": ("collect.graph=ring", "collect.neighbours=2", "select.count=6"),
+    "keeper": ("collect.keeper='1'",),
+    "counted by the keeper": ("collect.keeper='2'", "collect.encoding.name=product", "select.count=6"),
+}
+
+
+def secure(*sets: str) -> Experiment:
+    return experiment(*SECURE, *sets, algorithm="fedavg-rp")
+
+
+def simulated(wanted: Experiment) -> dict[str, torch.Tensor]:
+    run = prepare(wanted, dataset=blobs())
+    list(run.training.run(run.federation))
+    return dict(run.training.model)
+
+
+def reasons(job: Loopback) -> list[str]:
+    return [line for line in job.lines if '"kind":"refused"' in line]
+
+
+# Over messages and files ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_messages_and_files_give_the_simulations_model_bit_for_bit(way: str, tmp_path: Path) -> None:
+    wanted = secure(*WAYS[way])
+    job = deployed(wanted, tmp_path)
+    result = job.run()
+    assert result.summary.rounds == wanted.rounds
+    assert reasons(job) == []
+    expected = prepare(wanted, dataset=blobs())
+    list(expected.training.run(expected.federation))
+    for name, tensor in result.model.state_dict().items():
+        assert torch.equal(tensor, expected.training.best[name])
+
+
+@pytest.mark.parametrize(
+    ("keeper", "told"),
+    [("true", "keeper = true names none"), ("'elsewhere'", "there is no site 'elsewhere' in the job")],
+)
+def test_the_server_is_never_its_own_keeper(keeper: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told) as raised:
+        deployed(secure(f"collect.keeper={keeper}"), tmp_path).run()
+    assert str(raised.value).startswith("collect.keeper: ")
+    assert str(raised.value).endswith("one of 0, 1, 2")
+
+
+class Broken(Loopback):
+    """A line whose runner dies once, when all vectors of round 2 have come and the survivors are to be confirmed."""
+
+    died = False
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, Dispatch) and (message.task.name, message.task.round) == (CONFIRM, 2) and not self.died:
+            self.died = True
+            raise StoppedError
+        super().send(message)
+
+
+class Notebook(RunAuthority):
+    """Signs for everybody, and remembers what has left as an agent does: longer than a worker lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: set[tuple[int, int]] = set()
+
+    def first_release(self, party: int, round: int) -> bool:
+        first = (party, round) not in self._left
+        self._left.add((party, round))
+        return first
+
+
+def hire(job: Loopback, identities: Identities, forced: Sequence[Filter[Any]] = ()) -> None:
+    """Put new workers at the desks, with filters that their sites insist on."""
+    for number, data in enumerate(job.sites):
+        first = job.members[number].clients_from
+        service = training_service(job.experiment, AS_CONFIGURED, data, first, identities)
+        with_forced = replace(service, filters=(*forced, *service.filters))
+        job.desks[number] = Desk("job", job.folder / f"site-{number}", with_forced)
+
+
+@pytest.mark.parametrize("workers_die_too", [False, True])
+def test_a_runner_that_dies_amid_a_session_does_not_get_the_updates_again(
+    workers_die_too: bool, tmp_path: Path
+) -> None:
+    """The round is given up, as a second sum over others might tell an update; the next ones are held as ever."""
+    wanted, notebook = secure(), Notebook()
+    job = deployed(wanted, tmp_path, Broken)
+    hire(job, notebook)
+    with pytest.raises(StoppedError):
+        job.run()
+    if workers_die_too:
+        hire(job, notebook)
+    result = job.run()
+    assert result.summary.rounds == wanted.rounds
+    finished = [event for event in result.view.log if isinstance(event, RoundFinished)]
+    assert [len(event.folded) for event in finished] == [3, 0, 3, 3]
+    refused = [event for event in result.view.log if isinstance(event, Refused)]
+    assert {event.round for event in refused} == {2}
+    assert any("was masked before" in event.reason for event in refused)
+
+
+def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tmp_path: Path) -> None:
+    wanted, bound = secure("rounds=1", "collect.encoding.bits=24"), 1e-3
+    job = deployed(wanted, tmp_path)
+    hire(job, authority_here(), forced_filters([{"name": "clip", "norm": bound}]))
+    job.run()
+    moved = _distance(load_file(job.folder / "job" / "last.safetensors"), wanted)
+    assert 0 < moved < 1.1 * bound
+    assert _distance(simulated(wanted), wanted) > 10 * bound
+
+
+def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
+    """How far a model is from the first."""
+    first = prepare(wanted, dataset=blobs()).training.model
+    return float(sum((model[name] - first[name]).square().sum() for name in first)) ** 0.5
+
+
+# Between real sites ---------------------------------------------------------------------------------------------------
+
+SITES = 4
+SETS = ("data.clients=8", "select.fraction=1.0", "local.epochs=1", "engine.execution=loop")
+DEADLINE = "job.deadline=8"
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    with local_federation(describe("demo", sets=SETS, seed=5), SITES, tmp_path_factory.mktemp("federation")) as running:
+        yield running
+
+
+class Overheard:
+    """A federation that remembers what clients have trained."""
+
+    def __init__(self, federation: Any) -> None:
+        self._federation = federation
+        self.population, self.clock, self.settle = federation.population, federation.clock, federation.settle
+        self.updates: list[bytes] = []
+
+    @contextmanager
+    def dispatch(self, tasks: Sequence[Task], *until: Any) -> Iterator[Iterator[Any]]:
+        with self._federation.dispatch(tasks, *until) as exchange:
+            yield (self._heard(outcome) for outcome in exchange)
+
+    def _heard(self, outcome: Any) -> Any:
+        if isinstance(outcome, Reply) and outcome.task.name == "train":
+            model, sent = outcome.payload["model"], outcome.task.payload["model"]
+            largest = max(model, key=lambda name: model[name].numel())
+            for tensor in (model[largest], model[largest] - sent[largest]):
+                self.updates.append(tensor.reshape(-1)[:16].contiguous().numpy().tobytes())
+        return outcome
+
+
+def updates_of() -> list[bytes]:
+    """The beginning of what each client makes of the model in the first round, as it is and as a change."""
+    run = prepare(resolve("demo", sets=SETS, seed=5, rounds=1, algorithm="fedavg"))
+    overheard = Overheard(run.federation)
+    list(run.training.run(overheard))
+    return overheard.updates
+
+
+@contextmanager
+def looking_for(secrets: Sequence[bytes], folder: Path) -> Iterator[set[bytes]]:
+    """Which of the secrets any file of the folder holds, looked at again and again while something goes on."""
+    found: set[bytes] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        for path in folder.rglob("*"):
+            with suppress(OSError):  # it has gone since it was listed
+                content = path.read_bytes() if path.is_file() else b""
+                found.update(secret for secret in secrets if secret in content)
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            look()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+        look()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [(), ("collect.graph=ring", "collect.neighbours=4"), ("collect.keeper='site-2'",)])
+def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
+    way: tuple[str, ...], federation: LocalFederation, tmp_path: Path
+) -> None:
+    sets, options = [*SETS, "collect.name=secure", *way], {"seed": 5, "rounds": 2, "algorithm": "fedavg"}
+    execute(resolve("demo", sets=sets, **options), out=tmp_path / "simulated")
+    with looking_for(updates_of(), federation.kit("server")) as found:
+        job = federation.connection.submit("demo", sets=sets, min_sites=SITES, **options)
+        job.wait(200)
+    assert not found
+    ours = load_file(job.download(tmp_path / "deployed") / "last.safetensors")
+    theirs = load_file(tmp_path / "simulated" / "last.safetensors")
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+
+
+@pytest.mark.slow
+def test_without_it_the_server_has_every_update(federation: LocalFederation) -> None:
+    """So that the test above could fail."""
+    with looking_for(updates_of(), federation.kit("server")) as found:
+        job = federation.connection.submit("demo", sets=SETS, min_sites=SITES, seed=5, rounds=1, algorithm="fedavg")
+        job.wait(200)
+    assert found
+
+
+@pytest.mark.slow
+def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFederation, tmp_path: Path) -> None:
+    sets = [*SETS, "collect.name=secure", DEADLINE]
+    job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=5, rounds=3, algorithm="fedavg")
+    wait_for(lambda: answers(federation, "site-4") >= 5, "trained, announced, and more")
+    os.killpg(federation.processes["site-4"].pid, signal.SIGKILL)
+    assert job.wait(300).round == 3
+    log = RunFolder.open(job.download(tmp_path / "run")).log
+    finished = [event for event in log if isinstance(event, RoundFinished)]
+    refused = [event for event in log if isinstance(event, Refused)]
+    gone = {6, 7}
+    assert all({*event.folded} >= {*range(6)} for event in finished)
+    assert {*finished[-1].folded} == {*range(8)} - gone
+    assert {event.client for event in refused} == gone
+    assert any(event.reason.startswith("did not answer secure-") for event in refused)
+
+
+def answers(federation: LocalFederation, site: str) -> int:
+    """How many answers of the round under way a site has made."""
+    base = sqlite3.connect(federation.kit(site) / "state" / STATE_FILE)
+    try:
+        return int(base.execute("SELECT count(*) FROM replies").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        base.close()
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
