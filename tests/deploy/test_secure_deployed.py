@@ -163,6 +163,8 @@ def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
 SITES = 4
 SETS = ("data.clients=8", "select.fraction=1.0", "local.epochs=1", "engine.execution=loop")
 DEADLINE = "job.deadline=8"
+MARK = 8
+"""So many numbers in a row are no coincidence."""
 
 
 @pytest.fixture(scope="module")
@@ -186,15 +188,20 @@ class Overheard:
 
     def _heard(self, outcome: Any) -> Any:
         if isinstance(outcome, Reply) and outcome.task.name == "train":
-            model, sent = outcome.payload["model"], outcome.task.payload["model"]
-            largest = max(model, key=lambda name: model[name].numel())
-            for tensor in (model[largest], model[largest] - sent[largest]):
-                self.updates.append(tensor.reshape(-1)[:16].contiguous().numpy().tobytes())
+            self.updates += _marks(outcome.payload["model"], outcome.task.payload["model"])
         return outcome
 
 
+def _marks(model: dict[str, torch.Tensor], sent: dict[str, torch.Tensor]) -> list[bytes]:
+    """A stretch of weights that have all changed, as they are and as changes."""
+    name = [name for name, tensor in model.items() if tensor.ndim == 2][-1]
+    after, change = model[name].reshape(-1), (model[name] - sent[name]).reshape(-1)
+    at = next(i for i in range(len(change) - MARK) if change[i : i + MARK].all())
+    return [each[at : at + MARK].numpy().tobytes() for each in (after, change)]
+
+
 def updates_of() -> list[bytes]:
-    """The beginning of what each client makes of the model in the first round, as it is and as a change."""
+    """What gives away each client's update of the first round."""
     run = prepare(resolve("demo", sets=SETS, seed=5, rounds=1, algorithm="fedavg"))
     overheard = Overheard(run.federation)
     list(run.training.run(overheard))

@@ -65,7 +65,8 @@ def _parties(experiment: Experiment) -> Iterator[Party]:
     if isinstance(collect, Homomorphic):
         yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
     if isinstance(collect, Secure) and collect.keeper:
-        yield _party("the mask keeper", _to_keeper(collect))
+        where = f", at site {collect.keeper}" if isinstance(collect.keeper, str) else ""
+        yield _party(f"the mask keeper{where}", _to_keeper(collect))
     if sends_profiles(experiment) and isinstance(experiment.select.matched, Encrypted):
         holder = ", ".join(map(str, experiment.reference_clients))
         yield _party(

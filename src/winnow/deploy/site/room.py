@@ -31,7 +31,9 @@ class Room:
         self.offered = offered
         self._taken: dict[str, tuple[Resources, Limits]] = {}
         self._lock = Lock()
-        self._processors = sorted(os.sched_getaffinity(0))
+        processors = sorted(os.sched_getaffinity(0))
+        first = os.getpid() % len(processors)  # several agents on one machine must not all begin with the same one
+        self._processors = processors[first:] + processors[:first]
 
     def take(self, job: str, wanted: Resources) -> Limits:
         """The job's part, the same one if it asks again. Raises NoRoomError."""
@@ -64,7 +66,7 @@ class Room:
         cpus, gpus = self._users("cpus", self._processors), self._users("gpus", range(self.offered.gpus))
         return Limits(
             memory_mb=wanted.memory_mb,
-            cpus=sorted(sorted(cpus, key=lambda each: (cpus[each], each))[: max(1, math.ceil(wanted.cpus))]),
+            cpus=sorted(sorted(cpus, key=lambda each: cpus[each])[: max(1, math.ceil(wanted.cpus))]),
             gpus=sorted(sorted(gpus, key=lambda each: (gpus[each], each))[: wanted.gpus]),
         )
 

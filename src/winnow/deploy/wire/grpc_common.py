@@ -19,8 +19,8 @@ REFUSAL_KEY = "winnow-refusal-bin"
 Options: TypeAlias = list[tuple[str, int]]
 
 WINDOW = 2 * CHUNK
-"""Bytes of a transfer that may be on their way. gRPC would rather find out how many a connection holds, and then buffers
-tens of megabytes for each where the network is quick.
+"""Bytes of a transfer that may be on their way. gRPC would rather find out how many a connection holds, and where the
+network is quick it then buffers tens of megabytes for each.
 """
 
 LIMITS: Options = [
