@@ -12,7 +12,21 @@ from typing import Any
 from winnow.deploy.wire.messages import Answer, DataDescription
 from winnow.deploy.work.bundle import read_bundle
 from winnow.deploy.work.channel import Channel
-from winnow.deploy.work.orders import Cannot, Did, Do, Measured, Place, Prepare, Quit, Ready, Said, Screen, ToWorker
+from winnow.deploy.work.orders import (
+    Cannot,
+    Did,
+    Do,
+    Measured,
+    Place,
+    Prepare,
+    Quit,
+    Ready,
+    Release,
+    Said,
+    Screen,
+    Sign,
+    ToWorker,
+)
 
 
 def written(folder: Path, name: str, content: dict[str, Any]) -> str:
@@ -72,6 +86,19 @@ class Worker:
                 volatile=settings == "volatile",
             )
         )
+
+    def certify(self, order: Do, answer: Answer, settings: Any) -> None:
+        """Has its agent sign for the client that it is told to, and let an update out."""
+        self.channel.send(Sign(client=settings, content=b"said"))
+        signed = self.channel.receive()
+        self.channel.send(Release(client=answer.client))
+        seen = {
+            "signature": signed.signature.hex(),
+            "refused": signed.refused,
+            "first": self.channel.receive().first,
+            "parties": {each.site: [each.clients_from, each.clients, each.key.hex()] for each in order.parties},
+        }
+        self.channel.send(Did(answer=answer, payload=written(self.folder, "certified", seen), volatile=True))
 
     def slow(self, order: Do, answer: Answer, settings: Any) -> None:
         time.sleep(settings)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from papers import a_project, kit_of, provision
+from siting import Script, World, agent_at, deploy, serving, task
 
 from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.state import SiteState
@@ -16,11 +17,11 @@ from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.provision import open_workshop
 from winnow.deploy.trust.signing import JOB, sign
-from winnow.deploy.wire.messages import Neighbour, WireTask
-from winnow.deploy.work.bundle import Bundle
+from winnow.deploy.wire.messages import Given, Neighbour, Stop, WireTask
+from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.orders import Do, Release, Released, Sign, Signed
 from winnow.deploy.work.parties import AgentsWord
-from winnow.deploy.work.statements import KEEPER, submission_of
+from winnow.deploy.work.statements import KEEPER, statement, states, submission_of
 from winnow.privacy.secure.refusal import RefusedError
 
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -129,6 +130,8 @@ def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., No
         assert ours.certify(1, Sign(client=0, content=ANNOUNCED)) == Signed(
             refused="this site does not sign for client 0"
         )
+    chosen = notary(named=["plant-a"])
+    assert chosen.signatories(1) == [], "the author wants plant-a alone"
     for kit in (kits["the-lead"], kits["server-1"], kits["plant-a"]):
         ours.know([a, msgspec.structs.replace(b, certificate=kit.certificate_pem)])
         assert [each.site for each in ours.signatories(1)] == ["plant-a"]
@@ -173,3 +176,27 @@ def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path)
     assert submission_of(twin) == submission_of(first), "what a server can make of a signature"
     assert submission_of(msgspec.structs.replace(first, certificate=b"\n" + first.certificate)) == submission_of(first)
     assert submission_of(signed()) != submission_of(first)
+
+
+def test_an_agent_signs_for_its_jobs_process_and_remembers_beyond_the_job(tmp_path: Path) -> None:
+    world, script = World(tmp_path / "project"), Script(tmp_path / "server")
+    bundle, neighbours = world.bundle(), world.neighbours()
+    submission = submission_of(read_bundle(bundle))
+    first = deploy(script, bundle, clients_from=0, neighbours=neighbours)
+    renamed = deploy(script, bundle, job="job-2", clients_from=0, neighbours=neighbours)
+    with serving(world, script, "memory://notary") as server, agent_at(world, server.url):
+        script.tell(first, task("certify", clients=(1,), round=3, settings=1))
+        told = script.payload(script.wait(Given))
+        assert told["first"]
+        first_client, clients, key = told["parties"]["plant-a"]
+        assert (first_client, clients, [*told["parties"]]) == (0, 2, ["plant-a", "plant-b"])
+        signature = bytes.fromhex(told["signature"])
+        assert states(bytes.fromhex(key), signature, statement(submission, 3, 1, b"said"))
+        assert not states(bytes.fromhex(key), signature, marked(JOB, b"said"))
+        script.tell(task("certify", clients=(1,), round=4, settings=2))
+        assert script.payload(script.wait(Given, 2))["refused"] == "this site does not sign for client 2"
+        once_more = msgspec.structs.replace(task("certify", clients=(1,), round=3, settings=1), job="job-2")
+        script.tell(Stop(job="job-1"), renamed, once_more)
+        again = script.payload(script.wait(Given, 3))
+        assert again["signature"]
+        assert not again["first"]

@@ -135,7 +135,13 @@ class HostedJob(Thread):
             self._labour = labour
         self._reports.silent = place.gated
         office = self._office
-        notary = Notary(office.kit, office.state, submission_of(self._bundle), keeps=office.judge.keeps_masks)
+        notary = Notary(
+            office.kit,
+            office.state,
+            submission_of(self._bundle),
+            named=self._bundle.named_sites,
+            keeps=office.judge.keeps_masks,
+        )
         self._answers = Answers(self._office, self.job, labour, notary, spool, self._cancelled)
         self._answers.sweep(-1, order.bundle.digest)
         description = labour.prepare(order.clients_from)

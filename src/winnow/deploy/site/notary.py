@@ -36,11 +36,12 @@ class Notary:
         state: SiteState,
         submission: str,
         *,
+        named: Sequence[str] = (),
         keeps: Callable[[], bool] = lambda: False,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`keeps` says whether this site is willing to keep masks."""
-        self._kit, self._state, self._submission = kit, state, submission
+        """`named` are the only sites that the job's author wants, if any; `keeps` says if this site keeps masks."""
+        self._kit, self._state, self._submission, self._named = kit, state, submission, frozenset(named)
         self._keeps, self._now = keeps, now
         self._revoked = kit.watch_revocations()
         self._neighbours: tuple[Neighbour, ...] = ()
@@ -56,7 +57,7 @@ class Notary:
         self._known = None
         self._neighbours = ()
         self._own = range(0)
-        if fault := _fault(neighbours):
+        if fault := self._fault(neighbours):
             log.warning("the server's list of this job's sites is not believed: %s", fault)
             return
         self._neighbours = tuple(neighbours)
@@ -99,12 +100,13 @@ class Notary:
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return Signatory(site=neighbour.site, clients_from=neighbour.clients_from, clients=neighbour.clients, key=key)
 
-
-def _fault(neighbours: Sequence[Neighbour]) -> str | None:
-    names = [each.site for each in neighbours]
-    if len(set(names)) < len(names):
-        return "it names a site twice"
-    ordered = sorted(neighbours, key=lambda each: each.clients_from)
-    if any(one.clients_from + one.clients > other.clients_from for one, other in pairwise(ordered)):
-        return "it gives a client to two sites"
-    return None
+    def _fault(self, neighbours: Sequence[Neighbour]) -> str | None:
+        names = [each.site for each in neighbours]
+        if len(set(names)) < len(names):
+            return "it names a site twice"
+        if self._named and (strangers := sorted({*names} - self._named)):
+            return f"it has {strangers[0]}, whom the job's author did not name"
+        ordered = sorted(neighbours, key=lambda each: each.clients_from)
+        if any(one.clients_from + one.clients > other.clients_from for one, other in pairwise(ordered)):
+            return "it gives a client to two sites"
+        return None

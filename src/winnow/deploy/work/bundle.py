@@ -50,6 +50,13 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError("the job asks for no data by name; say [data] name = …")
         return name
 
+    @property
+    def named_sites(self) -> tuple[str, ...]:
+        """The sites that the author wants, and no others; none if the author does not mind."""
+        job = self.settings().get("job", {})
+        names = job.get("sites", ()) if isinstance(job, Mapping) else ()
+        return tuple(names) if isinstance(names, list) and all(isinstance(each, str) for each in names) else ()
+
     def write_files(self, folder: Path) -> None:
         """Lay the job's own files out; names were checked when the bundle was read."""
         for name, content in self.files.items():
