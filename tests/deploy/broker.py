@@ -101,19 +101,23 @@ class Broker:
             for i, data in enumerate(self.site_data, start=1)
         ]
 
+    def _members(self) -> list[Member]:
+        """The sites with their clients numbered, which they are told the first time."""
+        members, first = [], 0
+        for site in self.sites:
+            assert isinstance(site.ready, Ready)
+            members.append(Member(site=site.name, clients_from=first, data=site.ready.data))
+            if not self.round:
+                site.channel.send(Place(clients_from=first))
+            first += len(site.ready.data.sizes)
+        return members
+
     def run(self, stop_after: int | None = None) -> Finished | GaveUp | Cannot | None:
         self.open_sites()
         for site in self.sites:
             if isinstance(site.ready, Cannot):
                 return site.ready
-        members, first = [], 0
-        fresh = not self.round
-        for site in self.sites:
-            assert isinstance(site.ready, Ready)
-            members.append(Member(site=site.name, clients_from=first, data=site.ready.data))
-            if fresh:
-                site.channel.send(Place(clients_from=first))
-            first += len(site.ready.data.sizes)
+        members = self._members()
         job = self.folder / "runner"
         job.mkdir(exist_ok=True)
         events = self.folder / "events.jsonl"

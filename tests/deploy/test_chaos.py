@@ -113,10 +113,7 @@ def test_a_job_survives_random_kills_of_sites_and_of_the_leading_server(world: W
             for number in range(KILLS):
                 if over.wait(dice.uniform(2.0, 6.0)):
                     return
-                if number % 2:
-                    victim = dice.choice(SITES)
-                else:
-                    victim = connection.status().leader
+                victim = dice.choice(SITES) if number % 2 else connection.status().leader
                 world.kill(victim)
                 if victim in SERVERS:
                     begun = time.monotonic()

@@ -11,8 +11,8 @@ import pytest
 from siting import POLICY, Script, World, agent_at, deploy, serving, task
 
 from winnow.deploy.fence import confine, landlock, seccomp
-from winnow.deploy.site.handover import HandoverError, take
 from winnow.deploy.fence.kernel import SandboxError
+from winnow.deploy.site.handover import HandoverError, take
 from winnow.deploy.wire.messages import Given, Joined
 
 NUMBERS = count()
