@@ -29,7 +29,7 @@ from winnow.deploy.wire.messages import (
 )
 
 REMEMBERED = 10_000
-"""Withdrawn tasks a part keeps in mind."""
+"""Tasks that are over which a part keeps in mind."""
 BATCH_BYTES = 1 << 20
 """Of the orders in one message, unless a single one is larger."""
 
@@ -57,17 +57,23 @@ class Part:
     out: str = ""
     """Why the site does not take part any more, if so."""
     tasks: dict[str, OpenTask] = field(default_factory=dict)
-    answered: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    """Fingerprints of what was answered and not yet settled."""
-    blobs: dict[str, set[str]] = field(default_factory=dict)
-    """By task, the digests of its answers' blobs."""
-    withdrawn: dict[str, None] = field(default_factory=dict)
+    answered: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    """By task and client, fingerprints of what was answered, until the task is over."""
+    blobs: dict[str, dict[int, str]] = field(default_factory=dict)
+    """By task and client, the digests of answers' blobs that may still be needed."""
+    late: dict[str, None] = field(default_factory=dict)
     """Tasks whose answers come too late, the latest last."""
     settles: list[Settle] = field(default_factory=list)
-    """Of which the site has not said that it heard them."""
+    """Of which the site has not said that it heard them, the oldest first."""
+    round: int = 0
+    """The last one that was settled."""
     resumed: bool = False
     """Whether an earlier runner may have asked what we do not know of; until the next round is settled."""
-    lines: int = 0
+
+    @property
+    def heard(self) -> int:
+        """The last round such that the site has heard of it and of all before."""
+        return self.settles[0].round - 1 if self.settles else self.round
 
     def orders(self) -> Iterable[Order]:
         """All that a new session must hear."""
@@ -83,22 +89,56 @@ class Part:
         self.blobs.clear()
         self.resumed = True
 
+    def ask(self, task: WireTask) -> None:
+        """Wait for the task's answers; also if it was asked, answered or withdrawn before, since somebody wants them
+        again.
+        """
+        self.late.pop(task.id, None)
+        self.answered.pop(task.id, None)
+        self.tasks[task.id] = OpenTask(task=task, waiting=set(task.clients))
+
+    def accept(self, answer: Answer) -> bool:
+        """Whether it was waited for."""
+        open_task = self.tasks.get(answer.task)
+        if open_task is None or answer.client not in open_task.waiting:
+            return False
+        open_task.waiting.discard(answer.client)
+        if not open_task.waiting:
+            del self.tasks[answer.task]
+        self.answered.setdefault(answer.task, {})[answer.client] = fingerprint(answer)
+        if answer.blob is not None:
+            self.blobs.setdefault(answer.task, {})[answer.client] = answer.blob.digest
+        return True
+
     def withdraw(self, task: str) -> bool:
         """Nobody waits for the task any more; whether anybody did."""
         if self.tasks.pop(task, None) is None:
             return False
-        self.withdrawn[task] = None
-        if len(self.withdrawn) > REMEMBERED:
-            del self.withdrawn[next(iter(self.withdrawn))]
+        self._too_late(task)
         return True
 
     def settled(self, order: Settle) -> set[str]:
-        """The digests of blobs that nobody needs any more, now that these tasks are settled."""
-        self.settles.append(order)
-        self.answered = {key: value for key, value in self.answered.items() if key[0] not in order.tasks}
-        over = [*order.tasks, *(task for task in self.blobs if task in self.withdrawn)]
-        gone: set[str] = set().union(*(self.blobs.pop(task, set()) for task in over))
-        return gone.difference(*self.blobs.values())
+        """The digests of blobs that nobody needs any more: those of replies that were folded, and of tasks that are
+        over.
+        """
+        self.round = max(self.round, order.round)
+        if order.tasks or order.over:
+            self.settles.append(order)
+        gone: set[str] = set()
+        for task, clients in order.tasks.items():
+            blobs = self.blobs.get(task, {})
+            gone.update(blobs.pop(client) for client in clients if client in blobs)
+        for task in order.over:
+            gone.update(self.blobs.pop(task, {}).values())
+            self.answered.pop(task, None)
+            self.tasks.pop(task, None)
+            self._too_late(task)
+        return gone.difference(*(each.values() for each in self.blobs.values()))
+
+    def _too_late(self, task: str) -> None:
+        self.late[task] = None
+        if len(self.late) > REMEMBERED:
+            del self.late[next(iter(self.late))]
 
 
 class Session:

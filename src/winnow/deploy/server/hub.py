@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from winnow.deploy.server.config import ServerConfig
-from winnow.deploy.server.desks import Clock, Desk, OpenTask, Part, Session, fingerprint
+from winnow.deploy.server.desks import Clock, Desk, Part, Session, fingerprint
 from winnow.deploy.server.journal import Journal
 from winnow.deploy.server.ledger import Ledger, NewLine
 from winnow.deploy.trust.identity import Peer
+from winnow.deploy.wire.codec import MAX_MESSAGE
 from winnow.deploy.wire.errors import Refused
 from winnow.deploy.wire.messages import (
     PROTOCOLS,
@@ -37,6 +40,8 @@ log = logging.getLogger(__name__)
 
 SILENCE = 3
 """Heartbeats without a word after which a site counts as gone."""
+LARGEST = MAX_MESSAGE - 4096
+"""Bytes of a task, so that the message around it fits too."""
 SKEW = 30.0
 """Seconds by which clocks may differ before it is worth a line."""
 
@@ -131,12 +136,12 @@ class Hub:
         self._session(peer, message.session)
         answer = message.answer
         part = self._part(peer, answer.job)
-        key = (answer.task, answer.client)
-        if key in part.answered:
-            if part.answered[key] == fingerprint(answer):
-                return Done(note="known already")
+        known = part.answered.get(answer.task, {}).get(answer.client)
+        if known == fingerprint(answer):
+            return Done(note="known already")
+        if known is not None:
             raise await self._suspicious(peer, answer, "answered twice, and differently")
-        if answer.task in part.withdrawn:
+        if answer.task in part.late:
             return Done(note="nobody waits for it any more")
         if answer.task not in part.tasks and part.resumed:
             raise Refused(f"job {answer.job} goes on from its last round; the task will be sent again")
@@ -150,13 +155,9 @@ class Hub:
 
     async def report(self, peer: Peer, message: Report) -> Done:
         self._session(peer, message.session)
-        part = self._part(peer, message.job)
-        lines = message.lines[: max(0, self._config.limits.lines - part.lines)]
-        if len(lines) < len(message.lines) and lines:
-            lines[-1] = f"site {peer.name} has said too much; what else it says is dropped"
-        part.lines += len(lines)
-        for text in lines:
-            self._journal.add(message.job, NewLine(source=peer.name, kind="log", text=text))
+        self._part(peer, message.job)
+        for text in message.lines:
+            self._journal.say(message.job, peer.name, text)
         if message.metrics:
             self._journal.measured(message.job, peer.name, message.metrics)
         return Done()
@@ -181,8 +182,13 @@ class Hub:
             for client in task.clients:
                 self._fail(site, job, task.id, client, part.out)
             return
-        part.tasks[task.id] = OpenTask(task=task, waiting=set(task.clients))
-        desk.tell(Assign(job=job, task=task))
+        order = Assign(job=job, task=task)
+        if (size := len(msgspec.msgpack.encode(order))) > LARGEST:
+            for client in task.clients:
+                self._fail(site, job, task.id, client, f"the task is too large to send: {size} bytes of {LARGEST}")
+            return
+        part.ask(task)
+        desk.tell(order)
 
     def withdraw(self, site: str, job: str, tasks: Iterable[str]) -> None:
         desk, part = self._engaged(site, job)
@@ -191,11 +197,11 @@ class Hub:
             desk.tell(Cancel(job=job, tasks=gone))
 
     def settle(self, site: str, order: Settle) -> None:
-        """A round is committed; what was answered for its tasks is needed no more."""
+        """A round is committed; replies that were folded, and those to tasks that are over, are needed no more."""
         desk, part = self._engaged(site, order.job)
         part.resumed = False
-        if order.tasks:
-            self._spool.discard(order.job, site, part.settled(order))
+        self._spool.discard(order.job, site, part.settled(order))
+        if order.tasks or order.over:
             desk.tell(order)
 
     def dismiss(self, site: str, job: str, reason: str) -> None:
@@ -253,16 +259,8 @@ class Hub:
 
     def _accept(self, site: str, part: Part, answer: Answer, path: Path | None) -> None:
         """Checked again after waiting for the disk: the task may have been withdrawn, or answered, meanwhile."""
-        open_task = part.tasks.get(answer.task)
-        if open_task is None or answer.client not in open_task.waiting:
-            return
-        open_task.waiting.discard(answer.client)
-        if not open_task.waiting:
-            del part.tasks[answer.task]
-        part.answered[answer.task, answer.client] = fingerprint(answer)
-        if answer.blob is not None:
-            part.blobs.setdefault(answer.task, set()).add(answer.blob.digest)
-        self.listener.site_answered(site, answer, path)
+        if part.accept(answer):
+            self.listener.site_answered(site, answer, path)
 
     def _expel(self, site: str, job: str, reason: str) -> None:
         """The site is out of this job: whoever waits for its answers need not."""

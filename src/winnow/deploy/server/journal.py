@@ -2,19 +2,25 @@
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
+from sqlalchemy.exc import DataError
 
-from winnow.deploy.server.ledger import Ledger, NewLine
+from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine
+from winnow.deploy.server.text import printable
 from winnow.deploy.trust.identity import Peer
+from winnow.deploy.wire.errors import one_line
 
 log = logging.getLogger(__name__)
 
 PAUSE = 0.3
 """Seconds between writes."""
+METRICS = 100
+"""That one source may have, by name."""
+LONGEST_NAME = 100
 
 
 class Auditor(Protocol):
@@ -25,9 +31,13 @@ class Auditor(Protocol):
 
 
 class Journal:
-    def __init__(self, ledger: Ledger, auditor: Auditor) -> None:
+    """`most` is how many lines and metrics one source may add to a job's log."""
+
+    def __init__(self, ledger: Ledger, auditor: Auditor, *, most: int) -> None:
         self._ledger = ledger
         self._auditor = auditor
+        self._most = most
+        self._told: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[str, list[NewLine]] = defaultdict(list)
         self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.live: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
@@ -36,9 +46,27 @@ class Journal:
     def add(self, job: str, line: NewLine) -> None:
         self._waiting[job].append(line)
 
+    def say(self, job: str, source: str, text: str) -> None:
+        """A line of a job's own code or of a site, who may say too much."""
+        if self._may_add(job, source):
+            self.add(job, NewLine(source=source, kind=LOG, text=printable(text)))
+
     def measured(self, job: str, source: str, metrics: Mapping[str, float]) -> None:
-        self.live[job][source] = {**self.live[job].get(source, {}), **metrics}
-        self.add(job, NewLine(source=source, kind="metric", text=msgspec.json.encode(metrics).decode()))
+        """The latest values are always there to be seen, of so many metrics as there is room for."""
+        known = self.live[job].setdefault(source, {})
+        kept = bounded(metrics, known)
+        known.update(kept)
+        if kept and self._may_add(job, source):
+            self.add(job, NewLine(source=source, kind="metric", text=msgspec.json.encode(kept).decode()))
+
+    def _may_add(self, job: str, source: str) -> bool:
+        """Whether there is room for one more; the first for which there is none is answered with a line."""
+        self._told[job, source] += 1
+        if self._told[job, source] == self._most + 1:
+            whose = "the job" if source == SERVER else f"site {source}"
+            said = f"{whose} has said too much; what else it says is dropped"
+            self.add(job, NewLine(source=source, kind=LOG, text=said))
+        return self._told[job, source] <= self._most
 
     async def audit(self, peer: Peer | None, what: str, target: str, outcome: str) -> None:
         await asyncio.to_thread(self._auditor, peer, what, target, outcome)
@@ -52,7 +80,10 @@ class Journal:
         """Write what waits. Lines of one job stay in order."""
         waiting, self._waiting = self._waiting, defaultdict(list)
         for job, lines in waiting.items():
-            await asyncio.to_thread(self._ledger.append, job, lines)
+            try:
+                await asyncio.to_thread(self._ledger.append, job, lines)
+            except DataError as error:
+                log.error("job %s: lines that the database does not take are dropped: %s", job, one_line(error.orig))
             self.wake(job)
 
     def wake(self, job: str) -> None:
@@ -69,4 +100,16 @@ class Journal:
 
     def forget(self, job: str) -> None:
         self.live.pop(job, None)
+        for told in [told for told in self._told if told[0] == job]:
+            del self._told[told]
         self.wake(job)
+
+
+def bounded(metrics: Mapping[str, float], known: Collection[str] = ()) -> dict[str, float]:
+    """Those of the metrics for which there is room beside the known ones."""
+    kept: dict[str, float] = {}
+    for name, value in metrics.items():
+        room = len(name) <= LONGEST_NAME and len(known) + len(kept) < METRICS
+        if room or name in known:
+            kept[name] = value
+    return kept

@@ -48,7 +48,7 @@ class Lease:
         self._server = server
         self._address = address
         self.seconds = seconds
-        self.holder = f"{server}-{uuid4().hex}"
+        self.holder = self._new_holder()
         self._token: int | None = None
         self._until = 0.0
         self._first = True
@@ -60,25 +60,33 @@ class Lease:
 
     def hold(self) -> bool:
         """Take the lease if it is free, renew it if it is ours; whether we hold it now."""
-        asked = time.monotonic()
+        asked, holder = time.monotonic(), self.holder
         with self._database.writing() as session:
             row = lock_lease(session)
             now = self._database.now(session)
-            ours = row.holder == self.holder
+            ours = row.holder == holder
             if not ours and row.expires > now and not self._is_our_past(row):
                 self._token, self._first = None, False
                 return False
             if not ours:
                 row.token += 1
-                row.holder, row.server, row.address, row.since = self.holder, self._server, self._address, now
+                row.holder, row.server, row.address, row.since = holder, self._server, self._address, now
             row.expires = now + self.seconds
             token = row.token
+        if holder != self.holder:
+            return False
         self._token, self._until, self._first = token, asked + self.seconds, False
         return True
 
     def doubt(self) -> None:
-        """Do not lead before the lease has been held anew."""
+        """Do not lead before the lease has been taken anew, as another holder: a new token shuts out what was begun
+        under this one and may still be under way.
+        """
+        self.holder, self._first = self._new_holder(), True
         self._token = None
+
+    def _new_holder(self) -> str:
+        return f"{self._server}-{uuid4().hex}"
 
     def _is_our_past(self, row: LeaseRow) -> bool:
         """A server that starts anew need not wait for its own former process, which the token shuts out."""

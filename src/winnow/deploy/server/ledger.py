@@ -10,7 +10,10 @@ from sqlalchemy.orm import Session
 from winnow.core import WinnowError
 from winnow.deploy.server.lease import Fence
 from winnow.deploy.server.tables import Job, LineRow, MemberRow, Output, Round, SiteRow
+from winnow.deploy.server.text import printable, storable
+from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import Blob, DataDescription, Hello
+from winnow.deploy.work.orders import Member
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
@@ -19,6 +22,10 @@ OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
 
 Settled = Mapping[str, Mapping[str, Sequence[int]]]
 """By site and task, the clients whose replies were folded."""
+Over = Mapping[str, Sequence[str]]
+"""By site, the tasks that have ended."""
+LOG, SERVER = "log", "server"
+"""A kind of line, and the source of those that a server writes."""
 
 
 class RoundOrderError(WinnowError):
@@ -55,9 +62,9 @@ class Ledger:
             row = session.get_one(Job, job)
             if row.status in ENDED:
                 return False
-            row.status, row.reason = status, reason
+            row.status, row.reason = status, one_line(reason)
             if line is not None:
-                self._append(session, job, [NewLine(source="server", kind="log", text=line)])
+                self._append(session, job, [NewLine(source=SERVER, kind=LOG, text=line)])
             return True
 
     def finish(self, job: str, outputs: Mapping[str, Blob]) -> bool:
@@ -68,7 +75,7 @@ class Ledger:
             row.status, row.reason = FINISHED, ""
             for name, blob in outputs.items():
                 session.merge(Output(job=job, name=name, digest=blob.digest, size=blob.size))
-            self._append(session, job, [NewLine(source="server", kind="log", text=f"finished after round {row.round}")])
+            self._append(session, job, [NewLine(source=SERVER, kind=LOG, text=f"finished after round {row.round}")])
             return True
 
     def commit_round(
@@ -79,10 +86,15 @@ class Ledger:
         rounds: int,
         checkpoint: Blob,
         settled: Settled,
+        over: Over,
+        heard: Mapping[str, int],
         metrics: Mapping[str, Mapping[str, float]],
         lines: Sequence[NewLine],
     ) -> None:
-        """The round, its events and what was settled, all or nothing; rounds come one by one."""
+        """The round, its events and what was settled, all or nothing; rounds come one by one.
+
+        `heard` is up to which earlier round each site is known to have been told.
+        """
         with self.fence.writing() as session:
             row = session.get_one(Job, job)
             if row.status in ENDED:
@@ -96,11 +108,14 @@ class Ledger:
                     checkpoint=checkpoint.digest,
                     checkpoint_size=checkpoint.size,
                     settled=msgspec.msgpack.encode(settled),
+                    over=msgspec.msgpack.encode(over),
                     token=self.fence.token,
                     at=self.fence.database.now(session),
                 )
             )
             row.round, row.rounds, row.metrics = number, rounds, msgspec.msgpack.encode(metrics)
+            for site, told in heard.items():
+                session.get_one(MemberRow, (job, site)).heard = told
             self._append(session, job, lines)
 
     def retire_checkpoints(self, job: str, keep: int) -> list[str]:
@@ -125,7 +140,7 @@ class Ledger:
         first = 0 if last is None else last + 1
         now = self.fence.database.now(session)
         session.add_all(
-            LineRow(job=job, number=first + index, at=now, source=line.source, kind=line.kind, text=line.text)
+            LineRow(job=job, number=first + index, at=now, source=line.source, kind=line.kind, text=_text(line))
             for index, line in enumerate(lines)
         )
 
@@ -138,23 +153,26 @@ class Ledger:
                 session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", clients_from=None, data=None))
 
     def joined(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
+        """What the site says last counts, until the job begins."""
         with self.fence.writing() as session:
             row = session.get_one(MemberRow, (job, site))
-            row.state, row.reason = (ACCEPTED if accepted else REFUSED), reason
-            if row.data is None:
+            if row.clients_from is None:
+                row.state, row.reason = (ACCEPTED if accepted else REFUSED), one_line(reason)
                 row.data = None if data is None else msgspec.msgpack.encode(data)
 
-    def begin(self, job: str, places: Mapping[str, int]) -> bool:
-        """Fix the members and the numbers of their first clients; the job runs. False if it has ended meanwhile."""
+    def begin(self, job: str, members: Sequence[Member]) -> bool:
+        """Fix the members, their data and the numbers of their first clients; the job runs. False if it has ended."""
         with self.fence.writing() as session:
             row = session.get_one(Job, job)
             if row.status in ENDED:
                 return False
             row.status, row.reason = RUNNING, ""
-            for site, first in places.items():
-                session.get_one(MemberRow, (job, site)).clients_from = first
-            text = f"running on {', '.join(places)}"
-            self._append(session, job, [NewLine(source="server", kind="log", text=text)])
+            for member in members:
+                part = session.get_one(MemberRow, (job, member.site))
+                part.state, part.reason = ACCEPTED, ""
+                part.clients_from, part.data = member.clients_from, msgspec.msgpack.encode(member.data)
+            text = f"running on {', '.join(member.site for member in members)}"
+            self._append(session, job, [NewLine(source=SERVER, kind=LOG, text=text)])
             return True
 
     def seen(self, site: str, organisation: str, hello: Hello) -> float:
@@ -166,10 +184,15 @@ class Ledger:
                     site=site,
                     organisation=organisation,
                     seen=now,
-                    winnow=hello.winnow,
+                    winnow=one_line(hello.winnow),
                     data=msgspec.msgpack.encode(hello.data),
                     resources=msgspec.msgpack.encode(hello.resources),
                     certificate=hello.certificate,
                 )
             )
             return now
+
+
+def _text(line: NewLine) -> str:
+    """Events and metrics are for programs: they stay as they are."""
+    return printable(line.text) if line.kind == LOG else storable(line.text)

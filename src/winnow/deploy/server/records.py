@@ -1,6 +1,6 @@
 """What anybody may read in the database: how jobs, sites and rounds stand."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.ledger import ACCEPTED, ENDED
 from winnow.deploy.server.tables import Job, LineRow, MemberRow, Output, Round, SiteRow
-from winnow.deploy.wire.messages import MAX_TEXT, Blob, DataDescription, JobState, Line
+from winnow.deploy.server.text import CUT
+from winnow.deploy.wire.messages import MAX_TEXT, Blob, DataDescription, JobState, Line, Settle
 
 PAGE = 500
-CUT = "…"
+JOBS = 500
+"""That are listed at most, the latest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,12 @@ class StoredRound:
     number: int
     checkpoint: Blob | None
     settled: dict[str, dict[str, list[int]]]
+    over: dict[str, list[str]]
+
+    def told_to(self, site: str, job: str) -> Settle:
+        """What this site hears of the round."""
+        tasks, over = self.settled.get(site, {}), self.over.get(site, [])
+        return Settle(job=job, round=self.number, tasks=tasks, over=over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +39,7 @@ class StoredMember:
     reason: str
     clients_from: int | None
     data: DataDescription | None
+    heard: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +59,11 @@ class Records:
             return list(session.scalars(open_ones.order_by(Job.priority.desc(), Job.submitted, Job.job)))
 
     def states(self, job: str | None = None) -> list[JobState]:
+        """One job, or the latest ones; the oldest first."""
         with self.database.reading() as session:
-            jobs = select(Job).order_by(Job.submitted, Job.job)
+            jobs = select(Job).order_by(Job.submitted.desc(), Job.job.desc()).limit(JOBS)
             rows = session.scalars(jobs if job is None else jobs.where(Job.job == job))
-            return [_state(session, row) for row in rows]
+            return [_state(session, row) for row in rows][::-1]
 
     def counts(self) -> dict[str, int]:
         with self.database.reading() as session:
@@ -70,11 +80,25 @@ class Records:
             row = session.scalar(select(Round).where(Round.job == job).order_by(Round.number.desc()).limit(1))
             return None if row is None else _round(row)
 
-    def last_rounds(self, job: str, count: int) -> list[StoredRound]:
-        """The oldest first."""
-        with self.database.reading() as session:
-            rows = session.scalars(select(Round).where(Round.job == job).order_by(Round.number.desc()).limit(count))
-            return [_round(row) for row in rows][::-1]
+    def settles(self, job: str, heard: Mapping[str, int]) -> list[tuple[str, Settle]]:
+        """What sites have yet to hear, given the last round of which each did; the oldest first."""
+        found: list[tuple[str, Settle]] = []
+        for row in self._rounds_after(job, min(heard.values(), default=0)):
+            for site, last in heard.items():
+                order = row.told_to(site, job)
+                if row.number > last and (order.tasks or order.over):
+                    found.append((site, order))
+        return found
+
+    def _rounds_after(self, job: str, number: int) -> Iterator[StoredRound]:
+        while True:
+            later = select(Round).where(Round.job == job, Round.number > number).order_by(Round.number).limit(PAGE)
+            with self.database.reading() as session:
+                rows = [_round(row) for row in session.scalars(later)]
+            if not rows:
+                return
+            yield from rows
+            number = rows[-1].number
 
     def members(self, job: str) -> list[StoredMember]:
         """In the order of their clients' numbers, then by name."""
@@ -94,6 +118,14 @@ class Records:
         with self.database.reading() as session:
             rows = session.scalars(select(Output).where(Output.job == job).order_by(Output.name))
             return {row.name: Blob(digest=row.digest, size=row.size) for row in rows}
+
+    def referred(self, job: str) -> set[str]:
+        """The digests of all blobs that the job's rows name."""
+        with self.database.reading() as session:
+            checkpoints = select(Round.checkpoint).where(Round.job == job, Round.checkpoint.is_not(None))
+            found = {digest for digest in session.scalars(checkpoints) if digest is not None}
+            found |= set(session.scalars(select(Output.digest).where(Output.job == job)))
+            return found | set(session.scalars(select(Job.bundle).where(Job.job == job)))
 
     def lines(self, job: str, first: int, *, kind: str | None = None) -> list[Line]:
         """The next lines, a page of them; long ones are cut unless a kind is asked for."""
@@ -136,12 +168,15 @@ def _state(session: Session, row: Job) -> JobState:
 def _round(row: Round) -> StoredRound:
     checkpoint = None if row.checkpoint is None else Blob(digest=row.checkpoint, size=row.checkpoint_size)
     settled = msgspec.msgpack.decode(row.settled, type=dict[str, dict[str, list[int]]])
-    return StoredRound(number=row.number, checkpoint=checkpoint, settled=settled)
+    over = {} if row.over is None else msgspec.msgpack.decode(row.over, type=dict[str, list[str]])
+    return StoredRound(number=row.number, checkpoint=checkpoint, settled=settled, over=over)
 
 
 def _member(row: MemberRow) -> StoredMember:
     data = None if row.data is None else msgspec.msgpack.decode(row.data, type=DataDescription)
-    return StoredMember(site=row.site, state=row.state, reason=row.reason, clients_from=row.clients_from, data=data)
+    return StoredMember(
+        site=row.site, state=row.state, reason=row.reason, clients_from=row.clients_from, data=data, heard=row.heard
+    )
 
 
 def _line(row: LineRow, *, whole: bool) -> Line:

@@ -45,7 +45,9 @@ class Round(Table):
     """None once a later round has made it superfluous."""
     checkpoint_size: Mapped[int] = mapped_column(BigInteger)
     settled: Mapped[bytes] = mapped_column(LargeBinary)
-    """Msgpack of the folded tasks: site, task, clients."""
+    """Msgpack of whose replies were folded: site, task, clients."""
+    over: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """Msgpack of the tasks that ended, by site."""
     token: Mapped[int] = mapped_column(BigInteger)
     """Of the lease under which it was committed."""
     at: Mapped[float] = mapped_column(Float)
@@ -76,6 +78,8 @@ class MemberRow(Table):
     clients_from: Mapped[int | None] = mapped_column(BigInteger)
     data: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Msgpack of its `DataDescription`."""
+    heard: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    """The last round of which the site is known to have heard what was settled."""
 
 
 class Output(Table):

@@ -157,17 +157,18 @@ class Cancel(Message, frozen=True, kw_only=True):
 
 
 class Settle(Message, frozen=True, kw_only=True):
-    """A round is committed, and these tasks are over. What the clients listed with a task proposed to keep is kept;
-    what its other clients proposed is forgotten, and no reply to it need be held any longer. Other tasks go on.
+    """A round is committed. What the clients listed with a task proposed to keep is kept, and their replies are needed
+    no more. Tasks that are `over` have ended: what others proposed for them is forgotten. Other tasks go on.
     """
 
     job: Name
     round: Count
     tasks: dict[Digest, list[Count]]
+    over: list[Digest] = []
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """The job is over at this site; its process ends and what it kept is deleted unless it is `kept`."""
+    """The job is over at this site; its process ends, and what it kept is deleted."""
 
     job: Name
     reason: Text = ""

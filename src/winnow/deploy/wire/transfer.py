@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,8 @@ from winnow.deploy.wire.transport import Link
 ATTEMPTS = 5
 """Without a byte of progress."""
 PAUSE = 0.5
+WAITING = 3
+"""Chunks that may wait for being written."""
 
 
 def download(link: Link, job: str, blob: Blob, spool: SpoolFolder) -> Path:
@@ -42,15 +45,15 @@ def upload(link: Link, job: str, path: Path, blob: Blob) -> None:
 
 
 def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
-    """A chunk is digested and written while the next one arrives."""
+    """Chunks are digested and written while the next ones arrive."""
     with ThreadPoolExecutor(1) as thread:
-        writing: Future[None] | None = None
+        writing = deque[Future[None]]()
         for chunk in chunks:
-            if writing is not None:
-                writing.result()
-            writing = thread.submit(writer.write, chunk)
-        if writing is not None:
-            writing.result()
+            writing.append(thread.submit(writer.write, chunk))
+            if len(writing) > WAITING:
+                writing.popleft().result()
+        for each in writing:
+            each.result()
 
 
 def _held(link: Link, job: str, blob: Blob) -> int:

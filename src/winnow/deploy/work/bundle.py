@@ -33,7 +33,17 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def own_code(self) -> bool:
+        """Whether anything of it is run that is not Winnow's own; all of that is among its files."""
         return bool(self.files)
+
+    @property
+    def named_code(self) -> list[str]:
+        """The files that its configuration wants to be run."""
+        table = self.settings()
+        plugins, model = table.get("plugins", []), table.get("model", {})
+        factory = model.get("factory") if isinstance(model, Mapping) else None
+        named = [*plugins] if isinstance(plugins, list) else [plugins]
+        return [str(each) for each in [*named, *([] if factory is None else [str(factory).rpartition(":")[0]])]]
 
     def settings(self) -> dict[str, Any]:
         try:
@@ -83,8 +93,9 @@ def read_bundle(data: bytes) -> Bundle:
 
 
 def _check(bundle: Bundle) -> None:
-    if bundle.main and bundle.main not in bundle.files:
-        raise ConfigError(f"the job's program {bundle.main[:80]!r} is not among its files")
+    for name in filter(None, (bundle.main, *bundle.named_code)):
+        if name not in bundle.files:
+            raise ConfigError(f"the job wants {name[:80]!r} to be run, which is not among its files")
     if len(bundle.files) > MAX_FILES:
         raise ConfigError(f"the job brings {len(bundle.files)} files; {MAX_FILES} are the most")
     for name in bundle.files:

@@ -1,7 +1,7 @@
 """A site's desk in a job: tasks come in as files and go out as files, through the handlers."""
 
-import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from winnow.deploy.wire.arrays import write_parts
 from winnow.deploy.wire.messages import Answer, WireTask
 from winnow.deploy.work.opening import IN_MEMORY, open_arrays, open_parts
 from winnow.deploy.work.orders import Did, Do
+from winnow.deploy.work.process import told_outside
 from winnow.deploy.work.settings import decode_settings
 
 
@@ -51,11 +52,10 @@ class Desk:
             outcomes = self._handlers[task.name](self._tasks(order), self._service.site)
             seconds = (time.perf_counter() - begun) / max(1, len(outcomes))
             return [self._did(task, outcome, seconds) for outcome in outcomes]
-        except WinnowError as error:
-            return self._failures(task, str(error))
         except Exception as error:
-            sys.excepthook(type(error), error, error.__traceback__)  # for the site's own log
-            return self._failures(task, f"{type(error).__name__}; the site's log says more")
+            if not isinstance(error, WinnowError):
+                traceback.print_exc()  # for the site's own log
+            return self._failures(task, told_outside(error))
 
     def _tasks(self, order: Do) -> list[Task]:
         wire = order.task

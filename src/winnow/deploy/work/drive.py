@@ -67,13 +67,15 @@ class Drive:
         path = self.folder / f"round-{event.round}"
         state = workflow.snapshot()
         save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
+        settled, over = deployed.over()
         self._line.send(
             Commit(
                 round=event.round,
                 rounds=rounds,
                 checkpoint=str(path),
                 lines=list(lines),
-                settled=deployed.over(),
+                settled=settled,
+                over=over,
                 metrics={data: dict(values) for data, values in event.metrics.items()},
             )
         )

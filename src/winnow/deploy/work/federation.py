@@ -1,25 +1,27 @@
 """The federation as a job's runner sees it: clients at sites, reached through the server, on the wall's clock."""
 
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 
 from winnow.core import EVERYONE, Arrays, Cost, Failure, Outcome, Payload, Population, Reply, Task, Until, WinnowError
 from winnow.deploy.wire.arrays import write_arrays
 from winnow.deploy.wire.messages import Answer, Blob, WireTask
+from winnow.deploy.wire.tasks import UNNAMED, named
 from winnow.deploy.work.line import Line
 from winnow.deploy.work.opening import open_parts
 from winnow.deploy.work.orders import Answered, Dispatch, Member, ToRunner, Withdraw
 from winnow.deploy.work.settings import encode_settings
+from winnow.deploy.work.settling import Settled, Settling
 
-NO_PART: Arrays = {}
+LETTERS = 1 << 20
+"""Bytes of letters that one message carries, unless a single client's are more."""
 
 
 class WallClock:
@@ -44,17 +46,15 @@ class Deployed:
         clock: WallClock,
         deadline: float | None = None,
     ) -> None:
-        """`deadline` is how many seconds an exchange may take at most."""
-        self._line, self._clock, self._deadline = line, clock, deadline
+        """`deadline` is how many seconds a client may take to answer."""
+        self._line, self._clock, self.deadline = line, clock, deadline
         self._blobs = folder / "blobs"
         self._blobs.mkdir(exist_ok=True)
         sizes = [size for member in members for size in member.data.sizes]
         self._population = Population(sizes=np.array(sizes, np.int64))
         self._site_of = [member.site for member in members for _ in member.data.sizes]
         self._written: dict[int, tuple[Arrays, Blob]] = {}
-        self._begun: dict[str, tuple[str, set[int]]] = {}
-        self._folded: dict[str, set[int]] = defaultdict(set)
-        self._ids: dict[int, tuple[Task, str]] = {}
+        self.settling = Settling()
         self._awaited: dict[tuple[str, int], list[tuple[WireExchange, Task]]] = defaultdict(list)
         """Who waits for the answer of a task's client: several exchanges may be open."""
 
@@ -67,30 +67,19 @@ class Deployed:
         return self._clock
 
     def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "WireExchange":
-        if self._deadline is not None and (until.seconds is None or until.seconds > self._deadline):
-            until = Until(replies=until.replies, seconds=self._deadline)
         exchange = WireExchange(self, self._line, until)
         exchange.send(tasks)
         return exchange
 
     def settle(self, tasks: Iterable[Task]) -> None:
-        for task in tasks:
-            _, id_ = self._ids[id(task)]
-            self._folded[id_].add(task.client)
+        self.settling.fold(tasks)
 
-    def over(self) -> dict[str, dict[str, list[int]]]:
-        """The tasks that have come to their end since this was asked last, by site, and whose replies were folded.
-
-        A task ends once all its clients have answered or nobody waits for them any more.
-        """
-        settled: dict[str, dict[str, list[int]]] = defaultdict(dict)
-        for id_, (site, open_clients) in list(self._begun.items()):
-            if not open_clients:
-                settled[site][id_] = sorted(self._folded.pop(id_, ()))
-                del self._begun[id_]
-        self._ids = {key: known for key, known in self._ids.items() if known[1] in self._begun}
-        self._forget_blobs()
-        return dict(settled)
+    def over(self) -> tuple[Settled, dict[str, list[str]]]:
+        """At the end of a round: by site, whose replies were folded, and which tasks have come to their end."""
+        told = self.settling.take()
+        if self.settling.idle:  # else tasks under way may still need what they were sent
+            self._forget_blobs()
+        return told
 
     # For exchanges ----------------------------------------------------------------------------------------------------
 
@@ -102,22 +91,22 @@ class Deployed:
             settings = encode_settings(task.settings)
             key = (self._site_of[task.client], task.name, task.round, task.version, settings, parts)
             groups[key].append(task)
-        for (site, name, number, version, settings, _), members in groups.items():
-            wire = _with_id(
-                WireTask(
-                    id="0" * 64,
-                    name=name,
-                    clients=sorted({task.client for task in members}),
-                    round=number,
-                    version=version,
-                    settings=settings,
-                    parts=self._parts(members[0].payload),
-                    letters={task.client: dict(task.letters) for task in members if task.letters},
+        for (site, name, number, version, settings, _), alike in groups.items():
+            for members in _in_messages(alike):
+                wire = named(
+                    WireTask(
+                        id=UNNAMED,
+                        name=name,
+                        clients=sorted({task.client for task in members}),
+                        round=number,
+                        version=version,
+                        settings=settings,
+                        parts=self._parts(members[0].payload),
+                        letters={task.client: dict(task.letters) for task in members if task.letters},
+                    )
                 )
-            )
-            self._begun[wire.id] = (site, set(wire.clients))
-            self._ids |= {id(task): (task, wire.id) for task in members}
-            yield site, wire, members
+                self.settling.begin(site, wire.id, members)
+                yield site, wire, members
 
     def expect(self, exchange: "WireExchange", id_: str, task: Task) -> None:
         self._awaited[id_, task.client].append((exchange, task))
@@ -125,25 +114,20 @@ class Deployed:
     def deliver(self, answered: Answered) -> None:
         """Hand an answer to whoever waits for it, which need not be who listened."""
         answer = answered.answer
-        self.ended(answer.task, [answer.client])
         awaiting = self._awaited.pop((answer.task, answer.client), [])
         outcomes = outcomes_of(answer, answered.path, [task for _, task in awaiting])
         for (exchange, _), outcome in zip(awaiting, outcomes, strict=True):
             exchange.take(answer.task, outcome)
 
-    def give_up(self, exchange: "WireExchange", id_: str, client: int) -> bool:
-        """This exchange waits no more; whether nobody does."""
-        self._awaited[id_, client] = left = [each for each in self._awaited[id_, client] if each[0] is not exchange]
-        if left:
-            return False
-        del self._awaited[id_, client]
-        self.ended(id_, [client])
-        return True
-
-    def ended(self, id_: str, clients: Iterable[int]) -> None:
-        """Nothing more is to come from these clients."""
-        if id_ in self._begun:
-            self._begun[id_][1].difference_update(clients)
+    def give_up(self, exchange: "WireExchange", id_: str, client: int) -> tuple[list[Task], bool]:
+        """This exchange waits no more: for which tasks it did, and whether nobody does any longer."""
+        awaiting = self._awaited.pop((id_, client), [])
+        others = [each for each in awaiting if each[0] is not exchange]
+        if others:
+            self._awaited[id_, client] = others
+        else:
+            self.settling.ended(id_, client)
+        return [task for owner, task in awaiting if owner is exchange], not others
 
     def _parts(self, payload: Payload) -> dict[str, Blob]:
         return {name: self._blob(arrays) for name, arrays in payload.items()}
@@ -159,9 +143,7 @@ class Deployed:
         return known[1]
 
     def _forget_blobs(self) -> None:
-        """Between rounds, only what tasks under way were sent needs to stay."""
-        if self._begun:
-            return
+        """Delete the files of what was sent."""
         for _, blob in self._written.values():
             (self._blobs / blob.digest).unlink(missing_ok=True)
         self._written.clear()
@@ -172,17 +154,20 @@ class WireExchange:
 
     def __init__(self, federation: Deployed, line: Line[ToRunner], until: Until) -> None:
         self._federation, self._line, self._until = federation, line, until
-        self._deadline = None if until.seconds is None else time.monotonic() + until.seconds
-        self._open: set[tuple[str, int]] = set()
+        self._end = math.inf if until.seconds is None else time.monotonic() + until.seconds
+        self._open: dict[tuple[str, int], float] = {}
+        """What is to be answered, and until when."""
         self._site_of: dict[str, str] = {}
-        self._ready: deque[Outcome] = deque()
+        self._ready: deque[tuple[str, Outcome]] = deque()
         self._replied = 0
 
     def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
+        deadline = self._federation.deadline
+        due = math.inf if deadline is None else time.monotonic() + deadline
         for site, wire, members in self._federation.wire_tasks(list(tasks)):
             for task in members:
                 self._federation.expect(self, wire.id, task)
-                self._open.add((wire.id, task.client))
+                self._open[wire.id, task.client] = due
             self._site_of[wire.id] = site
             self._line.send(Dispatch(site=site, task=wire))
 
@@ -190,37 +175,58 @@ class WireExchange:
         while self._replied != self._until.replies:
             if not self._ready and not self._listen():
                 return
-            outcome = self._ready.popleft()
+            id_, outcome = self._ready.popleft()
+            self._federation.settling.ended(id_, outcome.task.client)
             self._replied += isinstance(outcome, Reply)
             yield outcome
 
     def _listen(self) -> bool:
-        """Wait until one of our tasks is answered; whether one was."""
+        """Wait until one of our tasks is answered, or will not be; whether there is anything to tell."""
         while self._open and not self._ready:
-            left = None if self._deadline is None else self._deadline - time.monotonic()
-            if left is not None and left <= 0:
+            patience = min(self._end, *self._open.values()) - time.monotonic()
+            answered = None
+            if patience > 0:
+                answered = self._line.receive(Answered, None if patience == math.inf else patience)
+            if answered is not None:
+                self._federation.deliver(answered)
+            elif time.monotonic() >= self._end:
                 return False
-            answered = self._line.receive(Answered, left)
-            if answered is None:
-                return False
-            self._federation.deliver(answered)
+            else:
+                self._expire()
         return bool(self._ready)
+
+    def _expire(self) -> None:
+        """Those who have not answered in time have failed; the others go on."""
+        now = time.monotonic()
+        late = [key for key, due in self._open.items() if due <= now]
+        reason = f"no answer within {self._federation.deadline:g} seconds"
+        for key, tasks in zip(late, self._withdraw(late), strict=True):
+            self._ready.extend((key[0], Failure(task=task, stage="waiting", reason=reason)) for task in tasks)
 
     def take(self, id_: str, outcome: Outcome) -> None:
         """One of our tasks was answered."""
-        self._open.discard((id_, outcome.task.client))
-        self._ready.append(outcome)
+        self._open.pop((id_, outcome.task.client), None)
+        self._ready.append((id_, outcome))
 
-    def close(self) -> None:
-        withdrawn: dict[str, list[str]] = defaultdict(list)
-        for id_, client in self._open:
-            site = self._site_of[id_]
-            if self._federation.give_up(self, id_, client) and id_ not in withdrawn[site]:
-                withdrawn[site].append(id_)
+    def _withdraw(self, keys: Sequence[tuple[str, int]]) -> list[list[Task]]:
+        """Wait for these no more; for which tasks we did."""
+        given_up, withdrawn = [], defaultdict[str, list[str]](list)
+        for id_, client in keys:
+            tasks, by_all = self._federation.give_up(self, id_, client)
+            given_up.append(tasks)
+            del self._open[id_, client]
+            still = any(other == id_ for other, _ in self._open)
+            if by_all and not still and id_ not in withdrawn[self._site_of[id_]]:
+                withdrawn[self._site_of[id_]].append(id_)
         for site, ids in withdrawn.items():
             if ids:
                 self._line.send(Withdraw(site=site, tasks=ids))
-        self._open.clear()
+        return given_up
+
+    def close(self) -> None:
+        self._withdraw(list(self._open))
+        for id_, outcome in self._ready:
+            self._federation.settling.ended(id_, outcome.task.client)
         self._ready.clear()
 
     def __enter__(self) -> Self:
@@ -246,9 +252,15 @@ def outcomes_of(answer: Answer, path: str | None, tasks: Sequence[Task]) -> list
     ]
 
 
-def _with_id(task: WireTask) -> WireTask:
-    """The task, named by the digest of what it says, whatever order its tables are in."""
-    tables = (sorted(task.parts.items()), sorted((to, sorted(letters.items())) for to, letters in task.letters.items()))
-    bare = msgspec.structs.replace(task, parts={}, letters={})
-    digest = sha256(msgspec.msgpack.encode((bare, tables))).hexdigest()
-    return msgspec.structs.replace(task, id=digest)
+def _in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Tasks that ask the same, as many at a time as fit one message with their letters."""
+    chosen: list[Task] = []
+    room = LETTERS
+    for task in tasks:
+        weight = sum(map(len, task.letters.values()))
+        if chosen and weight > room:
+            yield chosen
+            chosen, room = [], LETTERS
+        chosen.append(task)
+        room -= weight
+    yield chosen

@@ -1,8 +1,13 @@
 """What a job's process and its parent say to each other. Paths are absolute, and inside the job's folder."""
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from winnow.deploy.wire.messages import Answer, DataDescription, Message, WireTask
+from msgspec import Meta
+
+from winnow.deploy.wire.messages import Answer, Count, DataDescription, Digest, Message, Name, WireTask
+
+Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
+"""What a column of a database holds."""
 
 # The server and its runner --------------------------------------------------------------------------------------------
 
@@ -65,13 +70,16 @@ class Withdraw(Message, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """A round is over: make it permanent, then say so. `settled` are the folded tasks, by site, with their clients."""
+    """A round is over: make it permanent, then say so. `settled` are the clients whose replies were folded, by site and
+    task; `over` the tasks, by site, that have come to their end.
+    """
 
-    round: int
-    rounds: int
+    round: Round
+    rounds: Round
     checkpoint: str
     lines: list[str]
-    settled: dict[str, dict[str, list[int]]]
+    settled: dict[Name, dict[Digest, list[Count]]]
+    over: dict[Name, list[Digest]]
     metrics: dict[str, dict[str, float]]
 
 

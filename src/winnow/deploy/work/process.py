@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from winnow.core import WinnowError
+from winnow.core import ConfigError, DataError, WinnowError
 from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.channel import Channel
 from winnow.deploy.work.line import HaltedError, Line
@@ -53,8 +53,20 @@ class Spoken(io.TextIOBase):
         return len(text)
 
 
-def perform(bundle_path: Path, folder: Path, place: Place) -> str | None:
-    """Take part in a job; why it cannot be done, as one line, or None if it was."""
+UNSAID = "the site's log says more"
+
+
+def told_outside(error: Exception) -> str:
+    """What a site tells others of something that went wrong there: nothing that may quote its data."""
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)  # for the site's own log
+    if isinstance(error, WinnowError) and not isinstance(error, DataError):
+        return str(error)
+    what = "its data cannot be used as its configuration says" if isinstance(error, DataError) else type(error).__name__
+    return f"{what}; {UNSAID}"
+
+
+def perform(bundle_path: Path, folder: Path, place: Place, tell: Callable[[Exception], str] = str) -> str | None:
+    """Take part in a job; why it cannot be done, as one line, or None if it was. `tell` says what an error's is."""
     try:
         bundle = read_bundle(bundle_path.read_bytes())
         own = folder / CODE
@@ -70,12 +82,12 @@ def perform(bundle_path: Path, folder: Path, place: Place) -> str | None:
     except HaltedError:
         raise
     except WinnowError as error:
-        return str(error)
+        return tell(error)
     except SystemExit as leaving:
-        return None if leaving.code in (None, 0) else f"the job's program left with {leaving.code!r}"
+        return None if leaving.code in (None, 0) else tell(ConfigError("the job's program left early"))
     except Exception as error:
         traceback.print_exc()  # for the log of whoever runs this process
-        return f"{type(error).__name__} in {_where(error)}: {error}".splitlines()[0]
+        return f"{type(error).__name__} in {_where(error)}: {tell(error)}".splitlines()[0]
     return None
 
 

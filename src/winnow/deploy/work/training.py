@@ -1,11 +1,12 @@
 """Training as a job's process at a site does it: the handlers of a learning site, with this site's data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
+from winnow.core import Failure, Filter, Handler, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand, Examples
 from winnow.deploy.work.data import SiteData
 from winnow.deploy.work.desk import Service
@@ -17,6 +18,7 @@ from winnow.learn.handlers import (
     HANDLERS,
     AssessSettings,
     JudgeSettings,
+    LearningSite,
     ProfileSettings,
     TrainSettings,
     ValueSettings,
@@ -45,13 +47,45 @@ def training_service(
     besides = collecting.around(experiment.select.matched.at_sites())
     return Service(
         site=subject.site(samples, own_test),
-        handlers={**HANDLERS, **besides.handlers},
-        filters=site_filters(experiment.filters, unforeseeable),
+        handlers={**_needed(experiment, subject, own_test), **besides.handlers},
+        filters=(_as_signed(experiment), *site_filters(experiment.filters, unforeseeable)),
         sealing=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS, **besides.settings},
         in_memory=None,
     )
+
+
+def _needed(
+    experiment: Experiment, subject: Subject, own_test: TensorData | None
+) -> Mapping[str, Handler[LearningSite]]:
+    """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
+    unused = {
+        "profile": subject.layer is None,
+        "assess": not experiment.reference_clients,
+        "judge": own_test is None,
+    }
+    return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
+
+
+def _as_signed(experiment: Experiment) -> Filter[LearningSite]:
+    """Training is done as the job's author signed it, whatever the server asks for."""
+
+    def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
+        asked = tasks[0].settings
+        if isinstance(asked, TrainSettings):
+            signed = (asked.local, asked.client, asked.seed) == (experiment.local, experiment.client, experiment.seed)
+        elif isinstance(asked, JudgeSettings):
+            tuned = asked.tuning is None or asked.tuning.local == experiment.local
+            signed = asked.client == experiment.client and tuned
+        else:
+            signed = True
+        if not signed:
+            reason = "the server asks for another training than the job's author signed"
+            return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
+        return call_next(tasks, site)
+
+    return check
 
 
 def _held_back(collecting: AtSites) -> frozenset[str]:

@@ -18,7 +18,7 @@ from winnow.deploy.work.line import HaltedError, Line
 from winnow.deploy.work.orders import Cannot, Do, Prepare, Quit, Ready, ToWorker
 from winnow.deploy.work.orders import Place as Placed
 from winnow.deploy.work.parties import AgentsWord
-from winnow.deploy.work.process import open_line, perform
+from winnow.deploy.work.process import open_line, perform, told_outside
 from winnow.deploy.work.statements import submission_of
 from winnow.experiment.conduct import Conduct, Holdings
 from winnow.experiment.place import Place
@@ -59,9 +59,9 @@ class AtSite(Place):
     def _serve(self, service: Service, attend: Callable[[Do], None] = lambda order: None) -> NoReturn:
         """Answer tasks until there are no more; `attend` hears of each before it is done."""
         if self._prepare.filters:
-            from winnow.deploy.work.forced import forced_filters  # noqa: PLC0415 - filters need torch
+            from winnow.deploy.work.forced import forced_filters, judged  # noqa: PLC0415 - filters need torch
 
-            service = replace(service, filters=(*forced_filters(self._prepare.filters), *service.filters))
+            service = replace(service, filters=(judged, *forced_filters(self._prepare.filters), *service.filters))
         desk = Desk(self._prepare.job, Path(self._prepare.folder), service)
         while (order := self._line.receive(Do)) is not None:
             attend(order)
@@ -75,7 +75,7 @@ def main() -> None:
     prepare = line.receive(Prepare)
     assert prepare is not None
     try:
-        reason = perform(Path(prepare.bundle), Path(prepare.folder), AtSite(line, prepare))
+        reason = perform(Path(prepare.bundle), Path(prepare.folder), AtSite(line, prepare), told_outside)
         line.send(Cannot(reason=reason or "the job's program ended without winnow.run"))
     except HaltedError:
         pass

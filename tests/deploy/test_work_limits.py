@@ -1,0 +1,114 @@
+"""What a server, or a job's author, cannot get a site to do."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from test_conformance_deployed import deployed
+
+from winnow.core import ConfigError, DataError, Failure, Reply, Task
+from winnow.deploy.wire.arrays import write_arrays
+from winnow.deploy.wire.messages import WireTask
+from winnow.deploy.wire.tasks import UNNAMED, named
+from winnow.deploy.work.bundle import Bundle, read_bundle, write_bundle
+from winnow.deploy.work.forced import forced_filters, judged
+from winnow.deploy.work.orders import Did, Do
+from winnow.deploy.work.process import told_outside
+from winnow.deploy.work.settings import encode_settings
+from winnow.learn.handlers import AssessSettings, ProfileSettings, TrainSettings
+from winnow.learn.local import Sgd
+from world import experiment
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "plugins = ['/elsewhere/x.py']",
+        "plugins = ['../x.py']",
+        "[model]\nname = 'python'\nfactory = '/elsewhere/x.py:make'",
+    ],
+)
+def test_code_that_a_job_does_not_bring_is_not_run(config: str) -> None:
+    bundle = Bundle(config=f"{config}\n")
+    with pytest.raises(ConfigError, match="which is not among its files"):
+        write_bundle(bundle)
+    import msgspec
+
+    with pytest.raises(ConfigError, match="which is not among its files"):
+        read_bundle(msgspec.msgpack.encode(bundle))
+
+
+def test_code_that_it_brings_is_own_code() -> None:
+    bundle = Bundle(config="plugins = ['x.py']\n", files={"x.py": b""})
+    assert read_bundle(write_bundle(bundle)).own_code
+
+
+class Asked:
+    """A site of a job, asked directly."""
+
+    def __init__(self, folder: Path) -> None:
+        self.wanted = experiment("engine.execution=loop", algorithm="fedavg-rp")
+        self.loopback = deployed(self.wanted, folder)
+        self.folder = folder
+
+    def ask(self, name: str, settings: Any, **parts: dict[str, torch.Tensor]) -> Did:
+        paths = {}
+        for part, arrays in parts.items():
+            write_arrays(self.folder / part, arrays)
+            paths[part] = str(self.folder / part)
+        task = WireTask(id=UNNAMED, name=name, clients=[0], round=1, version=0, settings=encode_settings(settings))
+        return self.loopback.desks[0].answer(Do(task=named(task), parts=paths))[0]
+
+
+def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
+    site = Asked(tmp_path)
+    signed = TrainSettings(
+        local=site.wanted.local, client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
+    )
+    assert site.ask("train", signed).answer.failure is None
+    other = TrainSettings(
+        local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
+    )
+    assert "another training than the job's author signed" in (site.ask("train", other).answer.failure or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("profile", ProfileSettings()), ("assess", AssessSettings(metric="accuracy"))]
+)
+def test_what_the_configuration_does_not_need_is_not_answered(name: str, settings: Any, tmp_path: Path) -> None:
+    assert f"this site cannot {name}" in (Asked(tmp_path).ask(name, settings).answer.failure or "")
+
+
+def reply_of(**payload: dict[str, torch.Tensor]) -> Any:
+    return lambda tasks, site: [Reply(task=task, payload=payload) for task in tasks]
+
+
+def test_nothing_leaves_past_forced_filters() -> None:
+    model = {"w": torch.ones(100)}
+    bare = Task(name="train", client=0, round=1, version=0)
+    (outcome,) = judged([bare], None, reply_of(model=model))
+    assert isinstance(outcome, Failure)
+    assert "cannot judge 'model'" in outcome.reason
+    brought = replace(bare, payload={"model": model})
+    profile = {"mean": torch.ones(50)}
+    (outcome,) = judged([brought], None, reply_of(model=model, profile=profile, steps={"n": torch.ones(1)}))
+    assert isinstance(outcome, Reply)
+    (outcome,) = judged([replace(bare, name="judge")], None, reply_of(profile=profile))
+    assert isinstance(outcome, Failure)
+
+
+def test_a_forced_filter_that_does_not_exist_is_said_so() -> None:
+    with pytest.raises(ConfigError, match="the site's policy forces a filter that cannot be"):
+        forced_filters([{"name": "no-such-filter"}])
+
+
+def test_what_a_site_tells_of_its_data_says_nothing_about_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (DataError("there is a class 'Mrs Smith'"), ValueError("could not convert 'Mrs Smith'")):
+        assert "Smith" not in told_outside(error)
+    assert "Mrs Smith" in capsys.readouterr().err
+    assert told_outside(ConfigError("select.count is too large")) == "select.count is too large"
