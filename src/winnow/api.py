@@ -25,6 +25,7 @@ from winnow.data.own import MapStyle, Pair, pair_of
 from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid, with_algorithm
 from winnow.experiment.folders import earlier_events, run_in, with_stored_rounds
 from winnow.experiment.lookup import section_of
+from winnow.experiment.place import current
 from winnow.experiment.progress import Progress
 from winnow.experiment.run import Inputs, Result, execute, reread
 from winnow.experiment.schema import Experiment
@@ -180,6 +181,8 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
+        if current() is not None:  # in a job, data are what sites have under that name
+            return None, {"name": own_name(path) if own_kind(path) else str(data), "path": None}
         if path.is_dir() and str(data) not in KNOWN:
             return None, {"path": str(data), "name": own_name(path), "clients": count_clients(path)}
         return None, {"path": str(data), "name": own_name(path)} if own_kind(path) else {

@@ -17,7 +17,20 @@ import msgspec
 from winnow.deploy.wire.messages import Blob, WireTask
 from winnow.deploy.work.bundle import read_bundle
 from winnow.deploy.work.channel import Channel
-from winnow.deploy.work.orders import Answered, Begin, Commit, Committed, Dispatch, Finished, GaveUp, Said, ToRunner
+from winnow.deploy.work.orders import (
+    Answered,
+    Begin,
+    Commit,
+    Committed,
+    Dispatch,
+    Finished,
+    GaveUp,
+    Said,
+    ToRunner,
+    Withdraw,
+)
+
+ODD = "a line with \0 and \x1b[31m"
 
 
 def task_for(begin: Begin, number: int, clients: list[int], blob: Blob) -> WireTask:
@@ -25,15 +38,67 @@ def task_for(begin: Begin, number: int, clients: list[int], blob: Blob) -> WireT
     return WireTask(id=digest, name="train", clients=clients, round=number, version=number - 1, parts={"model": blob})
 
 
-def ask_everybody(channel: Channel[Any], begin: Begin, number: int, before: str) -> dict[str, Any]:
+def first_time(fake: dict[str, Any], what: str, number: int) -> bool:
+    """Whether it is to be done in this round, which is asked once for all lives."""
+    if number != fake.get(what) or (mark := Path(fake["mark"])).exists():
+        return False
+    mark.touch()
+    return True
+
+
+def speak(channel: Channel[Any], begin: Begin, fake: dict[str, Any]) -> None:
+    """Whatever a job may print."""
+    channel.send(Said(line=f"begins after round {begin.round}"))
+    if "odd" in fake:
+        channel.send(Said(line=ODD))
+    for _ in range(fake.get("chatter", 0)):
+        channel.send(Said(line="chatter"))
+    if "show_data" in fake:
+        channel.send(Said(line=f"sees data {sorted(begin.data)}, password {os.environ.get('PGPASSWORD')}"))
+
+
+def late_settling(asked: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first client of each site is settled at once, the others in the next round, in which their task is over."""
+    settled: dict[str, dict[str, list[int]]] = {}
+    over: dict[str, list[str]] = {}
+    for site, task in asked[-1]["tasks"].items():
+        settled[site] = {task.id: task.clients[:1]}
+    for site, task in asked[-2]["tasks"].items() if len(asked) > 1 else ():
+        settled[site][task.id] = task.clients[1:]
+        over[site] = [task.id]
+    return settled, over
+
+
+def ask_everybody(
+    channel: Channel[Any], begin: Begin, number: int, before: str, fake: dict[str, Any]
+) -> dict[str, Any]:
     content = before.encode() or b"nothing"
     blob = Blob(digest=sha256(content).hexdigest(), size=len(content))
     (Path(begin.folder) / "blobs" / blob.digest).write_bytes(content)
     tasks = {}
     for member in begin.members:
+        if member.site == fake.get("once") and number > 1:
+            continue
         clients = [member.clients_from + index for index in range(len(member.data.sizes))]
-        tasks[member.site] = task_for(begin, number, clients, blob)
-        channel.send(Dispatch(site=member.site, task=tasks[member.site]))
+        task = task_for(begin, number, clients, blob)
+        if number == fake.get("large_at"):
+            task = msgspec.structs.replace(task, settings=b" " * (5 << 20))
+        tasks[member.site] = task
+        channel.send(Dispatch(site=member.site, task=task))
+    if first_time(fake, "withdraw_at", number):
+        for site, task in tasks.items():
+            channel.send(Withdraw(site=site, tasks=[task.id]))
+        time.sleep(0.3)  # the server hears it before the end
+        os._exit(3)
+    values = answers_to(channel, tasks)
+    if "twice" in fake:
+        for site, task in tasks.items():
+            channel.send(Dispatch(site=site, task=task))
+        assert answers_to(channel, tasks) == values
+    return {"tasks": tasks, "values": [values[client] for client in sorted(values)]}
+
+
+def answers_to(channel: Channel[Any], tasks: dict[str, WireTask]) -> dict[int, str]:
     missing = {client for task in tasks.values() for client in task.clients}
     values = {}
     while missing:
@@ -45,7 +110,7 @@ def ask_everybody(channel: Channel[Any], begin: Begin, number: int, before: str)
             f"failed: {message.answer.failure}" if message.answer.failure else Path(message.path or "").read_text()
         )
         missing.discard(message.answer.client)
-    return {"tasks": tasks, "values": [values[client] for client in sorted(values)]}
+    return values
 
 
 def main() -> None:
@@ -57,21 +122,25 @@ def main() -> None:
     before = "" if begin.checkpoint is None else Path(begin.checkpoint).read_text()
     events = Path(begin.events or "").read_text().splitlines()
     assert len(events) == begin.round, "the events are those of the committed rounds"
-    channel.send(Said(line=f"begins after round {begin.round}"))
+    speak(channel, begin, fake)
+    rounds_asked = []
     for number in range(begin.round + 1, rounds + 1):
         if number == fake.get("give_up_at"):
-            channel.send(GaveUp(reason="it makes no sense"))
+            channel.send(GaveUp(reason="it makes no sense" + (ODD if "odd" in fake else "")))
         if number == fake.get("die_at"):
             os._exit(3)
-        if number == fake.get("die_once_at") and not (mark := Path(fake["mark"])).exists():
-            mark.touch()
+        if first_time(fake, "die_once_at", number):
             os._exit(3)
-        asked = ask_everybody(channel, begin, number, before)
+        asked = ask_everybody(channel, begin, number, before, fake)
+        rounds_asked.append(asked)
         time.sleep(fake.get("pause", 0.0))
         before += f"{number}: {' '.join(asked['values'])}\n"
         path = Path(begin.folder) / "checkpoint-new"
         path.write_text(before)
         settled = {site: {task.id: task.clients} for site, task in asked["tasks"].items()}
+        over = {site: [task.id] for site, task in asked["tasks"].items()}
+        if "late" in fake:
+            settled, over = late_settling(rounds_asked)
         line = msgspec.json.encode({"round": number}).decode()
         commit = Commit(
             round=number + fake.get("skip", 0),
@@ -79,6 +148,7 @@ def main() -> None:
             checkpoint=str(path),
             lines=[line],
             settled=settled,
+            over=over,
             metrics={"server": {"round": float(number)}},
         )
         channel.send(commit)
@@ -86,7 +156,7 @@ def main() -> None:
             pass
     output = Path(begin.folder) / "model.txt"
     output.write_text(before)
-    channel.send(Finished(output={"model.txt": str(output)}))
+    channel.send(Finished(output={fake.get("output", "model.txt"): str(output)}))
     channel.receive()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from winnow.deploy.server.app import WinnowServer, until_signalled
 from winnow.deploy.trust.kit import Kit
 
-RUNNER = (sys.executable, str(Path(__file__).with_name("fake_runner.py")))
+RUNNER = str(Path(__file__).with_name("fake_runner.py"))
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -186,10 +186,14 @@ class ScriptedSite:
                 Joined(session=self.session, job=order.job, accepted=accepted, reason=self.refuses, data=data)
             )
 
-    def give(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> Any:
+    def answer(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> Answer:
         blob = Blob(digest=sha256(content).hexdigest(), size=len(content))
-        self._link.put(Put(job=job, blob=blob), iter([content]))
-        answer = Answer(job=job, task=task, client=client, blob=blob, **changes)
+        return Answer(job=job, task=task, client=client, blob=blob, **changes)
+
+    def give(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> Any:
+        answer = self.answer(job, task, client, content, **changes)
+        assert answer.blob is not None
+        self._link.put(Put(job=job, blob=answer.blob), iter([content]))
         return self._link.call(Given(session=self.session, answer=answer), timeout=STALL)
 
 
@@ -273,8 +277,11 @@ class World:
     url: str
     made: list[ScriptedSite] = field(default_factory=list)
 
+    def kit(self, name: str) -> Kit:
+        return kit_of(self.kits, name)
+
     def site(self, name: str, **settings: Any) -> ScriptedSite:
-        site = ScriptedSite(kit_of(self.kits, name), (self.url,), **settings)
+        site = ScriptedSite(self.kit(name), (self.url,), **settings)
         self.made.append(site)
         return site
 

@@ -121,6 +121,18 @@ class Worker:
 
         self.channel.send(Did(answer=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here)))
 
+    def fill(self, order: Do, answer: Answer, settings: Any) -> None:
+        """Writes many files, which it deletes at once if it is told to, and keeps them open."""
+        files = []
+        for number in range(settings["files"]):
+            files.append((self.folder / f"full-{number}").open("wb"))
+            files[-1].write(os.urandom(1 << 20))
+            files[-1].flush()
+            if settings["deleted"]:
+                (self.folder / f"full-{number}").unlink()
+        time.sleep(settings["then"])
+        self.echo(order, answer, None)
+
     def hand_over(self, order: Do, answer: Answer, settings: Any) -> None:
         """A file that it may not hand over: one by its path, or a link to it."""
         target = settings["path"]
@@ -172,10 +184,12 @@ def main() -> None:
     prepare = channel.receive()
     assert isinstance(prepare, Prepare)
     bundle = read_bundle(Path(prepare.bundle).read_bytes())
-    if "cannot" in bundle.config:
+    if "cannot" in bundle.config and prepare.own_code:
         channel.send(Cannot(reason=f"no column 'flow' in {prepare.data}"))
         return
-    rows = len(Path(prepare.data["file"]).read_text().splitlines()) - 1 if prepare.own_code else 0
+    rows = len(Path(prepare.data["file"]).read_text().splitlines()) - 1 if prepare.data else 0
+    if "lies" in bundle.config and prepare.own_code:
+        rows = 4711
     channel.send(Ready(data=DataDescription(sizes=[rows] * 2)))
     Worker(channel, prepare).run()
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +55,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
 from winnow.deploy.wire.serving import held_blob, receive_blob, send_blob
+from winnow.deploy.wire.tasks import UNNAMED, named
 from winnow.deploy.wire.transport import Tls
 from winnow.deploy.work.bundle import Bundle, write_bundle
 
@@ -107,8 +107,7 @@ class World:
         return kit_of(self.folder, name)
 
     def tls(self, name: str) -> Tls:
-        kit = self.kit(name)
-        return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
+        return Tls.of(self.kit(name))
 
     def bundle(self, config: str = CONFIG, author: str = "the-lead", **files: str) -> bytes:
         plain = Bundle(config=config, files={name: text.encode() for name, text in files.items()})
@@ -270,7 +269,7 @@ def task(
     name: str = "echo", clients: tuple[int, ...] = (0,), settings: Any = None, round: int = 1, **more: Any
 ) -> Assign:
     wire = WireTask(
-        id="0" * 64,
+        id=UNNAMED,
         name=name,
         clients=list(clients),
         round=round,
@@ -278,13 +277,16 @@ def task(
         settings=json.dumps(settings).encode(),
         **more,
     )
-    digest = sha256(encode(Assign(job="job-1", task=wire))).hexdigest()
-    return Assign(job="job-1", task=msgspec.structs.replace(wire, id=digest))
+    return Assign(job="job-1", task=named(wire))
 
 
-def settle(*assigned: Assign, clients: tuple[int, ...] | None = None) -> Settle:
+def settle(
+    *assigned: Assign, clients: tuple[int, ...] | None = None, round: int | None = None, over: bool = True
+) -> Settle:
+    """A round in which these tasks were folded, for some or all of their clients."""
     tasks = {each.task.id: list(each.task.clients if clients is None else clients) for each in assigned}
-    return Settle(job="job-1", round=max(each.task.round for each in assigned), tasks=tasks)
+    number = max(each.task.round for each in assigned) if round is None else round
+    return Settle(job="job-1", round=number, tasks=tasks, over=list(tasks) if over else [])
 
 
 __all__ = ["Given", "Joined", "Report", "Stop"]

@@ -92,6 +92,13 @@ def test_what_one_site_signs_another_believes_and_nothing_else(notary: Callable[
     assert not theirs.at(2).word.verifies(1, ANNOUNCED, signature), "said in another round"
 
 
+def test_a_list_of_sites_that_is_not_believed_gets_no_letters(folder: Path, notary: Callable[..., Notary]) -> None:
+    ours = notary("plant-a", named=("plant-a",))
+    assert ours.neighbours == ()
+    ours.know([neighbour(kit_of(folder, "plant-a"), 0)])
+    assert [each.site for each in ours.neighbours] == ["plant-a"]
+
+
 def test_nobody_signs_for_clients_of_others_or_without_end(notary: Callable[..., Notary]) -> None:
     ours = Desk(notary("plant-a"))
     with pytest.raises(RefusedError, match="does not sign for client 2"):

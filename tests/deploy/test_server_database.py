@@ -22,7 +22,8 @@ from winnow.deploy.server.ledger import Ledger, NewLine, RoundOrderError
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.tables import Job, Table
 from winnow.deploy.trust.audit import AuditLog, problems
-from winnow.deploy.wire.messages import Blob
+from winnow.deploy.wire.messages import Blob, DataDescription
+from winnow.deploy.work.orders import Member
 
 PIECE = 1 << 20
 
@@ -82,6 +83,8 @@ def commit(ledger: Ledger, number: int, job: str = "job") -> None:
         rounds=3,
         checkpoint=Blob(digest=digest, size=1),
         settled={"plant-a": {digest: [0]}},
+        over={"plant-a": [digest]},
+        heard={},
         metrics={},
         lines=[NewLine(source="server", kind="event", text=str(number))],
     )
@@ -150,6 +153,18 @@ def test_one_leads_at_a_time_and_tokens_grow(database: Database) -> None:
     assert second.hold()
     assert second.token == 2
     assert not first.hold()
+
+
+def test_a_leader_in_doubt_takes_a_new_token(database: Database) -> None:
+    lease, ledger = lead(database)
+    lease.doubt()
+    assert lease.token is None
+    assert lease.hold()
+    assert lease.token == 2
+    assert lease.hold()
+    assert lease.token == 2
+    with pytest.raises(LeaseLostError):
+        ledger.add_job(a_job(), NewLine(source="server", kind="log", text="begun before"))
 
 
 def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +246,59 @@ def test_rounds_come_one_by_one(database: Database) -> None:
         commit(ledger, 3)
 
 
+def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
+    _, ledger = lead(database)
+    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.offer("job", ["plant-a", "plant-b"])
+    tasks = {number: f"{number:064x}" for number in (1, 2, 3)}
+    for number, task in tasks.items():
+        ledger.commit_round(
+            "job",
+            number=number,
+            rounds=3,
+            checkpoint=Blob(digest=task, size=1),
+            settled={"plant-a": {task: [0]}, **({"plant-b": {task: [5]}} if number == 1 else {})},
+            over={"plant-a": [task], **({"plant-b": [tasks[1]]} if number == 2 else {})},
+            heard={"plant-a": number - 1, "plant-b": 0},
+            metrics={},
+            lines=[],
+        )
+    records = Records(database=database)
+    heard = {member.site: member.heard for member in records.members("job")}
+    assert heard == {"plant-a": 2, "plant-b": 0}
+    found = [(site, order.round, order.tasks, order.over) for site, order in records.settles("job", heard)]
+    assert found == [
+        ("plant-b", 1, {tasks[1]: [5]}, []),
+        ("plant-b", 2, {}, [tasks[1]]),
+        ("plant-a", 3, {tasks[3]: [0]}, [tasks[3]]),
+    ]
+
+
+def test_a_site_is_known_as_it_described_itself_last_until_the_job_begins(database: Database) -> None:
+    _, ledger = lead(database)
+    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.offer("job", ["plant-a"])
+    first, second, third = (DataDescription(sizes=[size]) for size in (1, 2, 3))
+
+    def described() -> tuple[str, DataDescription | None]:
+        [member] = Records(database=database).members("job")
+        return member.state, member.data
+
+    for data in (first, second):
+        ledger.joined("job", "plant-a", accepted=True, reason="", data=data)
+        assert described() == ("accepted", data)
+    assert ledger.begin("job", [Member(site="plant-a", clients_from=0, data=second)])
+    ledger.joined("job", "plant-a", accepted=False, reason="too late", data=third)
+    assert described() == ("accepted", second)
+
+
 def test_an_end_is_final(database: Database) -> None:
     _, ledger = lead(database)
     ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
     assert ledger.set_status("job", "aborted", "why")
     assert not ledger.set_status("job", "running")
     assert not ledger.finish("job", {})
-    assert not ledger.begin("job", {})
+    assert not ledger.begin("job", [])
     assert Records(database=database).states()[0].status == "aborted"
 
 

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from papers import a_project, kit_of
 from serving import ScriptedSite, World, a_world, eventually, federation, free_port, job_config, of, signed
@@ -266,12 +267,13 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
         b"rubbish": "no job's bundle",
         write_bundle(Bundle(config=job_config(1))): "certificate",
         write_bundle(changed): "changed after it was signed",
-        write_bundle(signed(kit, "this is no TOML")): "no TOML",
+        msgspec.msgpack.encode(signed(kit, "this is no TOML")): "no TOML",
         write_bundle(signed(kit, "rounds = 1")): "asks for no data",
         write_bundle(signed(kit, job_config(1, "min_sites = 0"))): "min_sites",
         write_bundle(signed(kit, job_config(1, "surprise = 1"))): "surprise",
         write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "only 1 sites are named",
-        write_bundle(signed(kit_of(world.kits, "plant-a"), job_config(1))): "author may not submit",
+        write_bundle(signed(kit_of(world.kits, "plant-a"), job_config(1))): "signed by plant-a, not by the-lead",
+        write_bundle(signed(kit_of(world.kits, "the-admin"), job_config(1))): "signed by the-admin, not by the-lead",
     }
     for content, reason in cases.items():
         request = put(world, content)

@@ -1,14 +1,17 @@
 """The agent: it takes part in jobs, answers once, keeps what is settled, and comes back by itself."""
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from siting import Script, World, agent_at, deploy, serving, settle, task, wait_for
+from siting import CONFIG, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
-from winnow.deploy.site.state import SiteState
+from winnow.deploy.site import job
+from winnow.deploy.site.state import SiteState, StateError
 from winnow.deploy.trust.audit import problems
 from winnow.deploy.trust.audit_file import FileStore
 from winnow.deploy.wire.errors import Refused
@@ -143,6 +146,106 @@ def test_a_task_that_goes_on_over_the_end_of_a_round_is_settled_later(world: Wor
         assert script.payload(script.wait(Given, 3))["kept"] == [1]
 
 
+def test_clients_of_a_task_that_goes_on_are_settled_one_by_one(world: World, script: Script, near: Any) -> None:
+    both, after = task(clients=(0, 1)), task(clients=(0, 1), round=2)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), both)
+        script.wait(Given, 2)
+        script.tell(settle(both, clients=(0,), over=False), settle(both, clients=(1,), round=2), after)
+        kept = [script.payload(script.wait(Given, number))["kept"] for number in (3, 4)]
+        assert kept == [[1], [1]]
+
+
+def test_what_a_later_round_had_a_client_keep_stays(world: World, script: Script, near: Any) -> None:
+    """Rounds are settled again when a server takes over; a slow answer may have been made between."""
+    first, second, after = task(round=1), task(round=2), task(round=3)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), first, second)
+        script.wait(Given, 2)
+        script.tell(settle(second), settle(first), after)
+        assert script.payload(script.wait(Given, 3))["kept"] == [2]
+        wait_for(lambda: len(list((world.job_folder / "kept").iterdir())) == 2, "files swept")
+
+
+def test_a_task_that_is_asked_for_again_after_it_was_cancelled_is_done(world: World, script: Script, near: Any) -> None:
+    running, waiting = task("slow", settings=1.0), task(round=2)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        script.wait(Joined)
+        script.tell(running, waiting, Cancel(job="job-1", tasks=[running.task.id, waiting.task.id]), waiting)
+        assert script.wait(Given).answer.task == waiting.task.id
+        script.tell(running)
+        assert script.wait(Given, 3).answer.task == running.task.id
+
+
+def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, script: Script, near: Any) -> None:
+    late, cancelled, last = task("slow", settings=0.5), task("slow", settings=0.4), task(round=3)
+    state = SiteState(world.kit_folder / "state" / "site.sqlite")
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        script.wait(Joined)
+        for each in (late, cancelled):
+            script.tell(each)
+            time.sleep(0.2)
+            over = settle(each, clients=())
+            script.tell(over if each is late else Cancel(job="job-1", tasks=[each.task.id]))
+        script.tell(last)
+        assert script.wait(Given).answer.task == last.task.id
+        assert state.made("job-1", late.task.id) == {}
+        assert state.made("job-1", cancelled.task.id) == {}
+    state.close()
+
+
+def test_a_job_waits_for_the_last_of_its_name(
+    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving = job.HostedJob._leave
+
+    def slow(self: Any) -> None:
+        time.sleep(0.5)
+        leaving(self)
+
+    monkeypatch.setattr(job.HostedJob, "_leave", slow)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        script.wait(Joined)
+        for _ in range(2):
+            script.tell(Stop(job="job-1"), deploy(script, world.bundle()))
+        script.tell(task())
+        assert script.wait(Given, seconds=10).answer.failure is None
+        time.sleep(1.0)
+        assert (world.job_folder / "work" / "count").exists()
+
+
+def test_a_site_that_could_not_take_part_may_do_so_later(
+    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembering, failing = SiteState.remember, iter([False, True])
+
+    def remember(self: SiteState, order: Any) -> None:
+        if next(failing, False):
+            raise StateError("disk I/O error")
+        remembering(self, order)
+
+    monkeypatch.setattr(SiteState, "remember", remember)
+    bundle = world.bundle()
+    with agent_at(world, near.url):
+        for number, accepted in enumerate([True, False, True], 1):
+            script.tell(deploy(script, bundle))
+            assert script.wait(Joined, number).accepted is accepted
+        script.tell(task())
+        assert script.wait(Given).answer.failure is None
+
+
+def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -> None:
+    honest = task()
+    altered = msgspec.structs.replace(honest.task, settings=b'"other"')
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), msgspec.structs.replace(honest, task=altered), honest)
+        assert "named by" in script.wait(Given, 1).answer.failure
+        assert script.wait(Given, 2).answer.failure is None
+
+
 def test_a_process_that_dies_is_started_again_once(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
         script.tell(
@@ -245,8 +348,6 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
         script.tell(deploy(script, world.bundle(), clients_from=0, neighbours=neighbours), sent)
         letters = script.wait(Given).answer.letters
         assert b"far away" not in b"".join(letters.values())
-        import msgspec
-
         arrived = msgspec.structs.replace(sent.task, clients=[3], letters={3: {0: letters[3]}})
         assert there.opened(arrived) == {3: {0: b"far away"}}
         reply = there.sealed(sent.task, 3, {0: b"and back"})
@@ -255,6 +356,14 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
         assert script.payload(script.wait(Given, 2)) == {"3": "and back"}
         assert "letter" in script.wait(Given, 3).answer.failure
     assert b"far away" not in b"".join(script.raw)
+
+
+def test_no_letter_goes_to_a_site_that_the_author_did_not_name(world: World, script: Script, near: Any) -> None:
+    bundle = world.bundle(CONFIG + '[job]\nsites = ["plant-a"]\n')
+    with agent_at(world, near.url):
+        script.tell(deploy(script, bundle, clients_from=0, neighbours=world.neighbours()))
+        script.tell(task("letters", settings={"3": "far away"}))
+        assert "no site of job job-1 is known to have client 3" in script.wait(Given).answer.failure
 
 
 def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None:

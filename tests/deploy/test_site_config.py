@@ -1,6 +1,9 @@
 """A site's own file: what it offers, and where its data are."""
 
+import os
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,10 +118,29 @@ def test_a_query_only_reads(database: str, tmp_path: Path) -> None:
     for number, statement in enumerate(("INSERT INTO stays VALUES (1, 'x') RETURNING age", "DROP TABLE stays")):
         with pytest.raises(DataError, match="data stays: the query failed") as caught:
             fetch_rows("stays", database, statement, tmp_path / f"{number}.csv")
-        assert "\n" not in str(caught.value)
+        assert str(caught.value) == "data stays: the query failed; the site's log says more"
         assert list(tmp_path.glob(f"{number}.csv")) == []
     fetch_rows("stays", database, "SELECT count(*) AS n FROM stays", tmp_path / "count.csv")
     assert (tmp_path / "count.csv").read_text().split() == ["n", "2"]
+
+
+def test_what_a_database_complains_of_stays_at_the_site(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(DataError) as caught:
+        fetch_rows("stays", database, "SELECT age FROM stays WHERE ward = patient_x", tmp_path / "rows.csv")
+    assert "patient_x" not in str(caught.value)
+    assert "patient_x" in caplog.text
+
+
+def test_a_query_ends_with_its_job(tmp_path: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    begun = time.monotonic()
+    with pytest.raises(DataError, match="not needed any more"):
+        fetch_rows("stays", "sqlite://", endless, tmp_path / "rows.csv", lambda: time.monotonic() > begun + 1.0)
+    assert time.monotonic() < begun + 10.0
+    children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
+    assert not any(b"winnow.deploy.site.query" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children)
 
 
 def test_the_room_is_given_out_and_taken_back() -> None:

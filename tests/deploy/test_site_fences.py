@@ -8,14 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from siting import POLICY, Script, World, agent_at, deploy, serving, task
+from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task
 
 from winnow.deploy.fence import confine, landlock, seccomp
 from winnow.deploy.fence.kernel import SandboxError
 from winnow.deploy.site.handover import HandoverError, take
+from winnow.deploy.site.labour import UNSAID
 from winnow.deploy.wire.messages import Given, Joined
 
 NUMBERS = count()
+PAIR = "import fcntl, socket; a, b = socket.socketpair()"
 needs_a_sandbox = pytest.mark.skipif(confine.reason_against() is not None, reason=str(confine.reason_against()))
 
 
@@ -36,7 +38,7 @@ def near(world: World, script: Script) -> Iterator[Any]:
 
 
 def hostile(world: World, other: Path) -> dict[str, str]:
-    key = world.kit_folder / "key.pem"
+    key, rows = world.kit_folder / "key.pem", world.kit_folder / "secret-place" / "rows.csv"
     return {
         "internet socket": "import socket; socket.socket()",
         "raw socket": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
@@ -50,7 +52,7 @@ def hostile(world: World, other: Path) -> dict[str, str]:
         "read the agent's environment": "open(f'/proc/{agent}/environ').read()",
         "read the agent's memory": "open(f'/proc/{agent}/mem', 'rb').read(1)",
         "write outside": f"open({str(world.folder / 'mark')!r}, 'w')",
-        "write its data": f"open({str(world.kit_folder / 'secret-place' / 'rows.csv')!r}, 'a')",
+        "write its data": f"open({str(rows)!r}, 'a')",
         "write its bundle's folder": f"open({str(world.job_folder / 'parts' / 'x')!r}, 'w')",
         "write shared memory": "open('/dev/shm/mark', 'w')",
         "change modes": f"import os; os.chmod({str(key)!r}, 0o666)",
@@ -67,6 +69,14 @@ def hostile(world: World, other: Path) -> dict[str, str]:
         "eat memory in files": "import os; os.memfd_create('x')",
         "use more processors": "import os; os.sched_setaffinity(0, range(64))",
         "raise a limit": "import resource as r; r.setrlimit(r.RLIMIT_AS, (r.RLIM_INFINITY,) * 2)",
+        "read the agent's limits": "import resource as r; r.prlimit(agent, r.RLIMIT_NOFILE)",
+        "slow the agent down": "import os; os.setpriority(os.PRIO_PROCESS, agent, 19)",
+        "have the agent wait": "import os; os.sched_setscheduler(agent, os.SCHED_IDLE, os.sched_param(0))",
+        "slow the agent's files": "import ctypes; assert ctypes.CDLL(None).syscall(251, 1, agent, 3 << 13) == 0",
+        "a signal by a file": f"{PAIR}; fcntl.fcntl(a, fcntl.F_SETOWN, agent)",
+        "a signal by a request": f"{PAIR}; import struct; fcntl.ioctl(a, 0x8902, struct.pack('i', agent))",
+        "another signal": f"{PAIR}; fcntl.fcntl(a, 10, 9)",
+        "cut its data": f"import os; os.open({str(rows)!r}, os.O_RDONLY | os.O_TRUNC)",
         "trace": "import ctypes; assert ctypes.CDLL(None).ptrace(16, agent, 0, 0) == 0",
         "outlive the agent": "import ctypes; assert ctypes.CDLL(None).prctl(1, 0, 0, 0, 0) == 0",
         "change the host's name": "import socket; socket.sethostname('mine')",
@@ -82,6 +92,8 @@ ORDINARY = {
     "threads": "import threading; t = threading.Thread(target=print); t.start(); t.join()",
     "randomness": "import os; os.urandom(8)",
     "numpy": "import numpy; numpy.linalg.svd(numpy.eye(50))",
+    "its limits": "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, r.getrlimit(r.RLIMIT_NOFILE))",
+    "a file's flags": f"{PAIR}; fcntl.fcntl(a, fcntl.F_SETFL, 0o4000)",
     "a signal to itself": "import os; os.kill(os.getpid(), 0)",
     "a stream to itself": "import socket; a, b = socket.socketpair(); a.send(b'x'); assert b.recv(1) == b'x'",
 }
@@ -150,10 +162,11 @@ def test_a_file_that_is_handed_over_is_plain_and_inside(tmp_path: Path) -> None:
         assert not (tmp_path / "again").is_file()
 
 
+@pytest.mark.parametrize("version", [0, 2])
 def test_where_the_kernel_cannot_do_it_own_code_is_refused(
-    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(landlock, "version", lambda: 0)
+    monkeypatch.setattr(landlock, "version", lambda: version)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(**{"mine.py": "x = 1"})))
         refused = script.wait(Joined)
@@ -179,6 +192,38 @@ def test_forced_filters_stand_outside_of_a_strangers_code(world: World, script: 
         script.tell(deploy(script, world.bundle(), job="job-2"))
         script.wait(Joined, 2)
     assert not any(b"reading" in each for each in script.raw)
+
+
+@needs_a_sandbox
+def test_a_strangers_words_are_no_way_around_the_filters(world: World, script: Script, near: Any) -> None:
+    world.allow(POLICY + '[[filters]]\nname = "clip"\n')
+    own = {"mine.py": "x = 1"}
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle(CONFIG + "[lies]\n", **own)))
+        assert script.wait(Joined, 1).data.sizes == [2, 2]
+        script.tell(task("talk"), task("die", settings=9), task("letters", settings={"0": "a secret"}))
+        failed = [script.wait(Given, number).answer for number in (1, 2, 3)]
+        assert {(each.stage, each.failure) for each in failed[:2]} == {("working", UNSAID)}
+        assert failed[2].failure == UNSAID
+        script.tell(deploy(script, world.bundle(CONFIG + "[cannot]\n", **own), job="job-2"))
+        refused = script.wait(Joined, 2)
+        assert (refused.accepted, refused.reason) == (False, UNSAID)
+    for secret in (b"such column", b"SIGKILL", b"4711"):
+        assert secret not in b"".join(script.raw)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_job_that_fills_the_disk_is_ended(tmp_path: Path, script: Script, deleted: bool) -> None:
+    world = World(tmp_path / "project", site="disk_mb = 20\n" + SITE)
+    much = {"files": 40, "deleted": deleted, "then": 20.0}
+    with serving(world, script, f"memory://fences-{next(NUMBERS)}") as near, agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), task("fill", settings=much), task())
+        failed = script.wait(Given, 1).answer
+        assert failed.failure == "the job's process was ended: it wrote more than 20 MB"
+        assert script.wait(Given, 2).answer.failure is None
+        assert sum(path.stat().st_size for path in world.job_folder.rglob("*")) < 1 << 20
+        script.tell(task("fill", settings={**much, "files": 10, "then": 1.0}))
+        assert script.wait(Given, 3).answer.failure is None
 
 
 def test_the_program_of_rules_is_the_kernels() -> None:

@@ -1,6 +1,7 @@
 """The site has the last word on jobs, whatever its server says; and what is broken stays one job's or task's affair."""
 
 import errno
+import json
 import re
 from collections.abc import Iterator
 from itertools import count
@@ -14,7 +15,7 @@ from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, servin
 
 from winnow.deploy.site.state import SiteState, StateError
 from winnow.deploy.trust.signing import sign
-from winnow.deploy.wire.messages import Blob, Given, Hello, Joined, Resources, Settle
+from winnow.deploy.wire.messages import Blob, Given, Hello, Joined, Resources, Settle, Stop
 from winnow.deploy.work.bundle import read_bundle, write_bundle
 
 NUMBERS = count()
@@ -69,7 +70,7 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
         (changed(world.bundle(), certificate=b"", signature=b""), {}, "not a certificate"),
         (foreign(world, tmp_path), {}, "foreign"),
         (world.bundle("[data]\n"), {}, "asks for no data by name"),
-        (world.bundle("[data"), {}, "no TOML"),
+        (msgspec.msgpack.encode({"config": "[data"}), {}, "no TOML"),
         (b"nonsense", {}, "no job's bundle"),
         (msgspec.msgpack.encode({"config": CONFIG, "files": {"../x": b""}}), {}, "inside its folder"),
     ]
@@ -130,6 +131,29 @@ def test_another_bundle_under_the_name_of_a_running_job_is_ignored(
         assert script.wait(Given).answer.failure is None
     assert len(script.all_of(Joined)) == 1
     assert "another bundle" in caplog.text
+
+
+def test_what_was_signed_once_runs_under_one_name(world: World, script: Script, near: Any) -> None:
+    bundle = world.bundle()
+    with agent_at(world, near.url):
+        script.tell(deploy(script, bundle))
+        assert script.wait(Joined, 1).accepted
+        script.tell(Stop(job="job-1"), deploy(script, bundle, job="job-2"))
+        assert "ran here as job job-1" in script.wait(Joined, 2).reason
+        script.tell(deploy(script, bundle))
+        assert script.wait(Joined, 3).accepted
+        script.tell(deploy(script, world.bundle(), job="job-3"))
+        assert script.wait(Joined, 4).accepted
+
+
+def test_the_audit_names_the_authors_own_organisation(world: World, script: Script, near: Any) -> None:
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle(), organisation="Elsewhere"))
+        assert script.wait(Joined).accepted
+        script.tell(deploy(script, b"nonsense", job="job-2", organisation="Elsewhere"))
+        assert not script.wait(Joined, 2).accepted
+    noted = [json.loads(line) for line in (world.kit_folder / "audit.jsonl").read_text().splitlines()]
+    assert [each["organisation"] for each in noted if each["target"] in ("job-1", "job-2")] == ["Institute", ""]
 
 
 def test_a_full_disk_fails_tasks_with_a_line_and_nothing_is_lost(

@@ -15,9 +15,11 @@ from papers import a_project
 from siting import POLICY, WORKER, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
 from winnow.deploy.fence import confine
+from winnow.deploy.fence.launch import GATE
 from winnow.deploy.fence.launch import WORKER as REAL_WORKER
 from winnow.deploy.wire.messages import Control, Given, Hello, Joined
 
+CLIP = '[[filters]]\nname = "clip"\nnorm = 1.0\n'
 AGENT = """
 import sys
 from pathlib import Path
@@ -161,8 +163,8 @@ def test_a_killed_agents_processes_end_with_it(world: World, script: Script, ser
 
 
 @pytest.mark.skipif(confine.reason_against() is not None, reason=str(confine.reason_against()))
-@pytest.mark.parametrize("own_code", [False, True])
-def test_the_real_worker_starts_behind_its_walls(tmp_path: Path, script: Script, own_code: bool) -> None:
+@pytest.mark.parametrize(("own_code", "filters"), [(False, ""), (True, ""), (True, CLIP)])
+def test_the_real_worker_starts_behind_its_walls(tmp_path: Path, script: Script, own_code: bool, filters: str) -> None:
     import numpy as np
 
     from winnow.experiment.resolve import resolve, to_toml
@@ -173,9 +175,9 @@ def test_the_real_worker_starts_behind_its_walls(tmp_path: Path, script: Script,
     for client, size in enumerate(sizes):
         np.savez(folder / f"{client}.npz", x=np.zeros((size, 8, 8), np.float32), y=np.arange(size) % 10)
     site = f'[resources]\nmemory_mb = 4000\ncpus = 1\n[data.{name}]\nfolder = "{folder}"\nclasses = 10\n'
-    world = World(tmp_path / "project", policy=POLICY.replace("turbines", name), site=site)
+    world = World(tmp_path / "project", policy=POLICY.replace("turbines", name) + filters, site=site)
     files = {"mine.py": "x = 1"} if own_code else {}
-    with serving(world, script, "memory://real") as running, agent_at(world, running.url, worker=REAL_WORKER):
+    with serving(world, script, "memory://real") as running, agent_at(world, running.url, REAL_WORKER, GATE):
         script.tell(deploy(script, world.bundle(to_toml(experiment), **files)))
         joined = script.wait(Joined, seconds=60)
         assert joined.accepted, joined.reason

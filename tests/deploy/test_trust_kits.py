@@ -15,7 +15,7 @@ from papers import a_project, kit_of, provision
 
 from winnow.deploy.trust.authority import Authority
 from winnow.deploy.trust.errors import IdentityError, KitError
-from winnow.deploy.trust.identity import SKEW, Peer, check_certificate, read_certificate, utc_now
+from winnow.deploy.trust.identity import SKEW, Peer, check_certificate, read_certificate, recogniser, utc_now
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.project import Site
 from winnow.deploy.trust.provision import open_workshop
@@ -42,6 +42,18 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kit(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "kits" / "plant-a", tmp_path / "plant-a"))
+
+
+def test_a_certificate_is_looked_at_again_at_every_request(made: Path, foreign: Path) -> None:
+    server, site = kit_of(made, "server-1"), kit_of(made, "plant-a")
+    clock = [utc_now()]
+    recognise = recogniser(server.authority, lambda: clock[0])
+    assert recognise(site.certificate_pem) == recognise(site.certificate_pem) == site.peer
+    clock[0] = site.certificate.not_valid_after_utc + 2 * SKEW
+    with pytest.raises(IdentityError, match="expired"):
+        recognise(site.certificate_pem)
+    with pytest.raises(IdentityError, match="foreign"):
+        recognise(kit_of(foreign, "plant-a").certificate_pem)
 
 
 def refusal(path: Path, **options: object) -> str:

@@ -13,7 +13,7 @@ from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.blobs import SpoolFolder
 from winnow.deploy.wire.drivers import connect
 from winnow.deploy.wire.errors import Refused, WireError
-from winnow.deploy.wire.files import CHUNK
+from winnow.deploy.wire.files import CHUNK, blob_of
 from winnow.deploy.wire.memory import MemoryServer
 from winnow.deploy.wire.messages import Fetch, Follow, Put, Received
 from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
@@ -133,6 +133,40 @@ def test_a_spoiled_part_is_thrown_away_and_the_whole_sent_again(tmp_path: Path) 
         link = connect(server.url, papers("alpha"))
         assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [7, 0]
+
+
+@pytest.mark.parametrize("arrived", [DATA, b"X" * SIZE], ids=["right", "spoiled"])
+def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: bytes) -> None:
+    """The server was killed between its last byte and the check."""
+    service = Watching(tmp_path / "server")
+    blob = SpoolFolder(tmp_path / "mine").adopt(_file(tmp_path))
+    with service.spool.receive(blob, 0, "alpha") as writer:
+        writer.write(arrived)
+    with serving(f"memory://unfinished-{arrived[:1].hex()}", service) as server:
+        link = connect(server.url, papers("alpha"))
+        upload(link, "j", tmp_path / "mine" / blob.digest, blob)
+    assert service.spool.path(blob).read_bytes() == DATA
+    assert service.offsets == ([SIZE - 1] if arrived == DATA else [SIZE - 1, 0])
+
+
+def test_a_download_that_was_never_finished_is_finished(tmp_path: Path) -> None:
+    service = Watching(tmp_path / "server")
+    blob = service.hold(DATA)
+    with SpoolFolder(tmp_path / "site").receive(blob, 0) as writer:
+        writer.write(DATA)
+    with serving("memory://unfinished-down", service) as server:
+        link = connect(server.url, papers("alpha"))
+        assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
+    assert service.offsets == [SIZE - 1]
+
+
+def test_an_empty_blob_is_uploaded(tmp_path: Path) -> None:
+    service = Watching(tmp_path / "server")
+    (tmp_path / "empty").write_bytes(b"")
+    blob = blob_of(tmp_path / "empty")
+    with serving("memory://empty", service) as server:
+        upload(connect(server.url, papers("alpha")), "j", tmp_path / "empty", blob)
+    assert service.spool.has(blob)
 
 
 def test_a_blob_that_nobody_has_is_not_asked_for_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> Table:
@@ -12,5 +13,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool
     for index, title in enumerate(header):
         result.add_column(title, justify="right" if numbers and index else "left")
     for row in rows:
-        result.add_row(*row)
+        result.add_row(*map(Text, row))  # as it is: brackets in it are no markup
     return result

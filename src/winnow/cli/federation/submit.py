@@ -55,6 +55,8 @@ def submit(
             plugins=plugins or (),
         )
         typer.echo(job.name)
+        if sites is None and min_sites is None and job.state().status == "queued":
+            say("it begins as soon as the sites that it needs accept it; --min-sites N waits for more of them")
         if wait:
             watch(job, messages())
             if out is not None:

@@ -54,11 +54,12 @@ def logs(
 
     with connected(kit) as connection:
         for line in connection.job(job).lines(follow=follow):
+            text = described(line)
             if as_json:
                 write_json(msgspec.to_builtins(line))
-            else:
+            elif text is not None:
                 at = datetime.fromtimestamp(line.at, UTC).strftime("%H:%M:%S")
-                typer.echo(f"{at} {described(line)}")
+                typer.echo(f"{at} {text}")
 
 
 @needs_deploy

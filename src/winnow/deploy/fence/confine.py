@@ -34,6 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int]
     """The processors it runs on, by number."""
     gpus: list[int] = []
+    disk_mb: int = LARGEST_FILE_MB
+    """Of its folder; its parent watches that, the kernel the size of each file."""
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +49,8 @@ def reason_against() -> str | None:
     """Why this machine cannot shut own code in, if it cannot."""
     if sys.platform != "linux" or machine() not in seccomp.ARCHITECTURES:
         return f"a sandbox needs Linux on {' or '.join(seccomp.ARCHITECTURES)}"
-    if landlock.version() < 1:
-        return "this kernel has no Landlock; use Linux 5.13 or newer with it switched on"
+    if landlock.version() < landlock.NEEDED:
+        return "this kernel has no Landlock that guards all of a file; use Linux 6.2 or newer with it switched on"
     return None
 
 
@@ -59,7 +61,7 @@ def limit(limits: Limits) -> None:
         _set(resource.RLIMIT_DATA, (limits.memory_mb + LIBRARIES_MB) * MB)
         _set(resource.RLIMIT_AS, (limits.memory_mb + MAPPED_MB) * MB)
     _set(resource.RLIMIT_NOFILE, OPEN_FILES)
-    _set(resource.RLIMIT_FSIZE, LARGEST_FILE_MB * MB)
+    _set(resource.RLIMIT_FSIZE, min(limits.disk_mb, LARGEST_FILE_MB) * MB)
     _set(resource.RLIMIT_CORE, 0)
 
 

@@ -26,8 +26,10 @@ DEVICE = READ_FILE | WRITE_FILE | IOCTL_DEV
 ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 """What may be granted for a file; the rest is for folders."""
 
-HANDLED = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+HANDLED = {3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All that Landlock guards, by its version."""
+NEEDED = 3
+"""Before this version a file that may only be read can be cut to nothing when it is opened."""
 NO_TCP = 0b11
 NO_FOREIGN_SIGNALS_OR_SOCKETS = 0b11
 

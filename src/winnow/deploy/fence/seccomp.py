@@ -2,8 +2,9 @@
 
 A small program of the kernel's BPF machine looks at the number of every call, and at an argument of some. A job's own
 code gets no sockets at all (no network, and no way to a database or daemon of the machine either), starts no other
-processes (so that it cannot multiply, and its limits are the limits of all of it), sends signals to nobody else,
-changes no modes and owners of files, and has no memory outside of what its limits count.
+processes (so that it cannot multiply, and its limits are the limits of all of it), sends signals to nobody else and
+changes nobody's limits or priority, changes no modes and owners of files, and has no memory outside of what its limits
+count.
 """
 
 import ctypes
@@ -36,7 +37,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "fork": (57, None), "vfork": (58, None), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130),
-    "sched_setaffinity": (203, 122),
+    "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274), "setpriority": (141, 140), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
+    "move_pages": (279, 239), "process_madvise": (440, 440),
     # modes, owners and times of files, which Landlock leaves alone
     "truncate": (76, 45), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None),
@@ -54,7 +57,12 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 PRETENDED_UNKNOWN = {"clone3": (435, 435), "memfd_create": (319, 279)}
 """Their callers know an older way, whose arguments can be looked at."""
-SOCKETPAIR, CLONE, PRCTL = (53, 199), (56, 220), (157, 167)
+SOCKETPAIR, CLONE, PRCTL, PRLIMIT = (53, 199), (56, 220), (157, 167), (302, 261)
+SIGNALS_BY_FILE: dict[str, tuple[tuple[int, int], tuple[int, ...]]] = {
+    "fcntl": ((72, 25), (8, 10, 15)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+    "ioctl": ((16, 29), (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP
+}
+"""What has the kernel send a signal to some process when a file of ours has something to read."""
 SIGNALS_BY_PROCESS = {
     "kill": (62, 129),
     "tgkill": (234, 131),
@@ -94,7 +102,10 @@ def program(architecture: str, own_process: int) -> list[Instruction]:
         steps += _on(numbers[which], [(RETURN, 0, 0, UNKNOWN)])
     steps += _on(SOCKETPAIR[which], _STREAMS_ONLY)
     steps += _on(CLONE[which], _THREADS_ONLY)
-    steps += _on(PRCTL[which], _unless(PR_SET_PDEATHSIG))
+    steps += _on(PRCTL[which], _unless(FIRST_ARGUMENT, [PR_SET_PDEATHSIG]))
+    for numbers, requests in SIGNALS_BY_FILE.values():
+        steps += _on(numbers[which], _unless(SECOND_ARGUMENT, requests))
+    steps += _on(PRLIMIT[which], _only(0, own_process))
     for numbers in SIGNALS_BY_PROCESS.values():
         steps += _on(numbers[which], _only(own_process))
     return [*steps, (RETURN, 0, 0, ALLOW)]
@@ -105,22 +116,18 @@ def _on(number: int | None, then: Sequence[Instruction]) -> list[Instruction]:
     return [] if number is None else [(JUMP_IF_EQUAL, 0, len(then), number), *then]
 
 
-def _only(value: int) -> list[Instruction]:
-    return [
-        (LOAD, 0, 0, FIRST_ARGUMENT),
-        (JUMP_IF_EQUAL, 0, 1, value),
-        (RETURN, 0, 0, ALLOW),
-        (RETURN, 0, 0, REFUSE),
-    ]
+def _only(*values: int) -> list[Instruction]:
+    """Allowed for these values of the first argument."""
+    return [(LOAD, 0, 0, FIRST_ARGUMENT), *_among(values, ALLOW), (RETURN, 0, 0, REFUSE)]
 
 
-def _unless(value: int) -> list[Instruction]:
-    return [
-        (LOAD, 0, 0, FIRST_ARGUMENT),
-        (JUMP_IF_EQUAL, 0, 1, value),
-        (RETURN, 0, 0, REFUSE),
-        (RETURN, 0, 0, ALLOW),
-    ]
+def _unless(argument: int, values: Sequence[int]) -> list[Instruction]:
+    """Refused for these values of an argument."""
+    return [(LOAD, 0, 0, argument), *_among(values, REFUSE), (RETURN, 0, 0, ALLOW)]
+
+
+def _among(values: Sequence[int], verdict: int) -> list[Instruction]:
+    return [step for value in values for step in ((JUMP_IF_EQUAL, 0, 1, value), (RETURN, 0, 0, verdict))]
 
 
 _THREADS_ONLY: list[Instruction] = [

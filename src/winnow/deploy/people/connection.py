@@ -44,7 +44,7 @@ from winnow.deploy.wire.transfer import download, upload
 from winnow.deploy.wire.transport import Tls
 from winnow.deploy.work.bundle import Bundle, read_bundle, write_bundle
 
-PATIENCE = 60.0
+PATIENCE = 20.0
 """Seconds without an answer from any server after which a command gives up: longer than a failover takes."""
 
 ENDED = ("finished", "failed", "aborted")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from winnow.core import RoundFinished, RunError
+from winnow.core import AnyEvent, Assessed, Refused, RoundFinished, RunError
 from winnow.deploy.people.connection import Job
 from winnow.deploy.wire.messages import JobState, Line
 from winnow.runs.codec import decode_event
@@ -31,19 +31,30 @@ def watch(job: Job, console: Console, *, shown: bool = True, all_needed: bool = 
                 job.abort(line.text)
                 raise RunError(f"job {job.name} cannot go on: {line.text}")
             elif line.kind == "log" and shown:
-                progress.console.print(described(line), markup=False, highlight=False, soft_wrap=True)
+                progress.console.print(described(line) or "", markup=False, highlight=False, soft_wrap=True)
     state = job.state()
     if state.status != "finished":
         raise RunError(f"job {job.name} {state.status}: {state.reason}")
     return state
 
 
-def described(line: Line) -> str:
-    """A line as a person reads it: rounds by their scores, the rest as it is."""
-    finished = _round(line)
-    if finished is not None:
-        return f"round {finished.round}: {_scores(finished)}, {len(finished.folded)} clients folded"
+def described(line: Line) -> str | None:
+    """A line as a person reads it: rounds by their scores, the rest as it is; None for what only programs read."""
+    if line.kind == "event":
+        return _told(decode_event(line.text.encode()))
     return f"{line.source}: {line.text}"
+
+
+def _told(event: AnyEvent) -> str | None:
+    if isinstance(event, Assessed):
+        return f"round 0, untrained: {_scores(event)}"
+    if isinstance(event, Refused):
+        return f"round {event.round}: client {event.client} left out: {event.reason}"
+    if not isinstance(event, RoundFinished):
+        return None
+    folded = len(event.folded)
+    scores = f"{_scores(event)}, " if event.metrics else ""
+    return f"round {event.round}: {scores}{folded} client{'s' if folded != 1 else ''} folded"
 
 
 def _round(line: Line) -> RoundFinished | None:
@@ -53,6 +64,6 @@ def _round(line: Line) -> RoundFinished | None:
     return event if isinstance(event, RoundFinished) else None
 
 
-def _scores(event: RoundFinished) -> str:
+def _scores(event: Assessed | RoundFinished) -> str:
     first: Iterable[tuple[str, float]] = next(iter(event.metrics.values()), {}).items()
     return ", ".join(f"{name} {value:.4f}" for name, value in first)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from winnow.core import ConfigError
+from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.server.audit import TableStore
 from winnow.deploy.server.blobs import open_blobs
 from winnow.deploy.server.commands import Trust
@@ -21,7 +21,6 @@ from winnow.deploy.server.database import Database
 from winnow.deploy.server.journal import Auditor
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.metrics import ServerCollector, Traffic, expose
-from winnow.deploy.server.process import RUNNER
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.reign import Estate
 from winnow.deploy.server.service import ServerService
@@ -29,7 +28,7 @@ from winnow.deploy.server.throne import Throne
 from winnow.deploy.trust.audit import AuditLog
 from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
 from winnow.deploy.trust.errors import IdentityError
-from winnow.deploy.trust.identity import Peer
+from winnow.deploy.trust.identity import Peer, recogniser
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.trust.server_policy import watch_server_policy
@@ -49,7 +48,7 @@ GRACE = 1.0
 class WinnowServer:
     """`config_path` is the operator's file; the one beside the kit, if there is any, unless told otherwise."""
 
-    def __init__(self, kit: Kit, config_path: Path | None = None, *, runner: Sequence[str] = RUNNER) -> None:
+    def __init__(self, kit: Kit, config_path: Path | None = None, *, runner: str = RUNNER) -> None:
         path = config_path or kit.path / CONFIG
         self._kit = kit
         self.config = read_config(path, required=config_path is not None)
@@ -72,8 +71,8 @@ class WinnowServer:
         lease = Lease(self.database, server=kit.name, address=self.address, seconds=config.lease)
         service = ServerService(name=kit.name, version=version("winnow"), lease=lease, records=records)
         revocations = kit.watch_revocations()
-        tls = Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
-        server = serve(self._listening(), tls, service, identify=Peer.of_pem, admit=_admit(revocations))
+        identify, admit = recogniser(kit.authority), _admit(revocations)
+        server = serve(self._listening(), Tls.of(kit), service, identify=identify, admit=admit)
         with ExitStack() as closing:
             closing.callback(self.database.close)
             audit = _open_audit(self.database, kit)

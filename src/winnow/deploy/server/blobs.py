@@ -3,7 +3,6 @@
 A blob counts as held once its row in `blobs` is there, which is written last. Blobs are named by job and digest.
 """
 
-import os
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from winnow.core import WinnowError
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import BlobRow, Chunk
+from winnow.deploy.trust.files import sync_folder
 from winnow.deploy.wire.files import CHUNK, blob_of, read_chunks, replacing
 from winnow.deploy.wire.messages import Blob
 
@@ -37,6 +37,10 @@ class Blobs(Protocol):
 
     def remove(self, job: str, digests: Iterable[str]) -> None: ...
 
+    def digests(self, job: str) -> set[str]:
+        """Of all that lies here of the job's blobs, whole or not."""
+        ...
+
 
 def open_blobs(database: Database, folder: Path) -> Blobs:
     """The store that fits the database."""
@@ -57,6 +61,10 @@ class _Rows:
     def _record(self, job: str, blob: Blob) -> None:
         with self._database.writing() as session:
             session.merge(BlobRow(job=job, digest=blob.digest, size=blob.size))
+
+    def _recorded(self, job: str) -> set[str]:
+        with self._database.reading() as session:
+            return set(session.scalars(select(BlobRow.digest).where(BlobRow.job == job)))
 
     def _forget(self, job: str, digest: str) -> None:
         with self._database.writing() as session:
@@ -88,6 +96,9 @@ class FileBlobs(_Rows):
             self._forget(job, digest)
             self._path(job, digest).unlink(missing_ok=True)
 
+    def digests(self, job: str) -> set[str]:
+        return self._recorded(job) | {path.name for path in (self._folder / job).glob("*")}
+
     def _path(self, job: str, digest: str) -> Path:
         return self._folder / job / digest
 
@@ -97,7 +108,7 @@ class FileBlobs(_Rows):
         with replacing(target) as file:
             for piece in read_chunks(source):
                 file.write(piece)
-        make_folder_durable(target.parent)
+        sync_folder(target.parent)
 
 
 class DatabaseBlobs(_Rows):
@@ -130,17 +141,13 @@ class DatabaseBlobs(_Rows):
             with self._database.writing() as session:
                 session.execute(delete(Chunk).where(Chunk.job == job, Chunk.digest == digest))
 
+    def digests(self, job: str) -> set[str]:
+        with self._database.reading() as session:
+            pieces = session.scalars(select(Chunk.digest).where(Chunk.job == job).distinct())
+            return self._recorded(job) | set(pieces)
+
     def _put_chunk(self, job: str, blob: Blob, number: int, piece: bytes) -> None:
         """A chunk that is there already is the same: a server that broke off, or that was replaced, left it."""
         chunk = insert(Chunk).values(job=job, digest=blob.digest, number=number, data=piece)
         with self._database.writing() as session:
             session.execute(chunk.on_conflict_do_nothing())
-
-
-def make_folder_durable(folder: Path) -> None:
-    """A new name in a folder survives a power failure only once the folder itself is on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

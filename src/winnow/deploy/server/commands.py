@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,16 +15,18 @@ from winnow.core import WinnowError
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.hub import Hub
 from winnow.deploy.server.journal import Journal
+from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.ledger import ENDED, QUEUED, Ledger, NewLine
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.tables import Job, SiteRow
 from winnow.deploy.server.transfers import Transfers
-from winnow.deploy.server.wishes import read_order
+from winnow.deploy.server.wishes import Order, read_order
 from winnow.deploy.trust.identity import Peer, utc_now
 from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.trust.server_policy import NOTHING, Command, ServerPolicy, Target, allows
 from winnow.deploy.trust.signing import Signature, verify
+from winnow.deploy.wire.codec import MAX_MESSAGE
 from winnow.deploy.wire.errors import Refused
 from winnow.deploy.wire.messages import (
     MAX_TEXT,
@@ -48,6 +50,9 @@ from winnow.deploy.work.bundle import Bundle, read_bundle
 
 PATIENCE = 5.0
 """Seconds after which one who follows a job looks again, even if nobody said that there is something new."""
+
+ROOM = 4096
+"""Bytes of a message for what is around the jobs that it lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,10 @@ class Commands:
             note = await self._submit(peer, request)
         except WinnowError as error:
             await self.journal.audit(peer, "submit", request.job, f"refused: {error}")
+            if not isinstance(error, LeaseLostError):
+                await self._forget_upload(peer, request.bundle)
             raise
+        await self._forget_upload(peer, request.bundle)
         await self.journal.audit(peer, "submit", request.job, note)
         return Done(note=note)
 
@@ -105,11 +113,7 @@ class Commands:
         if not uploads.has(request.bundle):
             raise Refused(f"the bundle of {request.job} has not arrived; put it first")
         path = uploads.path(request.bundle)
-        bundle = read_bundle(await asyncio.to_thread(path.read_bytes))
-        self._check_author(bundle, peer)
-        order = read_order(bundle)
-        if len(bundle.config) > MAX_TEXT:
-            raise Refused(f"the configuration of {request.job} is longer than {MAX_TEXT} characters")
+        bundle, order = await asyncio.to_thread(self._examine, path, peer)
         await asyncio.to_thread(self.blobs.put, request.job, path)
         row = Job(
             job=request.job,
@@ -131,8 +135,23 @@ class Commands:
         if not await asyncio.to_thread(self.ledger.add_job, row, line):
             return "known already"
         self.scheduler.add(row, order)
-        await asyncio.to_thread(uploads.remove, request.bundle)
         return "queued"
+
+    async def _forget_upload(self, peer: Peer, bundle: Blob) -> None:
+        """Whatever became of it; one that has not arrived as a whole may be on its way."""
+        uploads = self.transfers.uploads(peer.name)
+        if uploads.has(bundle):
+            await asyncio.to_thread(uploads.remove, bundle)
+
+    def _examine(self, path: Path, peer: Peer) -> tuple[Bundle, Order]:
+        """Read a bundle, check its signature, and what it asks for; for a thread."""
+        bundle = read_bundle(path.read_bytes())
+        author = self.trust.author(bundle)
+        if (author.name, author.organisation) != (peer.name, peer.organisation):
+            raise Refused(f"the job was signed by {author.name}, not by {peer.name}, who submits it; sign it yourself")
+        if len(bundle.config) > MAX_TEXT:
+            raise Refused(f"the job's configuration is longer than {MAX_TEXT} characters")
+        return bundle, read_order(bundle)
 
     @staticmethod
     def _same(known: Job, peer: Peer, request: Submit) -> str:
@@ -140,19 +159,10 @@ class Commands:
             raise Refused(f"there is another job called {request.job}; choose another name")
         return "known already"
 
-    def _check_author(self, bundle: Bundle, peer: Peer) -> None:
-        """The one who signed need not be the one who submits, but must be allowed to submit too."""
-        author = self.trust.author(bundle)
-        if author.name != peer.name:
-            target = Target(organisation=author.organisation, owner=author.name)
-            decision = allows(self.trust.policy(), author, "submit", target)
-            if not decision.allowed:
-                raise Refused(f"the job's author may not submit jobs: {decision.reason}")
-
     async def jobs(self, peer: Peer, request: Jobs) -> JobList:
         await self.authorise(peer, "jobs", await self._target(request.job))
         states = await asyncio.to_thread(self.records.states, request.job)
-        return JobList(jobs=[self._with_live_metrics(state) for state in states])
+        return JobList(jobs=latest_that_fit([self._with_live_metrics(state) for state in states]))
 
     def _with_live_metrics(self, state: JobState) -> JobState:
         live = self.journal.live.get(state.job)
@@ -183,7 +193,11 @@ class Commands:
         folder = self.transfers.events(job)
         path = folder.folder / f".{uuid4().hex}"
         self.records.write_events(job, path)
-        return folder.adopt(Path(path))
+        blob = folder.adopt(path)
+        for older in folder.blobs():
+            if older.digest != blob.digest:
+                folder.remove(older)
+        return blob
 
     async def follow(self, peer: Peer, request: Follow) -> AsyncGenerator[Line]:
         await self.authorise(peer, "logs", await self._target(request.job))
@@ -242,3 +256,15 @@ class Commands:
         await self.authorise(peer, "control", target)
         self.hub.control(request.site, restart=request.restart)
         return Done(note=f"{request.site} was told to {'start anew' if request.restart else 'stop'}")
+
+
+def latest_that_fit(states: Sequence[JobState]) -> list[JobState]:
+    """The latest jobs of which one message can tell, the oldest first."""
+    chosen: list[JobState] = []
+    room = MAX_MESSAGE - ROOM
+    for state in reversed(states):
+        room -= len(msgspec.msgpack.encode(state))
+        if room < 0:
+            break
+        chosen.append(state)
+    return chosen[::-1]

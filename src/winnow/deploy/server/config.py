@@ -11,6 +11,7 @@ from winnow.core import ConfigError, Settings
 CONFIG = "server.toml"
 PLACES = ("folder", "reference", "test")
 """Keys of a data table that name files."""
+TOLD = (*PLACES, "targets", "features", "task", "tokens", "classes", "scale")
 
 
 class Limits(Settings):
@@ -82,6 +83,12 @@ def read_config(path: Path, *, required: bool = False) -> ServerConfig:
 
 def _anchored(config: ServerConfig, folder: Path) -> ServerConfig:
     """Files of data are looked for beside the configuration."""
+    for name, table in config.data.items():
+        if strange := sorted(table.keys() - {*TOLD}):
+            raise ConfigError(
+                f"{CONFIG}: [data.{name}] has no key {strange[0]!r}: a server's data are a folder with reference.npz "
+                "and test.npz, or files: reference = …, test = …"
+            )
     data = {
         name: {key: str((folder / value).resolve()) if key in PLACES else value for key, value in table.items()}
         for name, table in config.data.items()

@@ -160,6 +160,11 @@ class Session:
         self._next += 1
         self._news.set()
 
+    def has(self, order: Assign) -> bool:
+        """Whether this task is among the orders that were not acknowledged."""
+        tasks = ((each.job, each.task.id) for _, each in self._orders if isinstance(each, Assign))
+        return (order.job, order.task.id) in tasks
+
     def end(self) -> None:
         """Another session has taken its place, or nobody is there: let the one who waits go."""
         self.over = True
@@ -206,6 +211,11 @@ class Desk:
     def tell(self, order: Order) -> None:
         """Now, if the site is there; else its parts say what it will hear when it comes."""
         if self.session is not None:
+            self.session.add(order)
+
+    def repeat(self, order: Assign) -> None:
+        """Say it once more, unless it has yet to be heard anyway."""
+        if self.session is not None and not self.session.has(order):
             self.session.add(order)
 
     def welcome(self, session: Session) -> None:

@@ -149,7 +149,11 @@ class Hub:
             raise await self._suspicious(peer, answer, "answered a task that it was not sent")
         if answer.client not in part.tasks[answer.task].waiting:
             raise await self._suspicious(peer, answer, "answered for a client that it was not asked for")
-        path = await asyncio.to_thread(self._spool.reply, peer.name, answer)
+        try:
+            path = await asyncio.to_thread(self._spool.reply, peer.name, answer)
+        except Refused:
+            self._ask_again(peer.name, part, answer)
+            raise
         self._accept(peer.name, part, answer, path)
         return Done()
 
@@ -204,6 +208,10 @@ class Hub:
         if order.tasks or order.over:
             desk.tell(order)
 
+    def heard(self, site: str, job: str) -> int:
+        """The last round such that the site has heard what it and all before it settled."""
+        return self._engaged(site, job)[1].heard
+
     def dismiss(self, site: str, job: str, reason: str) -> None:
         """The site has no part in the job any more."""
         desk = self.desks.get(site)
@@ -256,6 +264,11 @@ class Hub:
     def _engaged(self, site: str, job: str) -> tuple[Desk, Part]:
         desk = self.desks[site]
         return desk, desk.parts[job]
+
+    def _ask_again(self, site: str, part: Part, answer: Answer) -> None:
+        """Its blob is not here, maybe since it is also that of an older answer, and was cleared away with that."""
+        if (open_task := part.tasks.get(answer.task)) is not None:
+            self.desks[site].repeat(Assign(job=answer.job, task=open_task.task))
 
     def _accept(self, site: str, part: Part, answer: Answer, path: Path | None) -> None:
         """Checked again after waiting for the disk: the task may have been withdrawn, or answered, meanwhile."""

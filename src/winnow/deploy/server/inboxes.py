@@ -2,14 +2,17 @@
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from winnow.deploy.server.config import Limits
 from winnow.deploy.wire.blobs import SpoolFolder
 from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Answer, Blob
+from winnow.deploy.wire.messages import Answer
 
 MB = 1 << 20
+GONE = "gone"
 
 
 class Inboxes:
@@ -34,11 +37,20 @@ class Inboxes:
         return inbox.path(answer.blob)
 
     def discard(self, job: str, site: str, digests: Iterable[str]) -> None:
+        """The blobs are not here any more. Large files take long to delete, which `sweep` does."""
+        gone = self._jobs / job / GONE
+        gone.mkdir(parents=True, exist_ok=True)
         for digest in digests:
-            self.of(job, site).remove(Blob(digest=digest, size=0))
+            with suppress(FileNotFoundError):
+                (self.of(job, site).folder / digest).rename(gone / uuid4().hex)
+
+    def sweep(self, job: str) -> None:
+        """Delete what was discarded; for a thread."""
+        for path in (self._jobs / job / GONE).glob("*"):
+            path.unlink(missing_ok=True)
 
     def clear(self, job: str) -> None:
-        """The job is over: of what lies on this disk only the log of its process is of interest."""
+        """The job is over: of what lies on this disk only the log of its process is of interest. For a thread."""
         for key in [key for key in self._open if key[0] == job]:
             del self._open[key]
         for folder in (self._jobs / job).glob("*/"):

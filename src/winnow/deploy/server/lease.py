@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from uuid import uuid4
 
 from sqlalchemy import select
@@ -52,6 +53,7 @@ class Lease:
         self._token: int | None = None
         self._until = 0.0
         self._first = True
+        self._lock = Lock()
 
     @property
     def token(self) -> int | None:
@@ -73,17 +75,18 @@ class Lease:
                 row.holder, row.server, row.address, row.since = holder, self._server, self._address, now
             row.expires = now + self.seconds
             token = row.token
-        if holder != self.holder:
-            return False
-        self._token, self._until, self._first = token, asked + self.seconds, False
-        return True
+        with self._lock:
+            if holder != self.holder:
+                return False
+            self._token, self._until, self._first = token, asked + self.seconds, False
+            return True
 
     def doubt(self) -> None:
         """Do not lead before the lease has been taken anew, as another holder: a new token shuts out what was begun
         under this one and may still be under way.
         """
-        self.holder, self._first = self._new_holder(), True
-        self._token = None
+        with self._lock:
+            self.holder, self._first, self._token = self._new_holder(), True, None
 
     def _new_holder(self) -> str:
         return f"{self._server}-{uuid4().hex}"

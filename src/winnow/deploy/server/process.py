@@ -10,61 +10,60 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from winnow.deploy.fence.confine import Limits, Sandbox, environment
-from winnow.deploy.fence.launch import RUNNER as RUNNER_MODULE
-from winnow.deploy.fence.launch import Launch
+from winnow.deploy.fence.launch import RUNNER, Launch
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromRunner, ToRunner
 
 log = logging.getLogger(__name__)
 
-RUNNER = (sys.executable, "-m", "winnow.deploy.work.runner")
-"""The number of its end of the socketpair is added as the last argument."""
-FENCED = (sys.executable, "-I", "-m", "winnow.deploy.fence.launch")
 LOG_FILE = "runner.log"
-
-
-def _walls(channel: int, limits: Limits, sandbox: Sandbox) -> bytes:
-    return msgspec.json.encode(Launch(channel=channel, limits=limits, sandbox=sandbox, worker=RUNNER_MODULE))
+UNHEARD = 16
+"""Messages of a runner that may wait; one that says more is not listened to until they are heard."""
+TICK = 0.5
 
 
 class RunnerProcess:
     """One life of a runner. Two threads carry messages, so that neither side ever keeps the server waiting."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path, log_file: Path, fence: tuple[Limits, Sandbox] | None = None
+        self, folder: Path, log_file: Path, *, limits: Limits, sandbox: Sandbox | None, worker: str = RUNNER
     ) -> None:
-        """A job that brings code of its own runs behind a `fence`; others as this command."""
+        """A job that brings code of its own runs in a `sandbox`. No job sees the environment of the server, which may
+        hold its database's password.
+        """
         ours, theirs = socket.socketpair()
+        launch = Launch(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
         with theirs, log_file.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
-                FENCED if fence else [*command, str(theirs.fileno())],
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "winnow.deploy.fence.launch"],
                 pass_fds=(theirs.fileno(),),
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env=environment(folder, fence[0]) if fence else None,
+                env=environment(folder, limits),
                 start_new_session=True,
             )
-            self._instruct(b"" if fence is None else _walls(theirs.fileno(), *fence))
+            self._instruct(msgspec.json.encode(launch))
         self._line = ours
         self._channel: Channel[FromRunner] = Channel(ours, FromRunner)  # type: ignore[arg-type]
         self._loop = asyncio.get_running_loop()
         self._said: asyncio.Queue[FromRunner | None] = asyncio.Queue()
+        self._room = threading.Semaphore(UNHEARD)
+        self._ended = False
         self._to_say: queue.SimpleQueue[ToRunner | None] = queue.SimpleQueue()
         for work in (self._listen, self._speak):
             threading.Thread(target=work, name=f"runner {self._process.pid}", daemon=True).start()
 
-    def _instruct(self, walls: bytes) -> None:
+    def _instruct(self, launch: bytes) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as line:  # one that is dead is noticed later
-            line.write(walls)
+            line.write(launch)
 
     @property
     def pid(self) -> int:
@@ -75,7 +74,9 @@ class RunnerProcess:
 
     async def receive(self) -> FromRunner | None:
         """What the runner says next; None once it has gone."""
-        return await self._said.get()
+        message = await self._said.get()
+        self._room.release()
+        return message
 
     async def end(self, *, patience: float = 0.0) -> int:
         """Give the process so long to end by itself, then end it and all that it started; its exit status."""
@@ -86,6 +87,7 @@ class RunnerProcess:
             log.debug("runner %d is killed", self.pid)
         self.kill()
         status = await asyncio.to_thread(self._process.wait)
+        self._ended = True
         self._to_say.put(None)
         return status
 
@@ -104,6 +106,9 @@ class RunnerProcess:
                 log.error("runner %d does not speak our language (%s): killed", self.pid, error)
                 self.kill()
                 message = None
+            while not self._room.acquire(timeout=TICK):
+                if self._ended:
+                    return
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 self._loop.call_soon_threadsafe(self._said.put_nowait, message)
             if message is None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from winnow.core import WinnowError
 from winnow.deploy.fence.confine import reason_against
+from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.commands import Commands, Trust
 from winnow.deploy.server.config import ServerConfig
@@ -18,15 +19,14 @@ from winnow.deploy.server.inboxes import Inboxes
 from winnow.deploy.server.journal import Auditor, Journal
 from winnow.deploy.server.lease import Fence
 from winnow.deploy.server.ledger import FAILED, RUNNING, Ledger
-from winnow.deploy.server.process import RUNNER
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.runs import Workshop
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.tables import Job
 from winnow.deploy.server.transfers import Transfers
-from winnow.deploy.server.wishes import read_order
+from winnow.deploy.server.wishes import Order, read_order
 from winnow.deploy.wire.messages import Blob
-from winnow.deploy.work.bundle import Bundle, read_bundle
+from winnow.deploy.work.bundle import read_bundle
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Estate:
     blobs: Blobs
     trust: Trust
     auditor: Auditor
-    runner: Sequence[str] = RUNNER
+    runner: str = RUNNER
     moved: Callable[[int, int], None] = lambda _in, _out: None
 
 
@@ -54,7 +54,7 @@ class Reign:
         inboxes = Inboxes(jobs, config.limits)
         self.token = token
         self._blobs, self._ledger, self._records = estate.blobs, ledger, records
-        self.journal = Journal(ledger, estate.auditor)
+        self.journal = Journal(ledger, estate.auditor, most=config.limits.lines)
         self.hub = Hub(config, ledger, self.journal, inboxes)
         workshop = Workshop(
             ledger=ledger,
@@ -67,7 +67,7 @@ class Reign:
             data=config.data,
             memory_mb=config.limits.code_mb,
             unfenced=config.sandbox == "none" and reason_against() is not None,
-            command=estate.runner,
+            runner=estate.runner,
         )
         self.scheduler = Scheduler(workshop, join=config.join, most=config.limits.jobs)
         self.hub.listen(self.scheduler)
@@ -97,7 +97,7 @@ class Reign:
         """Take up all jobs where the last leader left them."""
         for row in await asyncio.to_thread(self._records.open_jobs):
             try:
-                order = read_order(await asyncio.to_thread(self._bundle, row))
+                order = await asyncio.to_thread(self._order, row)
             except WinnowError as error:
                 await asyncio.to_thread(self._ledger.set_status, row.job, FAILED, str(error), line=f"failed: {error}")
                 continue
@@ -106,9 +106,11 @@ class Reign:
             else:
                 self.scheduler.add(row, order)
 
-    def _bundle(self, row: Job) -> Bundle:
+    def _order(self, row: Job) -> Order:
+        """What the job asks for; what an interrupted leader left of its blobs, and no row names, is cleared away."""
+        self._blobs.remove(row.job, self._blobs.digests(row.job) - self._records.referred(row.job))
         blob = Blob(digest=row.bundle, size=row.bundle_size)
-        return read_bundle(b"".join(self._blobs.read(row.job, blob)))
+        return read_order(read_bundle(b"".join(self._blobs.read(row.job, blob))))
 
     async def rule(self) -> None:
         """Until cancelled; raises when something fails that only a new beginning mends."""

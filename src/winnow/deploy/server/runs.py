@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from winnow.core import WinnowError
-from winnow.deploy.fence.confine import Limits, Sandbox, reason_against
+from winnow.deploy.fence.confine import Sandbox, reason_against
+from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.hub import Hub
 from winnow.deploy.server.inboxes import Inboxes
-from winnow.deploy.server.journal import Journal
+from winnow.deploy.server.journal import METRICS, Journal, bounded
 from winnow.deploy.server.lease import LeaseLostError
-from winnow.deploy.server.ledger import Ledger, NewLine, RoundOrderError
-from winnow.deploy.server.process import LOG_FILE, RUNNER, RunnerProcess
+from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine, RoundOrderError
+from winnow.deploy.server.limits import limits_for
+from winnow.deploy.server.process import LOG_FILE, RunnerProcess
 from winnow.deploy.server.records import Records
 from winnow.deploy.wire.messages import Answer, Blob, Settle
 from winnow.deploy.work.bundle import Bundle, read_bundle
@@ -48,6 +50,8 @@ GOODBYE = 2.0
 """Seconds a runner has to end by itself."""
 KEPT_RUNNING, KEPT_ENDED = 2, 1
 """Checkpoints of a job that runs, and of one that has ended."""
+OUTPUTS, OUTPUT_NAME = 1000, 200
+"""Files that a job may put out, and letters in the name of one."""
 
 
 class RunnerError(WinnowError):
@@ -69,7 +73,7 @@ class Workshop:
     memory_mb: int
     """What the process of a job with code of its own may use."""
     unfenced: bool = False
-    command: Sequence[str] = RUNNER
+    runner: str = RUNNER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +148,15 @@ class JobRun:
         if self._starts:
             for member in self.members:
                 self._shop.hub.restart(member.site, self.job)
-        begin = await asyncio.to_thread(self._prepare)
+        begin, bundle = await asyncio.to_thread(self._prepare)
         self._progress = begin.round
-        log_file = self._shop.jobs / self.job / LOG_FILE
-        fence = self._fence(read_bundle(Path(begin.bundle).read_bytes()))
-        process = self._process = RunnerProcess(self._shop.command, Path(begin.folder), log_file, fence)
+        process = self._process = RunnerProcess(
+            Path(begin.folder),
+            self._shop.jobs / self.job / LOG_FILE,
+            limits=limits_for(bundle, self._shop.memory_mb),
+            sandbox=self._sandbox(bundle, begin.data),
+            worker=self._shop.runner,
+        )
         log.info("job %s: process %d goes on after round %d", self.job, process.pid, begin.round)
         process.send(begin)
         while (message := await process.receive()) is not None:
@@ -157,18 +165,17 @@ class JobRun:
                 return ending
         return None
 
-    def _fence(self, bundle: Bundle) -> tuple[Limits, Sandbox] | None:
-        """The walls around code of the job's own: it sees its folder, its replies and the server's named data."""
+    def _sandbox(self, bundle: Bundle, data: Mapping[str, Mapping[str, Any]]) -> Sandbox | None:
+        """The walls around code of the job's own: it sees its folder, its replies and the data that it asks for."""
         if not bundle.own_code or self._shop.unfenced:
             return None
         if reason := reason_against():
             raise RunnerError(f"it brings code of its own, which this server cannot shut in: {reason}")
         job = self._shop.jobs / self.job
-        data = [str(each) for table in self._shop.data.values() for each in table.values() if isinstance(each, str)]
-        limits = Limits(memory_mb=self._shop.memory_mb, cpus=sorted(os.sched_getaffinity(0)))
-        return limits, Sandbox(read=[str(job), *filter(os.path.isabs, data)], write=[str(self._folder)])
+        named = [str(each) for table in data.values() for each in table.values() if isinstance(each, str)]
+        return Sandbox(read=[str(job), *filter(os.path.isabs, named)], write=[str(self._folder)])
 
-    def _prepare(self) -> Begin:
+    def _prepare(self) -> tuple[Begin, Bundle]:
         """A fresh folder for each life: a process that is still dying must not write into the next one's."""
         token = self._shop.ledger.fence.token
         for old in (self._shop.jobs / self.job).glob("run-*"):
@@ -180,16 +187,19 @@ class JobRun:
         last = self._shop.records.last_round(self.job)
         checkpoint = None if last is None else last.checkpoint
         self._shop.records.write_events(self.job, folder / "events.jsonl")
-        return Begin(
+        path = self._copy(self._bundle, folder / "bundle")
+        bundle = read_bundle(path.read_bytes())
+        begin = Begin(
             job=self.job,
             folder=str(folder),
-            bundle=str(self._copy(self._bundle, folder / "bundle")),
+            bundle=str(path),
             checkpoint=None if checkpoint is None else str(self._copy(checkpoint, folder / "checkpoint")),
             round=0 if last is None else last.number,
             members=self.members,
-            data=self._shop.data,
+            data={name: table for name, table in self._shop.data.items() if name == bundle.data_name},
             events=str(folder / "events.jsonl"),
         )
+        return begin, bundle
 
     def _copy(self, blob: Blob, path: Path) -> Path:
         with path.open("wb") as file:
@@ -206,7 +216,7 @@ class JobRun:
                 self._known(message.site)
                 self._shop.hub.withdraw(message.site, self.job, message.tasks)
             case Said():
-                self._shop.journal.add(self.job, NewLine(source="server", kind="log", text=message.line))
+                self._shop.journal.say(self.job, SERVER, message.line)
             case Commit():
                 await self._commit(message)
                 process.send(Committed(round=message.round))
@@ -223,6 +233,7 @@ class JobRun:
     async def _commit(self, commit: Commit) -> None:
         """The model first, then the round; only then do sites and people hear of it."""
         await self._shop.journal.flush()
+        hub, sites = self._shop.hub, [member.site for member in self.members]
         checkpoint = await asyncio.to_thread(self._shop.blobs.put, self.job, self._own(commit.checkpoint))
         await asyncio.to_thread(
             self._shop.ledger.commit_round,
@@ -231,15 +242,18 @@ class JobRun:
             rounds=commit.rounds,
             checkpoint=checkpoint,
             settled=commit.settled,
-            metrics=commit.metrics,
-            lines=[NewLine(source="server", kind="event", text=line) for line in commit.lines],
+            over=commit.over,
+            heard={site: hub.heard(site, self.job) for site in sites},
+            metrics={source: bounded(commit.metrics[source]) for source in list(commit.metrics)[:METRICS]},
+            lines=[NewLine(source=SERVER, kind="event", text=line) for line in commit.lines],
         )
         self._progress, self._lives = commit.round, 0
         log.info("job %s: round %d is committed", self.job, commit.round)
-        for member in self.members:
-            tasks = commit.settled.get(member.site, {})
-            self._shop.hub.settle(member.site, Settle(job=self.job, round=commit.round, tasks=tasks))
+        for site in sites:
+            tasks, over = commit.settled.get(site, {}), commit.over.get(site, [])
+            hub.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, over=over))
         self._shop.journal.wake(self.job)
+        await asyncio.to_thread(self._shop.inboxes.sweep, self.job)
         await self.retire(KEPT_RUNNING)
 
     async def retire(self, keep: int) -> None:
@@ -248,6 +262,11 @@ class JobRun:
         await asyncio.to_thread(self._shop.blobs.remove, self.job, old)
 
     def _keep(self, finished: Finished) -> dict[str, Blob]:
+        if len(finished.output) > OUTPUTS:
+            raise RunnerError(f"it put out {len(finished.output)} files; {OUTPUTS} are the most")
+        for name in finished.output:
+            if not (0 < len(name) <= OUTPUT_NAME and name.isprintable()):
+                raise RunnerError(f"it put out a file called {name[:50]!r}, which is no name for one")
         return {name: self._shop.blobs.put(self.job, self._own(path)) for name, path in finished.output.items()}
 
     def _own(self, path: str) -> Path:
@@ -270,4 +289,4 @@ class JobRun:
 
     def _say(self, text: str) -> None:
         log.warning("job %s: %s", self.job, text)
-        self._shop.journal.add(self.job, NewLine(source="server", kind="log", text=text))
+        self._shop.journal.add(self.job, NewLine(source=SERVER, kind=LOG, text=text))

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from winnow.core import WinnowError
 from winnow.deploy.server.desks import Clock
@@ -19,13 +19,10 @@ from winnow.deploy.server.runs import KEPT_ENDED, Ending, JobRun, Workshop
 from winnow.deploy.server.tables import Job
 from winnow.deploy.server.waiting import Waiting
 from winnow.deploy.server.wishes import Order
-from winnow.deploy.wire.messages import Answer, Blob, Deploy, Joined, Neighbour, Settle
+from winnow.deploy.wire.messages import Answer, Blob, Deploy, Joined, Neighbour
 from winnow.deploy.work.orders import Member
 
 log = logging.getLogger(__name__)
-
-RESENT = 20
-"""Rounds whose settling a new leader tells sites again; it cannot know what they heard."""
 
 
 class Scheduler:
@@ -36,6 +33,7 @@ class Scheduler:
         self._clock = clock
         self._wake = asyncio.Event()
         self._waiting: dict[str, Waiting] = {}
+        self._starting: set[str] = set()
         self._runs: dict[str, JobRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,12 +99,13 @@ class Scheduler:
         waiting = self._waiting.pop(job, None)
         if waiting is not None:
             self._withdraw(waiting, "the job was aborted")
+        self._starting.discard(job)
         task, run = self._tasks.get(job), self._runs.get(job)
         if task is not None and run is not None:
             run.prepare_to_end(reason)
             task.cancel()
             await asyncio.wait([task])
-            self._clear_up(run)
+            await self._clear_up(run)
         self._shop.journal.forget(job)
         return True
 
@@ -173,12 +172,13 @@ class Scheduler:
                 data = waiting.accepted[site]
                 members.append(Member(site=site, clients_from=first, data=data))
                 first += len(data.sizes)
-        places = {member.site: member.clients_from for member in members}
-        if not await asyncio.to_thread(self._shop.ledger.begin, waiting.job, places):
+        if len(members) < waiting.wishes.needed:
+            return
+        if not await asyncio.to_thread(self._shop.ledger.begin, waiting.job, members):
             return
         if self._waiting.pop(waiting.job, None) is None:
             return
-        for site in waiting.offered - places.keys():
+        for site in waiting.offered - {member.site for member in members}:
             self._shop.hub.dismiss(site, waiting.job, "the job began without this site")
         await self._start(waiting.deploy, members)
 
@@ -193,18 +193,26 @@ class Scheduler:
             if each.clients_from is not None and each.data is not None
         ]
         refused = {each.site: each.reason for each in stored if each.state == REFUSED}
-        rounds = await asyncio.to_thread(self._shop.records.last_rounds, row.job, RESENT)
+        taking_part = {member.site for member in members}
+        heard = {each.site: each.heard for each in stored if each.site in taking_part}
+        settles = await asyncio.to_thread(self._shop.records.settles, row.job, heard)
         await self._start(deploy, members)
+        for site, settle in settles:
+            self._shop.hub.settle(site, settle)
         for member in members:
             part = self._shop.hub.desks[member.site].parts[row.job]
             part.out = refused.get(member.site, "")
-            for stored_round in rounds:
-                tasks = stored_round.settled.get(member.site, {})
-                self._shop.hub.settle(member.site, Settle(job=row.job, round=stored_round.number, tasks=tasks))
+            part.round = row.round
             part.resumed = True
 
     async def _start(self, deploy: Deploy, members: list[Member]) -> None:
+        self._starting.add(deploy.job)
         certificates = await asyncio.to_thread(self._shop.records.certificates)
+        if deploy.job not in self._starting:  # it was aborted meanwhile
+            for member in members:
+                self._shop.hub.dismiss(member.site, deploy.job, "the job was aborted")
+            return
+        self._starting.discard(deploy.job)
         neighbours = [
             Neighbour(
                 site=member.site,
@@ -225,7 +233,7 @@ class Scheduler:
         """See a job through to its end. If we are stopped before that, sites hear nothing: the job will go on."""
         try:
             await self._conclude(run, await self._outcome(run))
-            self._clear_up(run)
+            await self._clear_up(run)
         except (WinnowError, SQLAlchemyError) as error:
             log.error("job %s: %s", run.job, str(error).split("\n", maxsplit=1)[0])
             if not self.failure.done():
@@ -240,16 +248,18 @@ class Scheduler:
         """A fault of our own ends the one job that met it, and no other."""
         try:
             return await run.run()
+        except DataError as error:
+            return Ending(failure=f"the database does not take what it says: {error.orig}")
         except (WinnowError, SQLAlchemyError):
             raise
         except Exception as error:
             log.exception("job %s met a fault of the server", run.job)
             return Ending(failure=f"the server failed at it ({type(error).__name__}); its log says more")
 
-    def _clear_up(self, run: JobRun) -> None:
+    async def _clear_up(self, run: JobRun) -> None:
         for member in run.members:
             self._shop.hub.dismiss(member.site, run.job, "the job is over")
-        self._shop.inboxes.clear(run.job)
+        await asyncio.to_thread(self._shop.inboxes.clear, run.job)
         self._shop.journal.forget(run.job)
         self._wake.set()
 

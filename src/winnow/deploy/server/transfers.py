@@ -34,10 +34,14 @@ class Transfers:
     moved: Callable[[int, int], None] = lambda _in, _out: None
     """Told of bytes that came in and went out."""
     _busy: Counter[str] = field(default_factory=Counter)
+    _uploads: dict[str, SpoolFolder] = field(default_factory=dict)
 
     def uploads(self, person: str) -> SpoolFolder:
-        """Where a person's bundles lie until they are submitted."""
-        return SpoolFolder(self.state / "uploads" / person, quota=4 * self.limits.bundle_mb * MB)
+        """Where a person's bundles lie until they are submitted: one folder for all, which keeps to its quota."""
+        if person not in self._uploads:
+            folder = self.state / "uploads" / person
+            self._uploads[person] = SpoolFolder(folder, quota=4 * self.limits.bundle_mb * MB)
+        return self._uploads[person]
 
     def events(self, job: str) -> SpoolFolder:
         """Where what a job has told so far is put together for downloading."""

@@ -6,6 +6,7 @@ The server knows no more of an experiment than this; the rest is for the job's o
 from pydantic import ValidationError
 
 from winnow.core import ConfigError, Settings
+from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import Resources
 from winnow.deploy.work.bundle import Bundle
 from winnow.experiment.job import JobSettings
@@ -36,7 +37,7 @@ def read_order(bundle: Bundle) -> Order:
         raise ConfigError(f"[job] {where}{first['msg'].removeprefix('Value error, ')}") from error
     rounds = table.get("rounds", 0)
     return Order(
-        title=str(table.get("name", bundle.data_name))[:200],
+        title=one_line(str(table.get("name", bundle.data_name))[:200]),
         rounds=rounds if isinstance(rounds, int) and rounds > 0 else 0,
         data=bundle.data_name,
         wishes=wishes,

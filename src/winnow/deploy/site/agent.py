@@ -54,9 +54,8 @@ LEAVING = 10.0
 
 def link_of(kit: Kit) -> Link:
     """The link to whichever of the project's servers leads."""
-    tls = Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
-    return Reconnecting(urls, lambda url: connect(url, tls), patience=PATIENCE)
+    return Reconnecting(urls, lambda url: connect(url, Tls.of(kit)), patience=PATIENCE)
 
 
 class Agent:
@@ -85,7 +84,7 @@ class Agent:
             config=config,
             state=SiteState(Path(config.state) / STATE_FILE),
             judge=Judge(kit, config),
-            room=Room(config.resources),
+            room=Room(config.resources, config.disk_mb),
             uplink=Uplink(link, discretion(config, kit.path)),
             audit=open_audit(kit.path / AUDIT_FILE, kit),
             worker=worker,
@@ -157,7 +156,9 @@ class Agent:
             if order.job in self._jobs:
                 self._jobs[order.job].cancel(order.tasks)
         elif isinstance(order, Settle):
-            self._office.state.settle(order.job, order.tasks)
+            if order.job in self._jobs:
+                self._jobs[order.job].cancel(order.over)
+            self._office.state.settle(order)
             if order.job in self._jobs:
                 self._jobs[order.job].order(order)
         elif isinstance(order, Stop):
@@ -168,8 +169,8 @@ class Agent:
     def _job(self, name: str) -> HostedJob:
         if name not in self._jobs:
             self._leaving = [each for each in self._leaving if each.is_alive()]
-            before = next((each for each in self._leaving if each.job == name), None)
-            self._jobs[name] = HostedJob(self._office, name, after=before)
+            before = [each for each in self._leaving if each.job == name]
+            self._jobs[name] = HostedJob(self._office, name, after=before[-1] if before else None)
             self._jobs[name].start()
         return self._jobs[name]
 

@@ -1,7 +1,7 @@
 """A task's answers: those that were made already are given again, the missing ones are made, once, and kept."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from winnow.core.errors import WinnowError
 from winnow.deploy.site.folder import file_name
 from winnow.deploy.site.handover import take
-from winnow.deploy.site.labour import Labour, StoppedError
+from winnow.deploy.site.labour import UNSAID, Labour, StoppedError
 from winnow.deploy.site.letters import PostOffice
 from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
@@ -23,6 +23,8 @@ from winnow.deploy.wire.messages import Answer, Neighbour, WireTask
 from winnow.deploy.work.orders import Did, Do
 
 log = logging.getLogger(__name__)
+
+UNFIT = "what the job's own code made did not pass this site's filters; its log says why"
 
 
 class Answers:
@@ -40,8 +42,9 @@ class Answers:
 
     def know(self, neighbours: Sequence[Neighbour]) -> None:
         """Where the job's clients are."""
-        self._post = PostOffice(self._office.kit, self._job, neighbours, lambda: self._notary.revocations)
         self._notary.know(neighbours)
+        believed = self._notary.neighbours
+        self._post = PostOffice(self._office.kit, self._job, believed, lambda: self._notary.revocations)
 
     def give(self, task: WireTask) -> None:
         made = self._office.state.made(self._job, task.id)
@@ -76,21 +79,27 @@ class Answers:
             for did in self._labour.do(order, lambda: task.id in self._cancelled, certify):
                 client = did.answer.client
                 waiting.discard(client)
-                with self._failing(task, {client}, "handing over"):
+                if task.id in self._cancelled:
+                    continue
+                with self._failing(task, {client}, "handing over", self._labour.told):
                     made = self._accepted(order, did)
                     self._office.state.add(made)
-                    if task.id not in self._cancelled:
+                    if task.id in self._cancelled:  # meanwhile: if it was settled too, nobody else deletes this
+                        self._office.state.drop(made)
+                    else:
                         self._deliver(made)
 
     @contextmanager
-    def _failing(self, task: WireTask, clients: set[int], stage: str) -> Iterator[None]:
+    def _failing(
+        self, task: WireTask, clients: set[int], stage: str, tell: Callable[[str], str] = str
+    ) -> Iterator[None]:
         """What goes wrong is told as the failure of these clients, unless it is that nobody hears us."""
         try:
             yield
         except (StoppedError, Unreachable):
             raise
         except (WinnowError, OSError) as error:
-            self.fail(task, sorted(clients), stage, str(error))
+            self.fail(task, sorted(clients), stage, tell(str(error)))
 
     def _order(self, task: WireTask) -> Do:
         parts = {name: self._office.uplink.fetch(self._job, blob, self._spool) for name, blob in task.parts.items()}
@@ -107,16 +116,19 @@ class Answers:
         """An answer in the agent's own words, its files where only the agent can change them."""
         task, client = order.task, did.answer.client
         life = self._labour.life if did.volatile else ""
-        if did.answer.failure is None:
-            did = self._screened(order, did)
-        told = Answer(job=self._job, task=task.id, client=client, stage=did.answer.stage, seconds=did.answer.seconds)
         if did.answer.failure is not None:
-            return Made(answer=replace(told, failure=one_line(did.answer.failure)), round=task.round, life=life)
+            return Made(answer=self._failed(task, did, "working", UNSAID), round=task.round, life=life)
+        did = self._screened(order, did)
+        if did.answer.failure is not None:
+            return Made(answer=self._failed(task, did, "filtering", UNFIT), round=task.round, life=life)
         payload = self._taken(did.payload, self._folder.replies / file_name(task, client))
         keep = self._taken(did.keep, self._folder.kept / file_name(task, client))
         return Made(
-            answer=replace(
-                told,
+            answer=Answer(
+                job=self._job,
+                task=task.id,
+                client=client,
+                seconds=did.answer.seconds,
                 metrics=did.answer.metrics,
                 letters=self._post.sealed(task, client, did.answer.letters),
                 blob=None if payload is None else blob_of(self._folder.replies / payload),
@@ -126,6 +138,14 @@ class Answers:
             keep=keep,
             life=life,
         )
+
+    def _failed(self, task: WireTask, did: Did, stage: str, instead: str) -> Answer:
+        """A failure as it may be told; of a stranger's code behind a gate, no more than that it failed."""
+        failure = one_line(self._labour.told(did.answer.failure or "", instead))
+        failed = Answer(job=self._job, task=task.id, client=did.answer.client, stage=stage, failure=failure)
+        if self._labour.place.gated:
+            return failed
+        return replace(failed, stage=did.answer.stage, seconds=did.answer.seconds)
 
     def _taken(self, claimed: str | None, target: Path) -> str | None:
         """Take a file from the process that answers come from; its new name."""

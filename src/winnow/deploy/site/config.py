@@ -1,6 +1,7 @@
 """`site.toml`, beside the kit and the operator's own: what the site offers, and where its data are.
 
     state = "/var/lib/winnow"
+    disk_mb = 20000
 
     [resources]
     cpus = 4
@@ -53,7 +54,7 @@ class SiteData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     owner: str | UnsetType = UNSET
     task: str | UnsetType = UNSET
     tokens: bool | UnsetType = UNSET
-    scale: str | UnsetType = UNSET
+    scale: str | dict[str, list[float]] | UnsetType = UNSET
     classes: Annotated[int, Meta(ge=2)] | list[str | int] | UnsetType = UNSET
     own_test: Annotated[float, Meta(ge=0, lt=1)] | UnsetType = UNSET
 
@@ -73,6 +74,8 @@ class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: str = STATE_FOLDER
     """A folder of this site's own, relative to the kit."""
     resources: Resources = msgspec.field(default_factory=room.of_this_machine)
+    disk_mb: Annotated[int, Meta(ge=1)] = 20_000
+    """What a job may write, and what may be downloaded for it, each."""
     data: dict[Name, SiteData] = {}
 
 
@@ -129,6 +132,11 @@ def _problem(data: SiteData, folder: Path) -> str | None:
         return "needs url and query together"
     if data.query is not None and data.targets is UNSET:
         return 'needs targets = ["…"], the columns to predict'
+    if isinstance(data.scale, str) and data.scale != "none":
+        return (
+            f"scale = {data.scale!r} would scale each site by its own rows; write 'none', or numbers that all sites "
+            "share: scale = { mean = […], sd = […] }"
+        )
     if data.file is not None and not data.file.lower().endswith(FILE_ENDINGS):
         return f"file = {data.file!r} is none of {', '.join(FILE_ENDINGS)}"
     if data.file is not None and not _resolved(data.file, folder).is_file():

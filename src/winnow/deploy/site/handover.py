@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
+from winnow.deploy.trust.files import sync_folder
 
 
 class HandoverError(WinnowError):
@@ -35,18 +36,11 @@ def take(folder: Path, claimed: str, target: Path) -> None:
     elif not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         target.unlink()
     else:
-        _make_durable(target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_folder(target.parent)
         return
     raise HandoverError("the job's process handed over something that is no plain file")
-
-
-def _make_durable(path: Path) -> None:
-    for each, flags in ((path, os.O_RDONLY | os.O_NOFOLLOW), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        descriptor = os.open(each, flags)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _move(folder: Path, parts: tuple[str, ...], target: Path) -> None:

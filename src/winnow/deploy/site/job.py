@@ -7,6 +7,7 @@ from threading import Lock, Thread
 from typing import Any, TypeAlias
 
 from winnow.core.errors import ConfigError, WinnowError
+from winnow.deploy.fence.confine import MB
 from winnow.deploy.site.answers import Answers
 from winnow.deploy.site.judge import Terms
 from winnow.deploy.site.labour import Labour, StoppedError, Workplace
@@ -14,9 +15,11 @@ from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
 from winnow.deploy.site.query import fetch_rows
 from winnow.deploy.site.reports import Reports
+from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.blobs import SpoolFolder
 from winnow.deploy.wire.errors import Unreachable, one_line
 from winnow.deploy.wire.messages import Answer, Assign, DataDescription, Deploy, Settle, WireTask
+from winnow.deploy.wire.tasks import digest_of
 from winnow.deploy.work.bundle import MAX_BYTES, Bundle, read_bundle
 from winnow.deploy.work.statements import submission_of
 
@@ -44,11 +47,14 @@ class HostedJob(Thread):
         self._labour: Labour | None = None
         self._answers: Answers | None = None
         self._description: DataDescription | None = None
+        self._author: Peer | None = None
         self._barred = False
 
     # For the agent's thread -------------------------------------------------------------------------------------------
 
     def order(self, order: JobOrder) -> None:
+        if isinstance(order, Assign):
+            self._cancelled.discard(order.task.id)  # it is asked for again
         self._orders.put(order)
 
     def cancel(self, tasks: list[str]) -> None:
@@ -104,6 +110,8 @@ class HostedJob(Thread):
         except (StoppedError, Unreachable):
             raise
         except (WinnowError, OSError) as error:
+            if self._over:
+                raise StoppedError(f"job {self.job} is being stopped") from error
             self._refuse(str(error))
             return
         if self._answers is not None:
@@ -112,12 +120,15 @@ class HostedJob(Thread):
 
     def _prepare(self, order: Deploy) -> DataDescription:
         self._folder.make()
-        spool = SpoolFolder(self._folder.parts)
+        spool = SpoolFolder(self._folder.parts, quota=self._office.config.disk_mb * MB)
         if order.bundle.size > MAX_BYTES:
             raise ConfigError(f"its bundle has {order.bundle.size} bytes; {MAX_BYTES} are the most")
         path = self._office.uplink.fetch(self.job, order.bundle, spool)
         self._bundle: Bundle = read_bundle(path.read_bytes())
         terms = self._terms()
+        submission = submission_of(self._bundle)
+        if (name := self._office.state.claim(submission, self.job)) != self.job:
+            raise ConfigError(f"what its author signed ran here as job {name}; it must be submitted anew")
         place = Workplace(
             job=self.job,
             folder=self._folder,
@@ -138,7 +149,7 @@ class HostedJob(Thread):
         notary = Notary(
             office.kit,
             office.state,
-            submission_of(self._bundle),
+            submission,
             named=self._bundle.named_sites,
             keeps=office.judge.keeps_masks,
         )
@@ -154,12 +165,13 @@ class HostedJob(Thread):
         if source.url is None or source.query is None:
             return source.table()
         rows = self._folder.data / f"{terms.data}.csv"
-        fetch_rows(terms.data, source.url, source.query, rows)
+        fetch_rows(terms.data, source.url, source.query, rows, lambda: self._over)
         return source.table(rows)
 
     def _terms(self) -> Terms:
         """On what terms the job is admitted now; raises where it is not, or no longer."""
-        return self._office.judge.admit(self._deploy, self._bundle)
+        self._author = self._office.judge.author(self._bundle)
+        return self._office.judge.admit(self._deploy, self._bundle, self._author)
 
     def _refuse(self, reason: str) -> None:
         log.warning("job %s does not run here: %s", self.job, one_line(reason))
@@ -167,6 +179,7 @@ class HostedJob(Thread):
             self._labour.rest()
         with self._lock:
             self._labour = self._answers = None
+        self._description = None
         self._office.room.give_back(self.job)
         self._office.uplink.joined(self.job, None, reason)
         self._note("refused", one_line(reason))
@@ -174,7 +187,9 @@ class HostedJob(Thread):
     def _answer(self, task: WireTask) -> None:
         if task.id in self._cancelled:
             return
-        if self._answers is None or self._labour is None or self._description is None:
+        if task.id != digest_of(task):
+            self._decline(task, "the task says something else than what it is named by")
+        elif self._answers is None or self._labour is None or self._description is None:
             self._decline(task, "this site takes no part in the job")
         elif reason := self._reason_against(self._labour):
             self._decline(task, reason)
@@ -218,9 +233,10 @@ class HostedJob(Thread):
                 log.error("job %s: %s", self.job, error)
 
     def _note(self, what: str, outcome: str) -> None:
+        """Who the author is counts once it is verified; before, there is only what the server says."""
         self._office.audit.append(
-            who=self._deploy.submitter,
-            organisation=self._deploy.organisation,
+            who=self._author.name if self._author else self._deploy.submitter,
+            organisation=self._author.organisation if self._author else "",
             what=f"job {what}",
             target=self.job,
             outcome=outcome,

@@ -40,10 +40,13 @@ class Judge:
         self._policy = watch_site_policy(kit.path)
         self._revoked = kit.watch_revocations()
 
-    def admit(self, deploy: Deploy, bundle: Bundle) -> Terms:
-        """The terms, or NotAdmittedError. Cheap: it is asked before every task."""
+    def author(self, bundle: Bundle) -> Peer:
+        """Who signed the job; raises unless the project's authority vouches for them."""
         signature = Signature(certificate=bundle.certificate, value=bundle.signature)
-        author = verify(signature, bundle.signed, self._kit.authority, self._revoked.current(), self._now())
+        return verify(signature, bundle.signed, self._kit.authority, self._revoked.current(), self._now())
+
+    def admit(self, deploy: Deploy, bundle: Bundle, author: Peer) -> Terms:
+        """The terms for this author, or NotAdmittedError. Cheap: it is asked before every task."""
         if author.name != deploy.submitter:
             raise NotAdmittedError(f"the job was submitted by {deploy.submitter} and signed by {author}")
         policy, asked, name = self._policy.current(), deploy.resources, bundle.data_name

@@ -5,6 +5,7 @@ through a second process, which runs none of it.
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from winnow.deploy.site.folder import JobFolder
 from winnow.deploy.site.handover import take
 from winnow.deploy.site.judge import Terms
 from winnow.deploy.site.process import WorkerDiedError, WorkerProcess
+from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import Answer, DataDescription
 from winnow.deploy.work.orders import (
     Cannot,
@@ -38,11 +40,15 @@ from winnow.deploy.work.orders import (
     Signed,
 )
 
+log = logging.getLogger(__name__)
+
 ATTEMPTS = 2
 """A task that ends its process so often is answered with a failure."""
 PATIENCE_WITH_CANCELLED = 10.0
 """Seconds that a process may go on with a task that nobody waits for, before it is ended for the next one."""
 
+
+UNSAID = "the job's own code failed here; this site's log says how"
 
 Certify: TypeAlias = Callable[[Sign | Release], Signed | Released]
 """Does what only the holder of the site's key and records can do."""
@@ -82,12 +88,12 @@ class Workplace:
         module = [self.worker] if self.worker.endswith(".py") else []
         return Sandbox(read=[str(self.folder.path), *places, *module], write=[str(self.folder.work)])
 
-    def preparation(self, folder: Path, clients_from: int | None, *, gate: bool) -> Prepare:
+    def preparation(self, folder: Path, clients_from: int | None, *, gate: bool, data: bool) -> Prepare:
         return Prepare(
             job=self.job,
             folder=str(folder),
             bundle=str(self.bundle),
-            data={} if gate else self.data,
+            data=self.data if data else {},
             filters=self.terms.filters if gate or not self.gated else [],
             clients_from=clients_from,
             threads=len(self.limits.cpus),
@@ -113,11 +119,28 @@ class Labour:
         return self._worker.life if self._worker is not None and self._worker.alive else "-"
 
     def prepare(self, clients_from: int | None) -> DataDescription:
-        """Start the worker; what it says of the data. Raises CannotError or WorkerDiedError."""
+        """Start the worker; what the data are. Raises CannotError or WorkerDiedError.
+
+        A description could hold anything that the data do, so where there is a gate, it is the gate's.
+        """
         self._clients_from = clients_from
-        self._end(self._worker)
-        self._worker, description = self._started(gate=False)
+        self.rest()
+        if not self.place.gated:
+            self._worker, description = self._started(gate=False)
+            return description
+        self._gate, description = self._started(gate=True, data=True)
+        try:
+            self._worker, _ = self._started(gate=False)
+        except (CannotError, WorkerDiedError) as error:
+            raise CannotError(self.told(str(error))) from error
         return description
+
+    def told(self, reason: str, instead: str = UNSAID) -> str:
+        """What others may hear of a failure: `instead`, where words would be a way around the site's filters."""
+        if not self.place.gated:
+            return reason
+        log.warning("job %s: %s", self.place.job, one_line(reason))
+        return instead
 
     def assign_numbers(self, clients_from: int) -> None:
         """The job's clients have been numbered, and ours begin here."""
@@ -192,7 +215,8 @@ class Labour:
             self._worker, _ = self._started(gate=False)
         return self._worker
 
-    def _started(self, *, gate: bool) -> tuple[WorkerProcess, DataDescription]:
+    def _started(self, *, gate: bool, data: bool = False) -> tuple[WorkerProcess, DataDescription]:
+        """A process that is ready. A worker sees the data; a gate only if it is to describe them."""
         place = self.place
         folder = place.folder.gate if gate else place.folder.work
         with self._lock:
@@ -208,7 +232,7 @@ class Labour:
                 self._gate = process
             else:
                 self._worker = process
-        process.send(place.preparation(folder, self._clients_from, gate=gate))
+        process.send(place.preparation(folder, self._clients_from, gate=gate, data=data or not gate))
         while True:
             message = self._heard(process)
             if isinstance(message, Ready):

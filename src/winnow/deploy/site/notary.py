@@ -49,6 +49,11 @@ class Notary:
         self._known: tuple[int, int, list[Signatory]] | None = None
 
     @property
+    def neighbours(self) -> Sequence[Neighbour]:
+        """Where the job's clients are, if the server's list of that is believed."""
+        return self._neighbours
+
+    @property
     def revocations(self) -> Revocations:
         return self._revoked.current()
 

@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,8 +15,9 @@ from uuid import uuid4
 import msgspec
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.fence.confine import Limits, Sandbox, environment
+from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
 from winnow.deploy.fence.launch import WORKER, Launch
+from winnow.deploy.site.disk import DiskWatch
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromWorker, Quit, ToWorker
 
@@ -52,6 +54,9 @@ class WorkerProcess:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        self._folder, self._disk_mb = folder, limits.disk_mb
+        self._watch = DiskWatch(self._process, [folder, log], limits.disk_mb * MB, self.kill)
+        self._watch.start()
         self._instruct(msgspec.json.encode(launch))
 
     @property
@@ -85,14 +90,17 @@ class WorkerProcess:
         self._process.wait()
 
     def close(self) -> None:
-        """Let it leave, or make it."""
+        """Let it leave, or make it. What it wrote beyond all measure is deleted."""
         try:
             self._channel.send(Quit())
             self._process.wait(GRACE)
         except (ChannelClosedError, subprocess.TimeoutExpired):
             pass
         self.kill()
+        self._watch.stop()
         self._channel.close()
+        if self._watch.exceeded:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _instruct(self, launch: bytes) -> None:
         assert self._process.stdin is not None
@@ -109,6 +117,8 @@ class WorkerProcess:
             time.sleep(0.01)
         code = self._process.poll()
         self.kill()
+        if self._watch.exceeded:
+            return f"the job's process was ended: it wrote more than {self._disk_mb} MB"
         if code is None:
             return "the job's process hung up"
         if code < 0:

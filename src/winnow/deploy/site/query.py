@@ -5,18 +5,25 @@ process needs no network and never holds a password. Run as `python -m winnow.de
 """
 
 import csv
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from winnow.core.errors import DataError
+from winnow.deploy.fence.seccomp import die_with_parent
+from winnow.deploy.wire.errors import one_line
+
+log = logging.getLogger(__name__)
 
 PATIENCE = 3600.0
+TICK = 0.2
 ROWS_AT_ONCE = 1000
 
 
@@ -26,24 +33,38 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     target: str
 
 
-def fetch_rows(name: str, url: str, query: str, target: Path) -> None:
-    """Have the rows in the file, by a process of their own. They stay as they are once they are there."""
+def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Have the rows in the file, by a process of their own. They stay as they are once they are there.
+
+    A database's errors may quote the data: they are for the site's own log. It is given up when `stopped` says so.
+    """
     if target.exists():
         return
-    wanted = msgspec.json.encode(Wanted(url=url, query=query, target=str(target)))
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-m", "winnow.deploy.site.query"],
-            input=wanted,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise DataError(f"data {name}: the query took longer than {PATIENCE:g} seconds") from None
-    if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-        raise DataError(f"data {name}: the query failed: {last[0]}")
+    with subprocess.Popen(
+        [sys.executable, "-I", "-m", "winnow.deploy.site.query"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            said = _awaited(process, Wanted(url=url, query=query, target=str(target)), stopped)
+        finally:
+            process.kill()
+    if said is None:
+        raise DataError(f"data {name}: the query took longer than {PATIENCE:g} seconds, or is not needed any more")
+    if process.returncode != 0:
+        log.warning("data %s: the query failed: %s", name, one_line((said.strip().splitlines() or ["no reason"])[-1]))
+        raise DataError(f"data {name}: the query failed; the site's log says more")
+
+
+def _awaited(process: "subprocess.Popen[bytes]", wanted: Wanted, stopped: Callable[[], bool]) -> str | None:
+    """What the process said when it ended; None if it does not end."""
+    until = time.monotonic() + PATIENCE
+    given: bytes | None = msgspec.json.encode(wanted)
+    while time.monotonic() < until and not stopped():
+        try:
+            _, said = process.communicate(given, timeout=TICK)
+            return said.decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            given = None  # it has it already, or is getting it
+    return None
 
 
 def write_rows(wanted: Wanted) -> None:
@@ -76,6 +97,7 @@ def write_table(file: Any, columns: Sequence[str], rows: Any) -> None:
 
 
 def main() -> None:
+    die_with_parent()
     wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Wanted)
     try:
         write_rows(wanted)

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.fence.confine import Limits
+from winnow.deploy.fence.confine import LARGEST_FILE_MB, Limits
 from winnow.deploy.wire.messages import Resources
 
 MB = 1 << 20
@@ -27,8 +27,9 @@ def of_this_machine() -> Resources:
 class Room:
     """Processors and GPUs are given out by number, the least used first; shares of a processor may be shared."""
 
-    def __init__(self, offered: Resources) -> None:
-        self.offered = offered
+    def __init__(self, offered: Resources, disk_mb: int = LARGEST_FILE_MB) -> None:
+        """`disk_mb` is what each job may write, however many there are."""
+        self.offered, self._disk_mb = offered, disk_mb
         self._taken: dict[str, tuple[Resources, Limits]] = {}
         self._lock = Lock()
         processors = sorted(os.sched_getaffinity(0))
@@ -68,6 +69,7 @@ class Room:
             memory_mb=wanted.memory_mb,
             cpus=sorted(sorted(cpus, key=lambda each: cpus[each])[: max(1, math.ceil(wanted.cpus))]),
             gpus=sorted(sorted(gpus, key=lambda each: (gpus[each], each))[: wanted.gpus]),
+            disk_mb=self._disk_mb,
         )
 
     def _users(self, kind: str, numbers: "range | list[int]") -> Mapping[int, int]:

@@ -5,7 +5,7 @@ killed in between has at most a file too many, which `Job` sweeps up.
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.wire.messages import Answer, Deploy
+from winnow.deploy.wire.messages import Answer, Deploy, Settle
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, deploy BLOB NOT NULL) STRICT;
@@ -24,8 +24,10 @@ CREATE TABLE IF NOT EXISTS replies (
     PRIMARY KEY (job, task, client)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS kept (
-    job TEXT NOT NULL, client INTEGER NOT NULL, file TEXT NOT NULL, PRIMARY KEY (job, client)
+    job TEXT NOT NULL, client INTEGER NOT NULL, file TEXT NOT NULL, settled INTEGER NOT NULL,
+    PRIMARY KEY (job, client)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS submissions (submission TEXT PRIMARY KEY, job TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS released (
     submission TEXT NOT NULL, client INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (submission, client)
 ) STRICT;
@@ -104,19 +106,41 @@ class SiteState:
     def kept(self, job: str) -> dict[int, str]:
         return dict(self._rows("SELECT client, file FROM kept WHERE job = ?", job))
 
-    def settle(self, job: str, tasks: Mapping[str, Sequence[int]]) -> None:
-        """These tasks are over: what the clients listed with them proposed is kept from now on, the rest forgotten.
-
-        Others go on, even those of earlier rounds: a workflow need not wait for everybody before it ends a round.
-        """
+    def drop(self, made: Made) -> None:
+        """Forget a reply for which nobody waits any more."""
+        answer = made.answer
         with self._changing() as base:
-            for task, clients in tasks.items():
-                base.executemany(
-                    "INSERT OR REPLACE INTO kept SELECT job, client, keep FROM replies"
-                    " WHERE job = ? AND task = ? AND client = ? AND keep IS NOT NULL",
-                    [(job, task, client) for client in clients],
-                )
-            base.executemany("DELETE FROM replies WHERE job = ? AND task = ?", [(job, task) for task in tasks])
+            base.execute(
+                "DELETE FROM replies WHERE job = ? AND task = ? AND client = ?",
+                (answer.job, answer.task, answer.client),
+            )
+
+    def settle(self, order: Settle) -> None:
+        """Keep what the clients listed with tasks proposed, and forget their replies, and all that is left of tasks
+        that are over. Others go on: a workflow need not wait for everybody before it ends a round.
+
+        Rounds may be settled again, in any order: what a later one had a client keep stays.
+        """
+        folded = [(order.job, task, client) for task, clients in order.tasks.items() for client in clients]
+        with self._changing() as base:
+            base.executemany(
+                "INSERT INTO kept SELECT job, client, keep, ? FROM replies"
+                " WHERE job = ? AND task = ? AND client = ? AND keep IS NOT NULL"
+                " ON CONFLICT DO UPDATE SET file = excluded.file, settled = excluded.settled"
+                " WHERE excluded.settled >= settled",
+                [(order.round, *key) for key in folded],
+            )
+            base.executemany("DELETE FROM replies WHERE job = ? AND task = ? AND client = ?", folded)
+            base.executemany(
+                "DELETE FROM replies WHERE job = ? AND task = ?", [(order.job, task) for task in order.over]
+            )
+
+    def claim(self, submission: str, job: str) -> str:
+        """The name under which what an author submitted runs here: this one, if it had none. It outlives the job."""
+        with self._changing() as base:
+            base.execute("INSERT INTO submissions VALUES (?, ?) ON CONFLICT DO NOTHING", (submission, job))
+        [(name,)] = self._rows("SELECT job FROM submissions WHERE submission = ?", submission)
+        return str(name)
 
     def release(self, submission: str, client: int, round: int) -> bool:
         """Note that an update has left, masked; whether none of this round or a later one had left before.

@@ -6,8 +6,10 @@ and a site's public key for letters.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -103,6 +105,16 @@ def check_certificate(certificate: x509.Certificate, authority: x509.Certificate
     if now - SKEW > ends:
         raise IdentityError(f"the certificate of {peer} expired on {ends:%Y-%m-%d}; renew it")
     return peer
+
+
+def recogniser(authority: x509.Certificate, now: Callable[[], datetime] = utc_now) -> Callable[[bytes], Peer]:
+    """Who holds a certificate (PEM), asked at every request: a connection may outlive the certificate it began with."""
+    read = lru_cache(maxsize=1024)(read_certificate)
+
+    def recognise(pem: bytes) -> Peer:
+        return check_certificate(read(pem), authority, now())
+
+    return recognise
 
 
 def letter_key_of(certificate: x509.Certificate) -> X25519PublicKey:

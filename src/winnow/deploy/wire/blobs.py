@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
-from winnow.deploy.wire.errors import NoRoom, WireError
+from winnow.deploy.wire.errors import Damaged, NoRoom, WireError
 from winnow.deploy.wire.files import (
     HIDDEN,
     WRITE_BACK,
@@ -46,8 +46,12 @@ class SpoolFolder:
         return self.folder / blob.digest
 
     def held(self, blob: Blob, owner: str = "") -> int:
-        """How many of its bytes are here already."""
-        return blob.size if self.has(blob) else max(self._size(self._partial(blob, owner)), 0)
+        """How many of its bytes are here already. One that was never checked lacks a byte at least, whatever arrived:
+        who sends that has it finished.
+        """
+        if self.has(blob):
+            return blob.size
+        return max(0, min(self._size(self._partial(blob, owner)), blob.size - 1))
 
     def read(self, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         return read_chunks(self.path(blob), offset)
@@ -164,7 +168,7 @@ class BlobWriter:
                 raise WireError(f"blob {self.blob.digest[:12]} broke off after {self.size} of {self.blob.size} bytes")
             if self._digest.hexdigest() != self.blob.digest:
                 self._discard()
-                raise WireError(f"blob {self.blob.digest[:12]} is damaged: its digest is another; send it again")
+                raise Damaged(f"blob {self.blob.digest[:12]} is damaged: its digest is another; send it again")
             return self._show()
 
     def abandon(self) -> None:

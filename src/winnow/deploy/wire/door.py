@@ -12,7 +12,7 @@ from typing import TypeVar
 from winnow.core.errors import WinnowError
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.codec import decode, decode_request, encode
-from winnow.deploy.wire.errors import NoRoom, Refused
+from winnow.deploy.wire.errors import Damaged, NoRoom, Refused
 from winnow.deploy.wire.messages import Fetch, Follow, Put, Refusal
 from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, Service
 
@@ -99,7 +99,7 @@ def _refusing(peer: Peer) -> Iterator[None]:
         raise
     except WinnowError as error:
         log.warning("refused %s: %s", peer.name, error)
-        raise Refused(str(error), again=isinstance(error, NoRoom)) from None
+        raise Refused(str(error), again=isinstance(error, NoRoom | Damaged)) from None
     except Exception:
         log.exception("failed at a request of %s", peer.name)
         raise Refused("the server failed at this request; its log says why", again=True) from None

@@ -1,5 +1,6 @@
 """Which transport an endpoint's URL asks for. Another one is added here, and gets tested by being listed."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -16,6 +17,8 @@ class Driver:
 
 
 def _grpc() -> Driver:
+    # What goes wrong is told in our own words; gRPC would add a line about its own code for every attempt.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from winnow.deploy.wire.grpc_link import GrpcLink  # noqa: PLC0415 - megabytes, for those who use it
     from winnow.deploy.wire.grpc_server import GrpcServer  # noqa: PLC0415
 

@@ -2,7 +2,8 @@
 
 WinnowError
 ├── WireError        what arrived is malformed, damaged, too large or incomplete
-│   └── NoRoom       it cannot be stored now: the disk or the quota is full
+│   ├── NoRoom       it cannot be stored now: the disk or the quota is full
+│   └── Damaged      a blob's digest is not its name; what was here of it is gone
 ├── Unreachable      nobody answered: try again, or elsewhere
 └── Refused          the other side said no, and why
 """
@@ -25,6 +26,10 @@ class WireError(WinnowError):
 
 class NoRoom(WireError):  # noqa: N818 - they say what is the case
     """It cannot be stored now."""
+
+
+class Damaged(WireError):  # noqa: N818
+    """It must be sent anew, from its first byte on."""
 
 
 class Unreachable(WinnowError):  # noqa: N818

@@ -52,6 +52,10 @@ class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Classes of a classification, targets of a regression."""
     classification: bool = True
     tokens: bool = False
+    columns: Text = ""
+    """A digest of the features' names in their order, where they have names; nobody can tell names by it."""
+    labels: Text = ""
+    """A digest of the classes' labels in the order of their numbers, likewise."""
 
 
 class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,6 +37,8 @@ def download(link: Link, job: str, blob: Blob, spool: SpoolFolder) -> Path:
 def upload(link: Link, job: str, path: Path, blob: Blob) -> None:
     """Have the server hold the blob, of which this file is a copy."""
     attempt = _Attempts()
+    if not blob.size:  # how much of it is there says nothing of whether it is
+        link.put(Put(job=job, blob=blob), ())
     while (held := _held(link, job, blob)) < blob.size:
         try:
             link.put(Put(job=job, blob=blob, offset=held), read_chunks(path, held))

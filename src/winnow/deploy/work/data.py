@@ -1,13 +1,15 @@
 """The data of a party, as its own configuration describes them: a site's clients, a server's reference and test sets.
 
 A table has a `folder` (an .npz a client) or a `file` (.csv, .parquet or .npz), and what Winnow's [data] section says of
-files: targets, features, owner, task, scale, tokens. The rows of a file are one client's, or with `owner` each owner's.
+files: targets, features, owner, task, tokens. The rows of a file are one client's, or with `owner` each owner's.
 `classes` is how many classes there are, or their labels in the order of their numbers: sites must number them alike.
-`own_test` is the share of its samples that each client judges by.
+`own_test` is the share of its samples that each client judges by. `scale` is "none" or numbers that all share.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ SOURCES = ("folder", "file")
 IN_MEMORY = 1 << 28
 """Data of no more bytes are read once; larger ones when they are needed."""
 
-OURS = {*SOURCES, "classes", "own_test", "reference", "test"}
+OURS = {*SOURCES, "classes", "own_test", "reference", "test", "scale"}
 """Keys of a table that the [data] section does not have."""
 
 
@@ -39,6 +41,8 @@ class SiteData:
     clients: ClientData | ClientsOnDemand
     own_test: ClientData | None
     tokens: bool
+    columns: str = ""
+    labels: str = ""
 
     def description(self) -> DataDescription:
         """What a job may know."""
@@ -51,11 +55,13 @@ class SiteData:
             outputs=classes if classes is not None else like.y.shape[1],
             classification=classes is not None,
             tokens=self.tokens,
+            columns=self.columns,
+            labels=self.labels,
         )
 
 
-def site_data(name: str, table: Mapping[str, Any], seed: int) -> SiteData:
-    """The clients that a site hosts."""
+def site_data(name: str, table: Mapping[str, Any], seed: int, salt: str = "") -> SiteData:
+    """The clients that a site hosts. The `salt`, a job's name, goes into the digests of its columns and labels."""
     source = _source(name, table)
     clients: ClientData | ClientsOnDemand
     if source == "folder":
@@ -64,40 +70,63 @@ def site_data(name: str, table: Mapping[str, Any], seed: int) -> SiteData:
         clients = files.gather(np.arange(len(files))) if small else files
     else:
         clients = _of_file(name, Path(table["file"]), table)
-    tokens = bool(table.get("tokens", False))
+    columns = _columns(Path(table["file"]), table) if source == "file" else []
+    labels = table["classes"] if isinstance(table.get("classes"), list) else []
+    own_test = None
     share = table.get("own_test", 0.0)
-    if not share:
-        return SiteData(clients=clients, own_test=None, tokens=tokens)
-    if isinstance(clients, ClientsOnDemand):
-        clients = clients.gather(np.arange(len(clients)))
-    training, own_test = keep_back(clients, float(share), seed)
-    return SiteData(clients=training, own_test=own_test, tokens=tokens)
+    if share:
+        if isinstance(clients, ClientsOnDemand):
+            clients = clients.gather(np.arange(len(clients)))
+        clients, own_test = keep_back(clients, float(share), seed)
+    return SiteData(
+        clients=clients,
+        own_test=own_test,
+        tokens=bool(table.get("tokens", False)),
+        columns=_digest(salt, columns),
+        labels=_digest(salt, labels),
+    )
+
+
+def _digest(salt: str, names: Sequence[Any]) -> str:
+    """Tells lists apart without telling what is in them, and differs from job to job."""
+    return sha256(json.dumps([salt, *map(str, names)]).encode()).hexdigest()[:32] if names else ""
+
+
+def _columns(path: Path, table: Mapping[str, Any]) -> list[str]:
+    """The names of a table's features, in the order in which the model gets them."""
+    if own_kind(path) == ".npz":
+        return []
+    named, apart = table.get("features"), {*_as_list(table.get("targets", [])), table.get("owner")}
+    return _as_list(named) if named else [each for each in open_table(path).columns if each not in apart]
+
+
+def _as_list(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def held_by_server(name: str, table: Mapping[str, Any]) -> tuple[Examples | None, Examples | None]:
     """The server's reference set and test set, as far as it has them: of a folder, or files of their own."""
     folder = Path(table["folder"]) if "folder" in table else None
-    pairs = []
+    held: list[Examples | None] = []
     for key, file in (("reference", REFERENCE), ("test", TEST)):
         path = Path(table[key]) if key in table else folder and folder / file
-        pairs.append(read_pair(path) if path and path.is_file() else None)
-        if key in table and pairs[-1] is None:
+        if key in table and not (path and path.is_file()):
             raise DataError(f"data.{name}.{key}: there is no file {path}")
-    known = next((pair for pair in pairs if pair is not None), None)
-    if known is None:
-        return None, None
-    classes = _classes(name, table, known[1])
-    held = OnDemand(
-        clients=1,
-        sizes=1,
-        load=lambda client: known,
-        classes=classes,
-        reference=pairs[0],
-        test=pairs[1],
-        tokens=bool(table.get("tokens", False)),
-        name=name,
-    ).divided(reference_at_clients=pairs[0] is None)
-    return (held.reference if pairs[0] else None), (held.test if pairs[1] else None)
+        held.append(_held(name, path, table) if path and path.is_file() else None)
+    return held[0], held[1]
+
+
+def _held(name: str, path: Path, table: Mapping[str, Any]) -> Examples:
+    """A file of the server's, read as a site reads its own."""
+    if own_kind(path) == ".npz" and "targets" not in table:
+        x, y = read_pair(path)
+        classes, tokens = _classes(name, table, y), bool(table.get("tokens", False))
+        part = OnDemand(
+            clients=1, sizes=1, load=lambda client: (x, y), classes=classes, reference=(x, y), tokens=tokens, name=name
+        ).divided(reference_at_clients=False)
+        return Examples(x=_scaled(name, part.reference.x, table), y=part.reference.y)
+    data = _of_file(name, path, table)
+    return Examples(x=data.x[data.rows], y=data.y[data.rows])
 
 
 def _source(name: str, table: Mapping[str, Any]) -> str:
@@ -137,15 +166,32 @@ def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int |
 
 def _of_file(name: str, path: Path, table: Mapping[str, Any]) -> ClientData:
     told = {key: value for key, value in table.items() if key not in OURS}
-    settings = DataSettings(**told, name=name, path=path, clients=1)
+    settings = DataSettings(**told, scale="none", name=name, path=path, clients=1)
     data = load(settings)
     assert not isinstance(data, OnDemand)
-    y, classes = data.y, data.classes
+    x, y, classes = _scaled(name, data.x, table), data.y, data.classes
     if classes is not None:  # they were numbered by this file alone
         y, classes = _numbered(name, _labels(path, settings), table)
     owner = np.zeros(len(data), np.int64) if data.owners is None else data.owners
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner))])
-    return ClientData(x=data.x, y=y, rows=np.argsort(owner, kind="stable"), offsets=offsets, classes=classes)
+    return ClientData(x=x, y=y, rows=np.argsort(owner, kind="stable"), offsets=offsets, classes=classes)
+
+
+def _scaled(name: str, x: NDArray[Any], table: Mapping[str, Any]) -> Any:
+    """Features by numbers that all parties share: (x − mean) / sd, a column each. A party's own numbers would hide how
+    it differs from the others, and fit nobody else's samples.
+    """
+    scale = table.get("scale", "none")
+    if scale == "none":
+        return x
+    mean, sd = (scale.get(key) for key in ("mean", "sd")) if isinstance(scale, Mapping) else (None, None)
+    width = x.shape[1] if x.ndim == 2 else -1
+    if mean is None or sd is None or len(mean) != width or len(sd) != width or min(sd) <= 0:
+        raise DataError(
+            f"data.{name}.scale: write 'none', or numbers that all sites share, one of each a feature: "
+            "scale = { mean = […], sd = […] }"
+        )
+    return ((x - np.asarray(mean)) / np.asarray(sd)).astype(np.float32)
 
 
 def _labels(path: Path, settings: DataSettings) -> NDArray[Any]:

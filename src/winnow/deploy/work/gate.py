@@ -1,6 +1,7 @@
 """The gate of a site: its filters, in a process that runs none of a job's own code. `… -m winnow.deploy.work.gate FD`
 
-It passes answers that another process made through the filters that the site insists on. It sees no data.
+It passes answers that another process made through the filters that the site insists on, and says what the data are
+where nobody else could be believed.
 """
 
 import sys
@@ -12,11 +13,13 @@ from msgspec.structs import replace
 from winnow.core import Outcome, Payload, Reply, Task, WinnowError
 from winnow.deploy.wire.arrays import StoredArrays
 from winnow.deploy.wire.messages import DataDescription
+from winnow.deploy.work.bundle import read_bundle
+from winnow.deploy.work.data import site_data
 from winnow.deploy.work.desk import Desk, Service
 from winnow.deploy.work.forced import forced_filters
 from winnow.deploy.work.line import HaltedError
 from winnow.deploy.work.orders import Cannot, Did, Prepare, Quit, Ready, Screen, ToWorker
-from winnow.deploy.work.process import open_line
+from winnow.deploy.work.process import open_line, told_outside
 
 TRAIN = "train"
 """The task whose answers are updates, which filters know."""
@@ -65,6 +68,14 @@ class Gate:
         return did
 
 
+def _description(prepare: Prepare) -> DataDescription:
+    """Of the data, if they were named. Which samples clients judge by depends on the job's seed; how many does not."""
+    if not prepare.data:
+        return DataDescription(sizes=[])
+    name = read_bundle(Path(prepare.bundle).read_bytes()).data_name
+    return site_data(name, prepare.data, seed=0, salt=prepare.job).description()
+
+
 def _parts(path: str | None) -> Payload:
     if path is None:
         return {}
@@ -85,13 +96,13 @@ def main() -> None:
         prepare = line.receive(Prepare)
         assert prepare is not None
         gate = Gate(prepare)
-        line.send(Ready(data=DataDescription(sizes=[])))
+        line.send(Ready(data=_description(prepare)))
         while (asked := line.receive(Screen)) is not None:
             line.send(_screened(gate, asked))
     except HaltedError:
         pass
     except WinnowError as error:
-        line.send(Cannot(reason=str(error)))
+        line.send(Cannot(reason=told_outside(error)))
 
 
 if __name__ == "__main__":

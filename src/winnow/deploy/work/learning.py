@@ -59,6 +59,13 @@ def common_description(members: Sequence[Member]) -> DataDescription:
                     f"the data of {member.site} and {first.site} do not go together: "
                     f"{what.replace('_', ' ')} is {ours} at one and {theirs} at the other"
                 )
+        for what, key in (("columns", "features"), ("labels", "classes")):
+            ours, theirs = getattr(member.data, what), getattr(first.data, what)
+            if ours and theirs and ours != theirs:
+                raise DataError(
+                    f"the {what} of {member.site} and {first.site} are not the same in the same order; "
+                    f"compare {key} = […] of the data in both site.toml"
+                )
     return first.data
 
 

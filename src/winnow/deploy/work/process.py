@@ -1,10 +1,8 @@
 """How a job's process begins and ends, at the server and at a site alike."""
 
-import ctypes
 import io
 import os
 import runpy
-import signal
 import socket
 import sys
 import tomllib
@@ -17,14 +15,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from winnow.core import ConfigError, DataError, WinnowError
+from winnow.deploy.fence.seccomp import die_with_parent
 from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.channel import Channel
 from winnow.deploy.work.line import HaltedError, Line
 from winnow.experiment.place import Place, take
 
 Incoming = TypeVar("Incoming", bound=msgspec.Struct)
-
-PR_SET_PDEATHSIG = 1
 
 CODE = "code"
 """The folder of the job's own files, inside its own."""
@@ -33,7 +30,7 @@ CODE = "code"
 def open_line(descriptor: int, incoming: Any, ends: Any) -> Line[Any]:
     """The line to the parent, whose end of it this process was started with. The process ends with its parent."""
     with suppress(OSError, AttributeError):  # not on Linux: then it ends when it next listens
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
     return Line(Channel(socket.socket(fileno=descriptor), incoming), ends=ends)
 
 

@@ -37,13 +37,13 @@ class AtSite(Place):
     def execute(self, experiment: "Experiment", inputs: "Inputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.work.training import training_service  # noqa: PLC0415 - others need no torch
 
-        data = site_data(experiment.data.name, self._prepare.data, experiment.seed)
+        data = site_data(experiment.data.name, self._prepare.data, experiment.seed, self._prepare.job)
         submission = submission_of(read_bundle(Path(self._prepare.bundle).read_bytes()))
         parties = AgentsWord(self._line, submission, experiment.collect.third_party)
         self._serve(training_service(experiment, inputs, data, self._place(data), parties), parties.attend)
 
     def conduct(self, wanted: Conduct, on_event: OnEvent) -> list[AnyEvent]:
-        data = site_data(wanted.data.name, self._prepare.data, wanted.seed)
+        data = site_data(wanted.data.name, self._prepare.data, wanted.seed, self._prepare.job)
         holdings = Holdings(clients=data.clients, first=self._place(data))
         self._serve(Service(site=holdings, handlers=wanted.handlers))
 

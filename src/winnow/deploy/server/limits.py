@@ -1,0 +1,26 @@
+"""What the process of a job may use at the server."""
+
+import os
+from pathlib import Path
+
+from winnow.deploy.fence.confine import MB, Limits
+from winnow.deploy.work.bundle import Bundle
+
+
+def limits_for(bundle: Bundle, code_mb: int) -> Limits:
+    """Code of a job's own has so much memory and no GPU; a job of Winnow's own code has what the machine has."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if bundle.own_code:
+        return Limits(memory_mb=code_mb, cpus=cpus)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Limits(memory_mb=memory // MB, cpus=cpus, gpus=_gpus())
+
+
+def _gpus() -> list[int]:
+    """Those that the server itself was given, by number."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    else:
+        names = given.split(",")
+    return sorted(int(name) for name in names if name.isdecimal())

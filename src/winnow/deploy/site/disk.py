@@ -1,0 +1,68 @@
+"""How much a job's process has written. The kernel bounds a file; how many there are, its parent has to watch."""
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from threading import Event, Thread
+
+EVERY = 0.5
+"""Seconds between two looks."""
+SECTOR = 512
+LEAST = 4096
+"""Bytes that any file counts, even an empty one: its name takes room too."""
+
+
+class DiskWatch(Thread):
+    """Has a process ended that has written more than it may."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", places: Sequence[Path], most: int, end: Callable[[], None]
+    ) -> None:
+        super().__init__(name=f"disk-{process.pid}", daemon=True)
+        self.exceeded = False
+        self._process, self._places, self._most, self._finish = process, places, most, end
+        self._over = Event()
+
+    def run(self) -> None:
+        while not self._over.wait(EVERY) and self._process.poll() is None:
+            if holds_more(self._places, self._process.pid, self._most):
+                self.exceeded = True
+                self._finish()
+                return
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def holds_more(places: Sequence[Path], process: int, most: int) -> bool:
+    """Whether these files and folders, and deleted files that the process has open, take more bytes than that."""
+    total = 0
+    for status in chain(*map(_files, places), _deleted(process)):
+        total += max(status.st_blocks * SECTOR, LEAST)
+        if total > most:
+            return True
+    return False
+
+
+def _files(place: Path) -> Iterator[os.stat_result]:
+    waiting = [place]
+    while waiting:
+        path = waiting.pop()
+        with suppress(OSError):  # it may go away at any moment
+            status = path.lstat()
+            yield status
+            if stat.S_ISDIR(status.st_mode):
+                waiting += path.iterdir()
+
+
+def _deleted(process: int) -> Iterator[os.stat_result]:
+    with suppress(OSError):
+        for each in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                status = each.stat()
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                    yield status
