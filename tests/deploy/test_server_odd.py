@@ -70,12 +70,13 @@ def lines_of(world: World, job: str = "job") -> list[Line]:
 def test_letters_that_a_database_does_not_take_end_nothing(postgres: str, kits: Path, tmp_path: Path) -> None:
     with a_world(kits, tmp_path, f"database = '{fresh_database(postgres)}'\n") as world:
         site = world.site("plant-a", answers=False)
-        person = world.submit(job_config(2, HERE, "give_up_at = 2\nodd = true").replace("trial", "tri\\u0000al"))
+        person = world.submit(job_config(2, HERE, "give_up_at = 2\nodd = true").replace("'trial'", '"tri\\u0000al"'))
         [order] = eventually(lambda: of(Assign, site))
         site.link.call(Report(session=site.session, job="job", lines=["\0"], metrics={"\0": 1.0}))
         for client in order.task.clients:
             site.give("job", order.task.id, client, b"x")
         state = person.wait("job", "failed")
+        assert state.title == "tri?al"
         assert state.reason == "it makes no sensea line with ? and ?[31m"
         texts = [line.text for line in lines_of(world) if line.kind == "log"]
         assert "a line with ? and ?[31m" in texts

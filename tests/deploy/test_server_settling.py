@@ -9,6 +9,8 @@ from serving import ScriptedSite, World, a_world, answer_of, eventually, federat
 
 from winnow.deploy.wire.messages import Assign, Fetch, Given, Order, Result, Settle
 
+HERE = "sites = ['plant-a']"
+
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,7 +31,7 @@ def checkpoint_of(world: World) -> str:
 def test_a_task_that_was_withdrawn_and_is_asked_again_is_answered(world: World, tmp_path: Path) -> None:
     """The runner gave it up and died; its next life asks the very same."""
     site = world.site("plant-a", delay=0.6)
-    person = world.submit(job_config(2, "sites = ['plant-a']", f"withdraw_at = 1\nmark = '{tmp_path / 'mark'}'"))
+    person = world.submit(job_config(2, HERE, f"withdraw_at = 1\nmark = '{tmp_path / 'mark'}'"))
     assert person.wait("job", "finished", "failed").status == "finished"
     assert checkpoint_of(world) == undisturbed(2, {"plant-a": 2})
     first, second = of(Assign, site)[:2]
@@ -38,7 +40,7 @@ def test_a_task_that_was_withdrawn_and_is_asked_again_is_answered(world: World, 
 
 def test_the_same_question_asked_twice_is_answered_twice(world: World) -> None:
     site = world.site("plant-a")
-    person = world.submit(job_config(2, "sites = ['plant-a']", "twice = true"))
+    person = world.submit(job_config(2, HERE, "twice = true"))
     assert person.wait("job", "finished", "failed").status == "finished"
     assert [order.task.round for order in of(Assign, site)] == [1, 1, 2, 2]
 
@@ -53,7 +55,7 @@ def digest(client: int, number: int) -> str:
 
 def test_what_is_settled_for_one_client_is_kept_for_the_other(world: World) -> None:
     site = world.site("plant-a")
-    person = world.submit(job_config(4, "sites = ['plant-a']", "late = true\npause = 0.5"))
+    person = world.submit(job_config(4, HERE, "late = true\npause = 0.5"))
     eventually(lambda: person.state("job").round == 1 and digest(0, 1) not in inbox(world))
     assert digest(1, 1) in inbox(world), "its reply was not folded yet"
     eventually(lambda: person.state("job").round == 2 and digest(1, 1) not in inbox(world))
@@ -62,6 +64,19 @@ def test_what_is_settled_for_one_client_is_kept_for_the_other(world: World) -> N
     first, second = eventually(lambda: of(Settle, site)[:2] if len(of(Settle, site)) > 1 else None)
     assert (first.round, first.tasks, first.over) == (1, {tasks[0]: [0]}, [])
     assert (second.round, second.tasks, second.over) == (2, {tasks[0]: [1], tasks[1]: [0]}, [tasks[0]])
+
+
+def test_what_an_earlier_life_was_answered_is_cleared_away(world: World, tmp_path: Path) -> None:
+    """Its first life is answered by one client, and dies; its second is answered anew."""
+    site = world.site("plant-a", answers=False)
+    person = world.submit(job_config(2, HERE, f"withdraw_at = 1\nmark = '{tmp_path / 'mark'}'\npause = 0.5"))
+    order = eventually(lambda: of(Assign, site))[0]
+    site.give("job", order.task.id, 0, b"of the first life")
+    again = eventually(lambda: of(Assign, site)[1:])[0]
+    for client in again.task.clients:
+        site.give("job", again.task.id, client, b"of the second life")
+    eventually(lambda: person.state("job").round == 1)
+    eventually(lambda: inbox(world) == set())
 
 
 class Leaving(ScriptedSite):
@@ -93,13 +108,13 @@ def test_a_site_that_was_away_for_long_hears_what_was_settled_from_the_next_lead
 def test_an_answer_whose_blob_went_with_an_older_one_is_asked_for_again(world: World) -> None:
     """The site was told that the blob is there; then the round of the older answer was settled."""
     site = world.site("plant-a", answers=False)
-    person = world.submit(job_config(1, "sites = ['plant-a']"))
+    person = world.submit(job_config(1, HERE))
     [order] = eventually(lambda: of(Assign, site))
     for client in order.task.clients:
         site.give("job", order.task.id, client, b"same")
     person.wait("job", "finished")
     site.orders.clear()
-    person.submit("next", world.folder, job_config(1, "sites = ['plant-a']"))
+    person.submit("next", world.folder, job_config(1, HERE))
     [order] = eventually(lambda: of(Assign, site))
     answer = site.answer("next", order.task.id, order.task.clients[0], b"same")
     with pytest.raises(Exception, match="has not arrived"):
@@ -109,7 +124,7 @@ def test_an_answer_whose_blob_went_with_an_older_one_is_asked_for_again(world: W
 
 def test_a_task_too_large_for_a_message_fails_and_the_site_goes_on(world: World) -> None:
     site = world.site("plant-a")
-    person = world.submit(job_config(2, "sites = ['plant-a']", "large_at = 1"))
+    person = world.submit(job_config(2, HERE, "large_at = 1"))
     assert person.wait("job", "finished", "failed").status == "finished"
     first, second = checkpoint_of(world).splitlines()
     assert first.count("the task is too large to send") == 2

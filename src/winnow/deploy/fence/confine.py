@@ -34,6 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int]
     """The processors it runs on, by number."""
     gpus: list[int] = []
+    open_files: int = OPEN_FILES
     disk_mb: int = LARGEST_FILE_MB
     """Of its folder; its parent watches that, the kernel the size of each file."""
 
@@ -60,7 +61,7 @@ def limit(limits: Limits) -> None:
     if not limits.gpus:
         _set(resource.RLIMIT_DATA, (limits.memory_mb + LIBRARIES_MB) * MB)
         _set(resource.RLIMIT_AS, (limits.memory_mb + MAPPED_MB) * MB)
-    _set(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _set(resource.RLIMIT_NOFILE, limits.open_files)
     _set(resource.RLIMIT_FSIZE, min(limits.disk_mb, LARGEST_FILE_MB) * MB)
     _set(resource.RLIMIT_CORE, 0)
 

@@ -133,7 +133,11 @@ class Part:
             self.answered.pop(task, None)
             self.tasks.pop(task, None)
             self._too_late(task)
-        return gone.difference(*(each.values() for each in self.blobs.values()))
+        return gone - self.needed()
+
+    def needed(self) -> set[str]:
+        """The digests of blobs of answers that may still be folded."""
+        return set().union(*(each.values() for each in self.blobs.values()))
 
     def _too_late(self, task: str) -> None:
         self.late[task] = None

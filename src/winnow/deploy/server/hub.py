@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -64,6 +64,8 @@ class Spool(Protocol):
         """The file of an answer's blob; raises where it is not there as a whole."""
 
     def discard(self, job: str, site: str, digests: Iterable[str]) -> None: ...
+
+    def keep_only(self, job: str, site: str, digests: Set[str]) -> None: ...
 
 
 class Hub:
@@ -203,8 +205,10 @@ class Hub:
     def settle(self, site: str, order: Settle) -> None:
         """A round is committed; replies that were folded, and those to tasks that are over, are needed no more."""
         desk, part = self._engaged(site, order.job)
-        part.resumed = False
         self._spool.discard(order.job, site, part.settled(order))
+        if part.resumed:
+            self._spool.keep_only(order.job, site, part.needed())
+            part.resumed = False
         if order.tasks or order.over:
             desk.tell(order)
 

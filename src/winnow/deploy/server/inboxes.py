@@ -1,7 +1,7 @@
 """The replies that wait for being folded: on the leader's disk, a folder for each job and site."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -43,6 +43,14 @@ class Inboxes:
         for digest in digests:
             with suppress(FileNotFoundError):
                 (self.of(job, site).folder / digest).rename(gone / uuid4().hex)
+
+    def keep_only(self, job: str, site: str, digests: Set[str]) -> None:
+        """Discard what an earlier process of the job, or an earlier leader, had been answered and nobody asked again.
+
+        An answer that is just being given loses its blob, too: the site is asked again for it.
+        """
+        held = {blob.digest for blob in self.of(job, site).blobs()}
+        self.discard(job, site, held - digests)
 
     def sweep(self, job: str) -> None:
         """Delete what was discarded; for a thread."""

@@ -6,6 +6,9 @@ from pathlib import Path
 from winnow.deploy.fence.confine import MB, Limits
 from winnow.deploy.work.bundle import Bundle
 
+OPEN_FILES = 1 << 16
+"""Each reply that waits for being folded is one."""
+
 
 def limits_for(bundle: Bundle, code_mb: int) -> Limits:
     """Code of a job's own has so much memory and no GPU; a job of Winnow's own code has what the machine has."""
@@ -13,7 +16,7 @@ def limits_for(bundle: Bundle, code_mb: int) -> Limits:
     if bundle.own_code:
         return Limits(memory_mb=code_mb, cpus=cpus)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Limits(memory_mb=memory // MB, cpus=cpus, gpus=_gpus())
+    return Limits(memory_mb=memory // MB, cpus=cpus, gpus=_gpus(), open_files=OPEN_FILES)
 
 
 def _gpus() -> list[int]:
