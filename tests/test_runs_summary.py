@@ -91,8 +91,8 @@ def test_the_record_of_a_result() -> None:
     )
     assert list(record) == [
         "schema", "name", "algorithm", "seed", "metric", "judged_by", "target", "rounds", "best", "last", "test",
-        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "cost", "refused", "stopped", "privacy",
-        "parameters", "private", "message_bytes", "winnow", "wall_seconds",
+        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "cost", "refused", "stopped",
+        "privacy", "parameters", "private", "message_bytes", "winnow", "wall_seconds",
     ]  # fmt: skip
     assert record["best"] == {"value": 0.9, "round": 3}
     assert record["test"] == {"best": {"value": 0.77, "round": 3}, "last": {"value": 0.55, "round": 5}}

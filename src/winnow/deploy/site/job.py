@@ -10,11 +10,12 @@ from winnow.core.errors import ConfigError, WinnowError
 from winnow.deploy.fence.confine import MB
 from winnow.deploy.site.answers import Answers
 from winnow.deploy.site.judge import Terms
-from winnow.deploy.site.labour import Labour, StoppedError, Workplace
+from winnow.deploy.site.labour import Labour, StoppedError
 from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
 from winnow.deploy.site.query import fetch_rows
 from winnow.deploy.site.reports import Reports
+from winnow.deploy.site.workplace import Workplace
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.blobs import SpoolFolder
 from winnow.deploy.wire.errors import Unreachable, one_line

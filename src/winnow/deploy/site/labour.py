@@ -8,19 +8,16 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from threading import Event, Lock
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.fence.confine import Limits, Sandbox
-from winnow.deploy.site.folder import JobFolder
 from winnow.deploy.site.handover import take
 from winnow.deploy.site.judge import Terms
 from winnow.deploy.site.process import WorkerDiedError, WorkerProcess
+from winnow.deploy.site.workplace import Workplace
 from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import Answer, DataDescription
 from winnow.deploy.work.orders import (
@@ -30,7 +27,6 @@ from winnow.deploy.work.orders import (
     FromWorker,
     Measured,
     Place,
-    Prepare,
     Ready,
     Release,
     Released,
@@ -60,45 +56,6 @@ class CannotError(WinnowError):
 
 class StoppedError(WinnowError):
     """The job is being stopped."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workplace:
-    """What the processes of a job are made of."""
-
-    job: str
-    folder: JobFolder
-    bundle: Path
-    data: dict[str, Any]
-    terms: Terms
-    limits: Limits
-    worker: str
-    """The module, or file, that does the work."""
-    screen: str
-    """The one that passes it through the site's filters."""
-
-    @property
-    def gated(self) -> bool:
-        return self.terms.own_code and bool(self.terms.filters)
-
-    def sandbox(self) -> Sandbox | None:
-        if not self.terms.sandboxed:
-            return None
-        places = [self.data[key] for key in ("file", "folder") if key in self.data]
-        module = [self.worker] if self.worker.endswith(".py") else []
-        return Sandbox(read=[str(self.folder.path), *places, *module], write=[str(self.folder.work)])
-
-    def preparation(self, folder: Path, clients_from: int | None, *, gate: bool, data: bool) -> Prepare:
-        return Prepare(
-            job=self.job,
-            folder=str(folder),
-            bundle=str(self.bundle),
-            data=self.data if data else {},
-            filters=self.terms.filters if gate or not self.gated else [],
-            clients_from=clients_from,
-            threads=len(self.limits.cpus),
-            own_code=not gate,
-        )
 
 
 class Labour:
