@@ -25,6 +25,7 @@ from winnow.deploy.work.orders import (
     GaveUp,
     Halt,
     Member,
+    Noted,
     Place,
     Prepare,
     Quit,
@@ -48,12 +49,19 @@ class SiteStub:
     def __init__(self, name: str, bundle: Path, data: dict[str, Any], folder: Path) -> None:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
+        self.notes: list[str] = []
         self.process, self.channel = start("worker", FromWorker)
         self.channel.send(Prepare(job="job", folder=str(folder), bundle=str(bundle), data=data))
-        self.ready = self.channel.receive()
+        self.ready = self.heard()
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}
         self.done: list[str] = []
+
+    def heard(self) -> Any:
+        """What the worker says, notes for the site's own log apart."""
+        while isinstance(message := self.channel.receive(), Noted):
+            self.notes.append(message.line)
+        return message
 
     def settle(self, tasks: dict[str, list[int]]) -> None:
         for task, clients in tasks.items():
@@ -66,7 +74,7 @@ class SiteStub:
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
         self.channel.send(Do(task=task, parts=parts, kept=kept))
-        answers = [self.channel.receive() for _ in task.clients]
+        answers = [self.heard() for _ in task.clients]
         self.done.append(task.name)
         for did in answers:
             if did.keep:

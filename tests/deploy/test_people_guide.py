@@ -71,7 +71,7 @@ def test_the_guide_leads_from_nothing_to_a_finished_job(
                     continue
                 if words[0] == "sites":
                     wait_for_two(lambda words=words: command(words))
-                said[words[0]] = command(words)
+                said.setdefault(words[0], command(words))
         assert all(process.poll() is None for process in running.values())
     assert said["submit"] == "first\n"
     assert "finished after round 3" in said["logs"]

@@ -13,6 +13,7 @@ from winnow.deploy.wire import messages
 from winnow.deploy.wire.codec import MAX_MESSAGE, decode, decode_request, decode_response, encode
 from winnow.deploy.wire.errors import WireError, one_line
 from winnow.deploy.wire.messages import Done, Jobs, Message, Refusal, Report, Request, Response
+from winnow.deploy.work import orders
 
 KINDS = sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z")
@@ -28,6 +29,8 @@ def strategy(kind: object) -> st.SearchStrategy[Any]:
         return DIGESTS
     if kind == messages.Count:
         return st.integers(0, 2**53)
+    if kind == orders.Round:
+        return st.integers(0, 2**31 - 1)
     plain = {
         str: _TEXTS,
         int: st.integers(-(2**63), 2**63),

@@ -26,6 +26,7 @@ from winnow.deploy.work.orders import (
     Do,
     FromWorker,
     Measured,
+    Noted,
     Place,
     Ready,
     Release,
@@ -226,6 +227,9 @@ class Labour:
             raise
         if isinstance(message, Said | Measured):
             self._hear(message)
+            return None
+        if isinstance(message, Noted):
+            log.warning("job %s: %s", self.place.job, one_line(message.line))
             return None
         return message
 

@@ -12,6 +12,7 @@ from winnow.deploy.logs import log_to_standard_error
 from winnow.deploy.site.agent import Agent, link_of
 from winnow.deploy.site.config import load_config
 from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.policy import POLICY_FILE
 from winnow.deploy.wire.heap import keep_freed_chunks
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ def serve(kit_folder: Path, config_file: Path | None = None, *, json_logs: bool 
         kit.name, kit.organisation, ", ".join(sorted(config.data)) or "none",
         offered.cpus, offered.memory_mb, offered.gpus, ", ".join(kit.endpoints),
     )  # fmt: skip
+    if not (kit.path / POLICY_FILE).exists():
+        log.warning("there is no %s in %s: this site denies every job", POLICY_FILE, kit.path)
     agent.run()
     if agent.restart:
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the command line that began this process

@@ -18,8 +18,8 @@ from winnow.deploy.work.data import site_data
 from winnow.deploy.work.desk import Desk, Service
 from winnow.deploy.work.forced import forced_filters
 from winnow.deploy.work.line import HaltedError
-from winnow.deploy.work.orders import Cannot, Did, Prepare, Quit, Ready, Screen, ToWorker
-from winnow.deploy.work.process import open_line, told_outside
+from winnow.deploy.work.orders import Cannot, Did, Noted, Prepare, Quit, Ready, Screen, ToWorker
+from winnow.deploy.work.process import note_by, open_line, told_outside
 
 TRAIN = "train"
 """The task whose answers are updates, which filters know."""
@@ -95,6 +95,7 @@ def main() -> None:
     try:
         prepare = line.receive(Prepare)
         assert prepare is not None
+        note_by(lambda text: line.send(Noted(line=text)))
         gate = Gate(prepare)
         line.send(Ready(data=_description(prepare)))
         while (asked := line.receive(Screen)) is not None:

@@ -169,6 +169,12 @@ class Cannot(Message, frozen=True, kw_only=True):
     reason: str
 
 
+class Noted(Message, frozen=True, kw_only=True):
+    """A line for the site's own log, which nobody else sees."""
+
+    line: str
+
+
 class Measured(Message, frozen=True, kw_only=True):
     metrics: dict[str, float]
 
@@ -208,4 +214,4 @@ class Screen(Message, frozen=True, kw_only=True):
 
 
 ToWorker: TypeAlias = Prepare | Place | Do | Signed | Released | Screen | Quit
-FromWorker: TypeAlias = Ready | Did | Cannot | Said | Measured | Sign | Release
+FromWorker: TypeAlias = Ready | Did | Cannot | Said | Noted | Measured | Sign | Release

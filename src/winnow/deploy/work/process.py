@@ -53,9 +53,21 @@ class Spoken(io.TextIOBase):
 UNSAID = "the site's log says more"
 
 
+_noting: list[Callable[[str], object]] = []
+
+
+def note_by(note: Callable[[str], object]) -> None:
+    """From now on, what is not for others is told this way."""
+    _noting[:] = [note]
+
+
 def told_outside(error: Exception) -> str:
-    """What a site tells others of something that went wrong there: nothing that may quote its data."""
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)  # for the site's own log
+    """What a site tells others of something that went wrong there: nothing that may quote its data. It notes the rest
+    for itself.
+    """
+    text = f"{type(error).__name__}: {error}"
+    for note in _noting or [lambda line: print(line, file=sys.stderr)]:
+        note(text)
     if isinstance(error, WinnowError) and not isinstance(error, DataError):
         return str(error)
     what = "its data cannot be used as its configuration says" if isinstance(error, DataError) else type(error).__name__

@@ -15,10 +15,10 @@ from winnow.deploy.work.data import SiteData, site_data
 from winnow.deploy.work.desk import Desk, Service
 from winnow.deploy.work.drive import OnEvent
 from winnow.deploy.work.line import HaltedError, Line
-from winnow.deploy.work.orders import Cannot, Do, Prepare, Quit, Ready, ToWorker
+from winnow.deploy.work.orders import Cannot, Do, Noted, Prepare, Quit, Ready, ToWorker
 from winnow.deploy.work.orders import Place as Placed
 from winnow.deploy.work.parties import AgentsWord
-from winnow.deploy.work.process import open_line, perform, told_outside
+from winnow.deploy.work.process import note_by, open_line, perform, told_outside
 from winnow.deploy.work.statements import submission_of
 from winnow.experiment.conduct import Conduct, Holdings
 from winnow.experiment.place import Place
@@ -74,6 +74,7 @@ def main() -> None:
     line = open_line(int(sys.argv[1]), ToWorker, ends=Quit)
     prepare = line.receive(Prepare)
     assert prepare is not None
+    note_by(lambda text: line.send(Noted(line=text)))
     try:
         reason = perform(Path(prepare.bundle), Path(prepare.folder), AtSite(line, prepare), told_outside)
         line.send(Cannot(reason=reason or "the job's program ended without winnow.run"))
