@@ -17,7 +17,7 @@ from winnow.deploy.people.local import local_federation
 from winnow.deploy.people.packing import describe
 from winnow.experiment.divide import divide
 from winnow.experiment.resolve import resolve
-from winnow.experiment.run import execute
+from winnow.experiment.run import Inputs, execute
 
 COMMAND = [sys.executable, "-m", "winnow.cli", "local", "--sites", "2", "run"]
 
@@ -148,7 +148,7 @@ def test_fedprof_on_gas_turbine_over_five_sites_is_the_simulation(tmp_path: Path
         pytest.skip("the gas-turbine data are not on this machine")
     sets = ["engine.execution=loop", "data.clients=50"]
     experiment = resolve("gas-turbine", sets=sets, seed=3, rounds=10, algorithm="fedprof")
-    execute(experiment, out=tmp_path / "simulated")
+    execute(experiment, inputs=Inputs(data_directory=data_directory), out=tmp_path / "simulated")
     described = describe("gas-turbine", sets=sets, seed=3, rounds=10, algorithm="fedprof")
     with local_federation(described, 5, tmp_path / "federation", data_directory=data_directory) as federation:
         job = federation.connection.submit(described, min_sites=5)
