@@ -1,7 +1,8 @@
 """The wire: round trip of a small call, and throughput of a large blob between two processes, with mutual TLS.
 
-Baseline: plain gRPC of bytes with the same TLS in the same run, whose chunks come from memory and are thrown away; ours
-come from a file, are digested, written, and made durable. Beside it, plain gRPC without TLS. WIRE_MB sets the size.
+Baseline: plain gRPC with the same TLS in the same run that moves a file's bytes into a file and makes it durable, as
+ours does, which also digests them and can go on after a break. Beside it, plain gRPC whose chunks come from memory and
+are thrown away, with and without TLS. WIRE_MB sets the size.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ def measure() -> list[Row]:
         credentials = grpc.ssl_channel_credentials(site.authority, site.key, site.certificate)
         link = connect(way.ours, site)
         with grpc.secure_channel(way.secure, credentials) as secure, grpc.insecure_channel(way.insecure) as insecure:
-            contenders = [_ours(link, Path(name)), _plain(secure), _plain(insecure)]
+            contenders = [_ours(link, Path(name)), _files(secure, Path(name)), _plain(secure), _plain(insecure)]
             call = _seconds([contender.call for contender in contenders], CALLS)
             down = _seconds([contender.down for contender in contenders], REPEAT)
             up = _seconds([contender.up for contender in contenders], REPEAT)
@@ -92,7 +93,8 @@ def plainly() -> tuple[float, float, float]:
 
 def _rows(call: list[float], down: list[float], up: list[float]) -> list[Row]:
     rows = []
-    for at, name in enumerate(("ours", "plain gRPC, TLS", "plain gRPC, no TLS")):
+    names = ("ours", "plain gRPC, TLS, file to file", "plain gRPC, TLS, from memory to nowhere", "the same, no TLS")
+    for at, name in enumerate(names):
         rows.append(Row(name=f"{name}: a call", value=1e3 * call[at], unit="ms", baseline=1e3 * call[1]))
         for way, seconds in (("down", down), ("up", up)):
             speed, baseline = MEGABYTES / seconds[at], MEGABYTES / seconds[1]
@@ -127,6 +129,28 @@ def _plain(channel: grpc.Channel) -> Contender:
         down=lambda _: sum(len(piece) for piece in fetch(b"")),
         up=lambda _: put(chunk for _ in range(MEGABYTES * 2**20 // CHUNK)),
     )
+
+
+def _files(channel: grpc.Channel, folder: Path) -> Contender:
+    """Plain gRPC from file to file, as one would write it without further thought."""
+    call = channel.unary_unary("/plain/Call")
+    fetch = channel.unary_stream("/plain/FetchFile")
+    put = channel.stream_unary("/plain/PutFile")
+
+    def down(_: int) -> None:
+        with (folder / "plain-down").open("wb") as file:
+            for piece in fetch(b""):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return Contender(call=lambda _: call(b"status"), down=down, up=lambda _: put(_pieces(folder / "large")))
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK):
+            yield piece
 
 
 def _seconds(contenders: list[Callable[[int], object]], repeat: int) -> list[float]:
@@ -199,7 +223,7 @@ class _Spooling:
             yield Line(number=number, at=0.0, source="server", kind="log", text="")
 
 
-def _plain_server() -> grpc.aio.Server:
+def _plain_server(folder: Path) -> grpc.aio.Server:
     chunk = bytes(CHUNK)
 
     async def call(data: bytes, context: Any) -> bytes:
@@ -214,8 +238,22 @@ def _plain_server() -> grpc.aio.Server:
             pass
         return b""
 
+    async def fetch_file(data: bytes, context: Any) -> AsyncIterator[bytes]:
+        for piece in _pieces(folder / "large"):
+            yield piece
+
+    async def put_file(chunks: AsyncIterator[bytes], context: Any) -> bytes:
+        with (folder / "plain-up").open("wb") as file:
+            async for piece in chunks:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        return b""
+
     server = grpc.aio.server()
     methods = {
+        "FetchFile": grpc.unary_stream_rpc_method_handler(fetch_file),
+        "PutFile": grpc.stream_unary_rpc_method_handler(put_file),
         "Call": grpc.unary_unary_rpc_method_handler(call),
         "Fetch": grpc.unary_stream_rpc_method_handler(fetch),
         "Put": grpc.stream_unary_rpc_method_handler(put),
@@ -228,7 +266,7 @@ async def _serve(folder: Path) -> None:
     keep_freed_chunks()
     tls = msgspec.msgpack.decode((folder / "papers").read_bytes(), type=Papers).server
     ours = serve("grpc://127.0.0.1:0", tls, _Spooling(folder), identify=Peer.of_pem, admit=lambda peer: None)
-    plain = _plain_server()
+    plain = _plain_server(folder)
     credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)], tls.authority, require_client_auth=True)
     secure = plain.add_secure_port("127.0.0.1:0", credentials)
     insecure = plain.add_insecure_port("127.0.0.1:0")

@@ -159,6 +159,8 @@ class MemoryLink:
             raise Unreachable(f"{self.url}: the server has stopped")
         future = asyncio.run_coroutine_threadsafe(server.run(coroutine), server.loop)
         self._waiting.add(future)
+        if self._closed:  # it may have been closed before it knew of this
+            future.cancel()
         try:
             return future.result(timeout)
         except (CancelledError, asyncio.CancelledError):
