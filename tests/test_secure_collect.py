@@ -368,11 +368,11 @@ def test_an_update_is_masked_once() -> None:
     federation = Meddling(ready.federation)
     list(ready.training.run(federation))
     again = [replace(task, settings=Step(session=b"again")) for task in federation.sent if task.name == ANNOUNCE]
-    assert all("there is no update of this round" in o.reason or "masked before" in o.reason for o in ask(ready, again))
+    assert all("there is no update of this round" in o.reason or "has left before" in o.reason for o in ask(ready, again))
     trained = [task for task in federation.sent if task.name == "train"]
     assert all(isinstance(outcome, Reply) for outcome in ask(ready, trained))
     assert {outcome.reason for outcome in ask(ready, again)} == {
-        "the update of this round, or of a later one, was masked before"
+        "the update of this round, or of a later one, has left before"
     }
 
 

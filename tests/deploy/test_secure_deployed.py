@@ -139,7 +139,7 @@ def test_a_runner_that_dies_amid_a_session_does_not_get_the_updates_again(
     assert [len(event.folded) for event in finished] == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Refused)]
     assert {event.round for event in refused} == {2}
-    assert any("was masked before" in event.reason for event in refused)
+    assert any("has left before" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tmp_path: Path) -> None:

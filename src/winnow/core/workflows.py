@@ -4,6 +4,7 @@ They know no model, only arrays that can be multiplied and added, and look at on
 memory holds a few of them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -52,7 +53,7 @@ class Mean(Mapping[str, Any]):
         return total
 
 
-class _Repeated:
+class _Repeated(ABC):
     """Rounds with something that goes out and comes back: what differs is how a round is held."""
 
     def __init__(
@@ -91,13 +92,13 @@ class _Repeated:
             federation.settle(reply.task for reply in replies)
             yield from self._ended(federation, outcomes, replies)
 
+    @abstractmethod
     def _ask(self, federation: Federation, task: Task, clients: list[int]) -> Iterable[Outcome]:
         """Hand out a round's tasks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _fold(self, federation: Federation, replies: Sequence[Reply]) -> Arrays:
         """What the round has made of at least one reply."""
-        raise NotImplementedError
 
     def _ended(self, federation: Federation, outcomes: list[Outcome], replies: list[Reply]) -> Iterator[AnyEvent]:
         now = federation.clock.now

@@ -1,24 +1,21 @@
 """Homomorphic aggregation as a `collect`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
-from msgspec.structs import replace as replaced
 from pydantic import Field
 
-from winnow.core import ConfigError, Federation, Reply, Task, Until
+from winnow.core import ConfigError, Federation, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Expected, Gathered, sift
+from winnow.learn.collect import Collect, Expected, Gathered
 from winnow.learn.matching import AtSites
 from winnow.learn.parties import Identities
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic.round import HomomorphicRound
 from winnow.privacy.homomorphic.site import HomomorphicSite
 from winnow.privacy.secure.identity import authority_here
-from winnow.privacy.secure.round import alike
-from winnow.privacy.secure.steps import HELD
+from winnow.privacy.secure.round import train_and_hold
 
 BY = 'collect.name = "homomorphic"'
 
@@ -87,18 +84,14 @@ class Homomorphic(Collect):
     ) -> Gathered:
         fold = begin()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
-        trained = [replaced(task, work=replaced(task.work, upload_bytes=0)) for task in tasks]
-        with federation.dispatch(trained, until) as exchange:
-            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused = sift(outcomes, replace(expected, parts={}, carried=(HELD,)))
-        cohort, form = alike(sound, refused, expected)
+        held = train_and_hold(federation, tasks, until, expected)
         summing = HomomorphicRound(
             settings=self,
             federation=federation,
             fold=fold,
             expected=expected,
-            form=form,
-            cohort={reply.task.client: reply for reply in cohort},
+            form=held.form,
+            cohort={reply.task.client: reply for reply in held.cohort},
             counts=counts,
         )
         summing.sum_up()
@@ -106,7 +99,7 @@ class Homomorphic(Collect):
             model=fold.finish(),
             parts=summing.parts,
             folded=summing.folded,
-            reported=cohort,
-            refused=refused + sorted(summing.refused, key=lambda refusal: refusal.client),
-            answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)] + summing.answered,
+            reported=held.cohort,
+            refused=held.refused + sorted(summing.refused, key=lambda refusal: refusal.client),
+            answered=held.answered + summing.answered,
         )

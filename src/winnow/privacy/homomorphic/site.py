@@ -14,9 +14,9 @@ from winnow.learn.matching import AtSites
 from winnow.learn.parties import Identities
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic import cipher
-from winnow.privacy.homomorphic.held import HeldUpdates
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.form import departures
+from winnow.privacy.secure.held import HeldUpdates
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import SECURE, as_array, carried, carried_numbers
 from winnow.privacy.secure.terms import SESSION_BYTES

@@ -1,25 +1,22 @@
 """Secure aggregation as a `collect`: any algorithm that lives on sums becomes private by naming it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
-from msgspec.structs import replace as replaced
 from pydantic import Field, PrivateAttr, model_validator
 
-from winnow.core import ConfigError, Federation, Reply, Task, Until
+from winnow.core import ConfigError, Federation, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Expected, Gathered, sift
+from winnow.learn.collect import Collect, Expected, Gathered
 from winnow.learn.matching import AtSites
 from winnow.privacy.secure.encoding import Encoding
 from winnow.privacy.secure.identity import Identities, authority_here
 from winnow.privacy.secure.keeper import Keeper, keeper_here
 from winnow.privacy.secure.keeper_site import KeeperAtSite, KeeperSite
-from winnow.privacy.secure.round import SecureRound, alike
+from winnow.privacy.secure.round import SecureRound, train_and_hold
 from winnow.privacy.secure.scalar import Scalar
 from winnow.privacy.secure.site import SecureSite
-from winnow.privacy.secure.steps import HELD
 from winnow.privacy.secure.terms import Terms
 
 
@@ -152,21 +149,15 @@ class Secure(Collect):
     ) -> Gathered:
         fold = begin()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
-        trained = [replaced(task, work=replaced(task.work, upload_bytes=0)) for task in tasks]
-        with federation.dispatch(trained, until) as exchange:
-            outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused = sift(outcomes, replace(expected, parts={}, carried=(HELD,)))
-        answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        cohort, form = alike(sound, refused, expected)
-        summed = SecureRound(self, fold, expected, form, cohort, counts).sum_up(federation)
-        refused += sorted(summed.refused, key=lambda refusal: refusal.client)
+        held = train_and_hold(federation, tasks, until, expected)
+        summed = SecureRound(self, fold, expected, held.form, held.cohort, counts).sum_up(federation)
         return Gathered(
             model=fold.finish(),
             parts=summed.parts,
             folded=summed.folded,
-            reported=cohort,
-            refused=refused,
-            answered=answered + summed.answered,
+            reported=held.cohort,
+            refused=held.refused + sorted(summed.refused, key=lambda refusal: refusal.client),
+            answered=held.answered + summed.answered,
             left=summed.left,
             measured=summed.measured,
         )

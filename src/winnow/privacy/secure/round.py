@@ -1,5 +1,6 @@
 """One round of secure aggregation at the server: what is summed up, with which weights, and what becomes of the sum."""
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from winnow.core import Federation, Reply
+from winnow.core import Federation, Reply, Task, Until
 from winnow.learn.aggregate import LinearFold
-from winnow.learn.collect import Expected, Refusal
+from winnow.learn.collect import Expected, Refusal, sift
 from winnow.learn.stack import ModelState
 from winnow.privacy.secure.conversation import Conversation, Outcome
 from winnow.privacy.secure.encoding import Decoded, Parameters
@@ -120,6 +121,27 @@ class SecureRound:
                 f"{100 * self._settings.overflow:.3g} %; raise the encoding's margin"
             )
         return decoded
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBack:
+    """Clients that have trained and hold updates of one `form` back; who was refused, and all that was answered."""
+
+    cohort: list[Reply]
+    form: Form
+    refused: list[Refusal]
+    answered: list[Reply]
+
+
+def train_and_hold(federation: Federation, tasks: Sequence[Task], until: Until, expected: Expected) -> HeldBack:
+    """Have clients train. Their updates stay where they are, so that nothing is uploaded yet."""
+    trained = [replace(task, work=replace(task.work, upload_bytes=0)) for task in tasks]
+    with federation.dispatch(trained, until) as exchange:
+        outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
+    sound, refused = sift(outcomes, dataclasses.replace(expected, parts={}, carried=(HELD,)))
+    cohort, form = alike(sound, refused, expected)
+    answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+    return HeldBack(cohort=cohort, form=form, refused=refused, answered=answered)
 
 
 def alike(sound: Sequence[Reply], refused: list[Refusal], expected: Expected) -> tuple[list[Reply], Form]:

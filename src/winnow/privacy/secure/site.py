@@ -6,19 +6,14 @@ give the update away as the difference.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task, stream
-from winnow.learn.collect import finite
-from winnow.learn.handlers import TrainSettings
+from winnow.core import Failure, Handler, Outcome, Reply, Task, stream
 from winnow.learn.matching import AtSites
-from winnow.learn.tree import real
-from winnow.privacy.secure.form import MODEL, Form, departures, ordered
+from winnow.privacy.secure.form import departures
 from winnow.privacy.secure.group import Space, Vector
+from winnow.privacy.secure.held import Held, HeldUpdates
 from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.indexing import digest_of
 from winnow.privacy.secure.keeper import Contents, KeeperKey, make_deposit
@@ -29,7 +24,6 @@ from winnow.privacy.secure.steps import (
     ANNOUNCE,
     CONFIRM,
     DEPOSIT,
-    HELD,
     MASK,
     REVEAL,
     SECURE,
@@ -47,30 +41,14 @@ from winnow.privacy.secure.told import Told
 if TYPE_CHECKING:
     from winnow.privacy.secure.collect import Secure
 
-OUTSIDE = frozenset({"profile"})
-"""Parts of a reply that leave outside of the sums."""
-MASKED_BEFORE = "the update of this round, or of a later one, was masked before"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """A client's update, and the model that it departs from."""
-
-    parts: Payload
-    model: Arrays
-    round: int
-    seed: int
-    form: Form
-
 
 class SecureSite:
     """The clients' secrets of this process: updates that wait to be masked, and the sessions under way."""
 
     def __init__(self, settings: "Secure", identities: Identities) -> None:
         self._settings, self._identities = settings, identities
-        self._held: dict[int, Held] = {}
+        self._updates = HeldUpdates(identities)
         self._members: dict[int, Member] = {}
-        self._last_round: dict[int, int] = {}
 
     def at_site(self) -> AtSites:
         steps = {
@@ -82,28 +60,12 @@ class SecureSite:
             DEPOSIT: self._deposit,
         }
         handlers: dict[str, Handler[Any]] = {name: partial(_answer_each, step) for name, step in steps.items()}
-        return AtSites(handlers=handlers, filters=(self.hold,), settings=dict.fromkeys(steps, Step))
-
-    def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-        """A filter: updates stay here, and only their form leaves, whatever the task was."""
-        return [self._kept_back(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
-
-    def _kept_back(self, task: Task, outcome: Outcome) -> Outcome:
-        if not isinstance(outcome, Reply) or MODEL not in outcome.payload:
-            return outcome
-        parts = ordered({name: part for name, part in outcome.payload.items() if name not in OUTSIDE})
-        outside = {name: part for name, part in outcome.payload.items() if name in OUTSIDE}
-        if not all(finite(part) for part in parts.values() if real(part)):
-            return Failure(task=task, stage="holding its update back", reason="the update is not finite")
-        seed = task.settings.seed if isinstance(task.settings, TrainSettings) else 0
-        form = Form.of(parts)
-        self._held[task.client] = Held(parts=parts, model=task.payload[MODEL], round=task.round, seed=seed, form=form)
-        return replace(outcome, payload={**outside, HELD: {"form": as_array(form.write())}})
+        return AtSites(handlers=handlers, filters=(self._updates.hold,), settings=dict.fromkeys(steps, Step))
 
     # The steps --------------------------------------------------------------------------------------------------------
 
     def _announce(self, task: Task) -> Reply:
-        self._check_fresh(task)
+        self._updates.look(task)
         member = Member(task.client, self._settings.terms(session_of(task), task.round), self._identities)
         self._members[task.client] = member
         return _says(task, announcement=write(member.announce()))
@@ -113,15 +75,14 @@ class SecureSite:
         return Reply(task=task, letters=letters)
 
     def _mask(self, task: Task) -> Reply:
-        member = self._member(task)
-        self._check_fresh(task)
+        member, held = self._member(task), self._updates.look(task)
         told = told_in(task.payload)
         if told.members.tolist() != member.members:
             raise RefusedError("the weights are not those of this session's members")
-        vector, space = self._words(task, told)
-        digest = told.digest(session_of(task), self._held[task.client].model)
+        vector, space = self._words(task, held, told)
+        digest = told.digest(session_of(task), held.model)
         masked = member.mask(task.letters, vector, space, digest)
-        self._let_out(task)
+        self._updates.let_out(task)
         return _says(task, words=masked, told=digest)
 
     def _confirm(self, task: Task) -> Reply:
@@ -136,10 +97,10 @@ class SecureSite:
 
     def _deposit(self, task: Task) -> Reply:
         """With a mask keeper: the vector under one mask, whose seed is sealed to the keeper."""
-        self._check_fresh(task)
+        held = self._updates.look(task)
         terms, told = self._settings.terms(session_of(task), task.round), told_in(task.payload)
-        held, key = self._held[task.client], read(carried(task.payload, "keeper"), KeeperKey)
-        vector, space = self._words(task, told)
+        key = read(carried(task.payload, "keeper"), KeeperKey)
+        vector, space = self._words(task, held, told)
         space.check(vector)
         digest, seed = told.digest(session_of(task), held.model), os.urandom(SEED_BYTES)
         add_mask(vector, seed, space, sign=1)
@@ -147,32 +108,18 @@ class SecureSite:
         assigned = digest_of(words, space, self._settings.encoding.indexed(held.form))
         contents = Contents(seed, len(told.members), digest, assigned)
         deposit = make_deposit(task.client, contents, key, terms, self._identities)
-        self._let_out(task)
+        self._updates.let_out(task)
         return _says(task, words=words, told=digest, deposit=write(deposit))
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
-    def _words(self, task: Task, told: Told) -> tuple[Vector, Space]:
+    def _words(self, task: Task, held: Held, told: Told) -> tuple[Vector, Space]:
         """The client's update times its weight, encoded."""
-        held, encoding, members = self._held[task.client], self._settings.encoding, len(told.members)
+        encoding, members = self._settings.encoding, len(told.members)
         values = departures(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
         chance = stream(held.seed, "secure rounding", held.round, task.client)
         vector = encoding.encode(held.form, values, told.parameters, members, chance)
         return vector, encoding.space(held.form, members)
-
-    def _check_fresh(self, task: Task) -> None:
-        if task.round <= self._last_round.get(task.client, -1):
-            raise RefusedError(MASKED_BEFORE)
-        held = self._held.get(task.client)
-        if held is None or held.round != task.round:
-            raise RefusedError("there is no update of this round to mask")
-
-    def _let_out(self, task: Task) -> None:
-        """The update leaves under its mask, once and for all: that is known even to a process that begins anew."""
-        self._last_round[task.client] = task.round
-        del self._held[task.client]
-        if not self._identities.first_release(task.client, task.round):
-            raise RefusedError(MASKED_BEFORE)
 
     def _member(self, task: Task) -> Member:
         member = self._members.get(task.client)

@@ -8,13 +8,15 @@ from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.learn.collect import finite
+from winnow.learn.handlers import TrainSettings
 from winnow.learn.parties import Identities
 from winnow.learn.tree import real
 from winnow.privacy.secure.form import MODEL, Form, ordered
 from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.site import OUTSIDE
 from winnow.privacy.secure.steps import HELD, as_array
 
+OUTSIDE = frozenset({"profile"})
+"""Parts of a reply that leave outside of the sums."""
 LEFT_BEFORE = "the update of this round, or of a later one, has left before"
 
 
@@ -25,6 +27,9 @@ class Held:
     parts: Payload
     model: Arrays
     round: int
+    seed: int
+    """Of the run, for what is drawn by chance."""
+    form: Form
 
 
 class HeldUpdates:
@@ -62,5 +67,7 @@ class HeldUpdates:
         outside = {name: part for name, part in outcome.payload.items() if name in OUTSIDE}
         if not all(finite(part) for part in parts.values() if real(part)):
             return Failure(task=task, stage="holding its update back", reason="the update is not finite")
-        self._held[task.client] = Held(parts=parts, model=task.payload[MODEL], round=task.round)
-        return replace(outcome, payload={**outside, HELD: {"form": as_array(Form.of(parts).write())}})
+        seed = task.settings.seed if isinstance(task.settings, TrainSettings) else 0
+        form = Form.of(parts)
+        self._held[task.client] = Held(parts=parts, model=task.payload[MODEL], round=task.round, seed=seed, form=form)
+        return replace(outcome, payload={**outside, HELD: {"form": as_array(form.write())}})
