@@ -10,7 +10,7 @@ import winnow
 ROOT = Path(winnow.__file__).parent
 LAYERS = [
     *("core", "fleet", "data", "learn", "personal", "privacy", "simulate"),
-    *("runs", "report", "experiment", "reproduce", "deploy", "api", "cli"),
+    *("runs", "report", "experiment", "deploy", "reproduce", "api", "cli"),
 ]
 FORBIDDEN = {
     "core": {"torch", "socket", "time", "pathlib", "grpc"},

@@ -61,9 +61,11 @@ class Cnn(ModelSettings):
     name: Literal["cnn"] = "cnn"
     channels: tuple[Width, Width] = (8, 16)
     hidden: Width = 32
+    norm: Literal["none", "group"] = "none"
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
-        return TinyConvolutional(_image(self.name, sample_shape, smallest=4), self.channels, self.hidden, outputs)
+        image = _image(self.name, sample_shape, smallest=4)
+        return TinyConvolutional(image, self.channels, self.hidden, outputs, norm=self.norm == "group")
 
 
 class Lenet5(ModelSettings):

@@ -1,6 +1,7 @@
 """The networks behind the named models."""
 
 from collections.abc import Sequence
+from math import gcd
 
 import torch
 from torch import Tensor, nn
@@ -9,15 +10,19 @@ from torch.nn import functional
 Image = tuple[int, int, int]
 
 
-class TinyConvolutional(nn.Module):
-    """Convolution, convolution, pooling, dense, dense."""
+MOST_GROUPS = 8
+"""Of channels that are normalised together."""
 
-    def __init__(self, image: Image, channels: tuple[int, int], hidden: int, outputs: int) -> None:
+
+class TinyConvolutional(nn.Module):
+    """Convolution, convolution, pooling, dense, dense; convolutions may be normalised, in groups of channels."""
+
+    def __init__(self, image: Image, channels: tuple[int, int], hidden: int, outputs: int, *, norm: bool) -> None:
         super().__init__()
         depth, height, width = image
         first, second = channels
-        self.conv1 = nn.Conv2d(depth, first, 3, padding=1)
-        self.conv2 = nn.Conv2d(first, second, 3, padding=1)
+        self.conv1 = _normalised(nn.Conv2d(depth, first, 3, padding=1), norm=norm)
+        self.conv2 = _normalised(nn.Conv2d(first, second, 3, padding=1), norm=norm)
         self.fc1 = nn.Linear(second * (height // 4) * (width // 4), hidden)
         self.fc2 = nn.Linear(hidden, outputs)
 
@@ -27,6 +32,11 @@ class TinyConvolutional(nn.Module):
         hidden: Tensor = self.fc1(x.flatten(1))
         outputs: Tensor = self.fc2(functional.relu(hidden))
         return outputs
+
+
+def _normalised(convolution: nn.Conv2d, *, norm: bool) -> nn.Module:
+    wide = convolution.out_channels
+    return nn.Sequential(convolution, nn.GroupNorm(gcd(wide, MOST_GROUPS), wide)) if norm else convolution
 
 
 class LeNet5(nn.Module):

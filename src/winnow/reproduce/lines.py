@@ -110,7 +110,21 @@ class LinearLine(msgspec.Struct, frozen=True, kw_only=True, tag="linear", tag_fi
         return None if self.srpfl_seconds is None else self.srpfl_seconds / self.fedrep_seconds
 
 
-Line: TypeAlias = RunLine | SampleLine | LinearLine
+class UplinkLine(msgspec.Struct, frozen=True, kw_only=True, tag="uplink", tag_field="kind"):
+    """Bytes that crossed the connection for each of a round's `clients`, both ways, without a mask keeper's own."""
+
+    of: str
+    algorithm: str
+    clients: int
+    up: float
+    down: float
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.of, self.algorithm, "uplink"
+
+
+Line: TypeAlias = RunLine | SampleLine | LinearLine | UplinkLine
 Lines: TypeAlias = Mapping[tuple[str, ...], Line]
 
 _DECODER = msgspec.json.Decoder(Line)

@@ -41,14 +41,23 @@ class LocalFederation:
 
 @contextmanager
 def local_federation(
-    described: Described, sites: int, folder: Path, *, data_directory: Path | None = None
+    described: Described,
+    sites: int,
+    folder: Path,
+    *,
+    data_directory: Path | None = None,
+    port: int | None = None,
+    listen: int | None = None,
 ) -> Iterator[LocalFederation]:
-    """Deal out a job's data, make kits, start everybody, wait until all are connected; then stop them all."""
+    """Deal out a job's data, make kits, start everybody, wait until all are connected; then stop them all.
+
+    Sites are told to connect to `port`. The server listens there, unless a relay does and passes on to `listen`.
+    """
     names = [f"site-{number}" for number in range(1, sites + 1)]
-    port = free_port()
+    port = port or free_port()
     divide(described.data, described.seed, sites, folder / "data", data_directory)
     _provision(folder, names, port)
-    _configure(folder, names, described.data.name, own_code=bool(described.files))
+    _configure(folder, names, described.data.name, listen or port, own_code=bool(described.files))
     with _running(folder, names) as processes, connect(_kit(folder, ME)) as connection:
         still_starting = _alive(folder, processes, sites)
         while not _is_open(port):
@@ -102,14 +111,16 @@ def _provision(folder: Path, names: Sequence[str], port: int) -> None:
             pass
 
 
-def _configure(folder: Path, names: Sequence[str], data: str, *, own_code: bool) -> None:
-    """The operators' own files: where their data are, and that `me` may use them."""
+def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, own_code: bool) -> None:
+    """The operators' own files: where their data are, that `me` may use them, and that no other machine gets in."""
     for name in ("server", *names):
         text = (folder / "data" / name / ("server.toml" if name == "server" else "site.toml")).read_text()
         kit = _kit(folder, name)
         anchored = text.replace('folder = "', f'folder = "{folder.absolute() / "data" / name}/')
-        (kit / ("server.toml" if name == "server" else "site.toml")).write_text(anchored)
-        if name != "server":
+        if name == "server":
+            (kit / "server.toml").write_text(f'listen = "127.0.0.1:{listen}"\n{anchored}')
+        else:
+            (kit / "site.toml").write_text(anchored)
             rule = {"people": [ME], "data": [data], "own_code": own_code}
             (kit / "policy.toml").write_text(tomli_w.dumps({"control": True, "keeper": True, "jobs": [rule]}))
 

@@ -4,6 +4,11 @@ A tensor is cut into blocks of d numbers, and each block becomes the nearest of 
 log₂ k bits for d weights. The mask keeper counts how often each block became which codeword (`secure.indexing`), and
 the server finds the sum of the clients' updates as Σ_r H[r]·C[r]. A client's update is multiplied with its weight
 before that.
+
+With less than a bit a weight the nearest codeword is much shorter than the block: of Gaussian blocks at rate R it keeps
+the share 1 − 2^(−2R) of the length along the block. The rest is like chance, and averages out over clients; the
+shortness does not. So clients also sum up how long their blocks are and how far their codewords reach along them, and
+the server stretches the sum by the quotient.
 """
 
 from collections.abc import Mapping
@@ -28,7 +33,12 @@ BLOCKS_A_CODEWORD = 4
 LARGEST_BLOCK = 9
 
 SIZE, CODEBOOK, INNER = "size", "codebook", "inner"
-"""The parts of an update that tell how large its blocks are; each tensor's codebook; the inner code's version."""
+"""The parts of an update that tell how long its blocks are, and how far codewords reach along them; each tensor's
+codebook; the inner code's version.
+"""
+
+MOST_STRETCHED = 8.0
+"""A codebook with which sums would have to be stretched further is no good, and the step stays short."""
 
 FIRST_SIZE = 0.01
 """Before anything is known of updates they are taken for a hundredth of the weights: the first step is a short one."""
@@ -76,16 +86,16 @@ class Product(Encoding):
     fewer weights than `smallest`, biases and norms are summed up as in scalar quantisation (`rest`).
 
     Weights stand in blocks as in the tensor, or `shuffle`d. Codebooks are made anew every `refresh_every` rounds:
-    k-means over the blocks of the last sum, which is public, scaled to the mean size of the clients' own blocks, which
-    is in the sum as well. Blocks count both ways, as they are and negated: otherwise an error of one round would have
-    codewords in the next, and its correction none.
+    k-means over the blocks of the last sum, which is public, scaled to the mean length of the clients' own blocks,
+    which is in the sum as well. Blocks count both ways, as they are and negated: otherwise an error of one round would
+    have codewords in the next, and its correction none.
     """
 
     name: Literal["product"] = "product"
     needs_keeper: ClassVar[bool] = True
     codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 256
     block: int = Field(default=8, ge=1, le=LARGEST_BLOCK)
-    smallest: int = Field(default=1024, ge=0)
+    smallest: int = Field(default=512, ge=0)
     shuffle: bool = True
     refresh_every: int = Field(default=1, ge=1)
     rest: Scalar = Scalar()
@@ -99,7 +109,8 @@ class Product(Encoding):
         for cut in self._cuts(form):
             chance, size = stream(round, "codebook", cut.place), FIRST_SIZE * (_rms(public[cut.place]) or 1.0)
             books[_book(cut)] = _with_nothing(chance.normal(0, size, (cut.codewords - 1, cut.block)))
-        return _with_books(self.rest.first(self._rest(form), self._small(form, public), round), books, round)
+        few = [*(public[place] for place in self._left(form)), *([np.zeros(2)] * len(books)), public[-1]]
+        return _with_books(self.rest.first(self._rest(form), few, round), books, round)
 
     def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
         books, inner = self._books(form, before)
@@ -124,14 +135,14 @@ class Product(Encoding):
         self, form: Form, values: Values, parameters: Parameters, members: int, rng: np.random.Generator
     ) -> Vector:
         books, inner = self._books(form, parameters)
-        chosen = [
-            nearest(cut.cut(np.asarray(values[cut.place]), parameters.version), _codewords(books, cut))
-            for cut in self._cuts(form)
-        ]
-        return [
-            *(each.astype(np.uint8) for each in chosen),
-            *self.rest.encode(self._rest(form), self._small(form, values), inner, members, rng),
-        ]
+        assigned, lengths = [], []
+        for cut in self._cuts(form):
+            blocks, codewords = cut.cut(np.asarray(values[cut.place]), parameters.version), _codewords(books, cut)
+            chosen = nearest(blocks, codewords)
+            assigned.append(chosen.astype(np.uint8))
+            lengths.append(_lengths(blocks, codewords[chosen], cut.entry.count))
+        few = [*(values[place] for place in self._left(form)), *lengths, values[-1]]
+        return [*assigned, *self.rest.encode(self._rest(form), few, inner, members, rng)]
 
     def decode(self, form: Form, total: Vector, parameters: Parameters, members: int, clients: int) -> Decoded:
         """The first entries of the total are histograms."""
@@ -146,7 +157,9 @@ class Product(Encoding):
         for place in self._left(form):
             sums[place] = next(rest)
         for cut in cuts:
-            learnt[_size(cut)] = np.asarray(next(rest)).reshape(1) / clients
+            length, reach = next(rest) / clients
+            learnt[_size(cut)] = np.array([length])
+            sums[cut.place] *= np.clip(length / reach, 1.0, MOST_STRETCHED) if reach > 0 else 1.0
         sums[len(form.entries) - 1] = next(rest)
         ordered = [sums[place] for place in range(len(form.entries))]
         return Decoded(sums=ordered, clipped=few.clipped, overflowed=few.overflowed, learnt=learnt)
@@ -174,13 +187,9 @@ class Product(Encoding):
         return [place for place in range(len(form.entries) - 1) if place not in cut]
 
     def _rest(self, form: Form) -> Form:
-        """What is summed up: tensors that are not cut, the size of those that are, and the weight."""
-        sizes = [Entry(SIZE, f"{cut.entry.part}/{cut.entry.name}", (1,), "float32") for cut in self._cuts(form)]
+        """What is summed up: tensors that are not cut, two lengths of those that are, and the weight."""
+        sizes = [Entry(SIZE, f"{cut.entry.part}/{cut.entry.name}", (2,), "float32") for cut in self._cuts(form)]
         return Form((*(form.entries[place] for place in self._left(form)), *sizes, form.entries[-1]))
-
-    def _small(self, form: Form, values: Values) -> Values:
-        sizes = [np.array([_rms(values[cut.place])]) for cut in self._cuts(form)]
-        return [*(values[place] for place in self._left(form)), *sizes, values[-1]]
 
     def _books(self, form: Form, parameters: Parameters) -> tuple[dict[str, NDArray[np.float64]], Parameters]:
         arrays = dict(parameters.arrays)
@@ -216,6 +225,13 @@ def _book(cut: _Cut) -> str:
 
 def _size(cut: _Cut) -> str:
     return f"{SIZE}.{cut.place}"
+
+
+def _lengths(blocks: Blocks, codewords: Blocks, count: int) -> NDArray[np.float64]:
+    """The root mean square of so many numbers in blocks, and how much of it their codewords have along them."""
+    length = np.sqrt(np.square(blocks, dtype=np.float64).sum() / count)
+    along = np.sum(blocks * codewords, dtype=np.float64) / count
+    return np.array([length, along / length if length > 0 else 0.0])
 
 
 def _rms(values: "NDArray[np.floating]") -> float:
