@@ -198,7 +198,7 @@ class TestFeedback:
 
 def moved(reply: Reply) -> np.ndarray:
     before, after = reply.task.payload["model"], reply.payload["model"]
-    return np.concatenate([(after[name] - before[name]).reshape(-1).numpy() for name in before])
+    return np.concatenate([(after[name] - before[name]).reshape(-1).numpy() for name in sorted(before)])
 
 
 def test_a_collect_that_only_sees_sums_is_refused_by_name() -> None:

@@ -44,10 +44,37 @@ def test_algorithms_that_live_on_sums_learn(code: str, algorithm: str) -> None:
     assert [event for event in events if isinstance(event, RoundFinished)][-1].metrics["test"]["accuracy"] > 0.6
 
 
+def first_step(*options: str, algorithm: str = "fedavg") -> torch.Tensor:
+    """How far the first weights go in a first round."""
+    ready = prepared(*options, *WORLD, "rounds=1", algorithm=algorithm)
+    before = {name: tensor.clone() for name, tensor in ready.training.model.items()}
+    events = list(ready.training.run(ready.federation))
+    assert not [event for event in events if event.kind == "refused"]
+    name = next(iter(before))
+    return ready.training.model[name] - before[name]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+def test_a_first_codebook_of_public_samples_knows_more_than_one_of_noise(algorithm: str) -> None:
+    exact = first_step(algorithm=algorithm)
+    errors = [
+        float((first_step(secure("product"), f"collect.parameters={kind}", algorithm=algorithm) - exact).norm())
+        for kind in ("sum", "public")
+    ]
+    assert errors[1] < 0.7 * errors[0]
+    assert errors[1] < 0.5 * float(exact.norm())
+
+
+def test_public_samples_at_clients_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r'collect.parameters = "public" takes samples that the server holds'):
+        prepared(secure("product"), *WORLD, "collect.parameters=public", "reference_clients=[0]")
+
+
+@pytest.mark.parametrize("parameters", ["sum", "public"])
 @pytest.mark.parametrize("code", CODES)
-def test_resuming_equals_no_interruption(code: str) -> None:
+def test_resuming_equals_no_interruption(code: str, parameters: str) -> None:
     """Codebooks, scales and the mask's seed are part of a checkpoint."""
-    options = (secure(code), *WORLD, "rounds=4")
+    options = (secure(code), *WORLD, "rounds=4", f"collect.parameters={parameters}")
     whole, first, begun = prepared(*options, algorithm="fedavg"), prepared(*options, algorithm="fedavg"), []
     log = [encode_event(event) for event in whole.training.run(whole.federation)]
     for event in first.training.run(first.federation):
@@ -131,8 +158,11 @@ class Cohort:
             add_mask(vector, seed, SPACE, sign=1)
             words = SPACE.pack(SPACE.reduce(vector))
             self.masked[client] = words[:25]
-            contents = Contents(seed, clients, b"told", digest_of(words, SPACE, 1))
-            keeper.deposit(TERMS, make_deposit(client, contents, keeper.key(), TERMS, authority_here()))
+            assigned = digest_of(words, SPACE, 1)
+            contents = Contents(
+                seed=seed, members=clients, told=b"told", weight=1.0, size=len(words), assigned=assigned
+            )
+            keeper.deposit(TERMS, make_deposit(client, contents, keeper.key(TERMS), TERMS, authority_here()))
 
     def asked(self, masked, indexed: int = 1):
         return read_counts(self.keeper.histograms(TERMS, masked, SPACE, indexed), SPACE, indexed)[0]
@@ -147,7 +177,7 @@ class Cohort:
 
 @pytest.fixture
 def cohort() -> Cohort:
-    return Cohort(MaskKeeper(authority_here(), threshold=0.6, fewest=2))
+    return Cohort(MaskKeeper(authority_here(), threshold=0.6, fewest=2, heaviest=0.75))
 
 
 class TestTheKeeper:
@@ -158,7 +188,7 @@ class TestTheKeeper:
         assert np.array_equal(counted, cohort.by_hand(survivors))
 
     def test_in_a_process_of_its_own(self) -> None:
-        with KeeperProcess(authority_here(), threshold=0.6, fewest=2) as keeper:
+        with KeeperProcess(authority_here(), threshold=0.6, fewest=2, heaviest=0.75) as keeper:
             cohort = Cohort(keeper)
             keeper.total(TERMS, [0, 1, 2, 3], SPACE)
             assert np.array_equal(cohort.asked(cohort.masked), cohort.by_hand(range(4)))

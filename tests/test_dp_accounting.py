@@ -73,6 +73,38 @@ def test_sums_with_discrete_noise_are_accounted_as_concentrated() -> None:
         assert event.metrics["privacy"]["epsilon"] == pytest.approx(expected, rel=1e-6)
 
 
+def test_profiles_beside_sums_with_discrete_noise_are_in_the_budget() -> None:
+    events = finished(*SECURE, "collect.encoding.noise_multiplier=2.0", *NOISY, algorithm="fedprof")
+    for event, most in zip(rounds_of(events), most_often(events), strict=True):
+        moments = rdp.RdpAccountant()
+        expected = composed((dp.ZCDpEvent(1 / 8), most), (dp.GaussianDpEvent(5.0), most + 1), accountant=moments)
+        assert event.metrics["privacy"]["epsilon"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_profiles_beside_local_noise_are_in_its_budget() -> None:
+    events = finished('filters=[{name="local-dp",noise_multiplier=2.0,clip=1.0}]', *NOISY, algorithm="fedprof")
+    for event, most in zip(rounds_of(events), most_often(events), strict=True):
+        expected = composed((dp.GaussianDpEvent(2.0), most), (dp.GaussianDpEvent(5.0), most + 1))
+        assert event.metrics["privacy"] == {"local_epsilon": pytest.approx(expected, rel=1e-3)}
+
+
+def test_profiles_beside_dp_sgd_are_in_its_budget() -> None:
+    private = ('client.name="dp-sgd"', "client.noise_multiplier=20.0")
+    alone, beside = (
+        rounds_of(finished(*private, *sets, algorithm="fedprof", rounds=1))[0].metrics["privacy"]["record_epsilon"]
+        for sets in ((), NOISY)
+    )
+    assert beside > composed((dp.GaussianDpEvent(5.0), 2)) * 0.999 > alone
+
+
+def test_profiles_alone_have_an_epsilon_of_their_own() -> None:
+    events = finished(*NOISY, "select.matching.delta=1e-4", algorithm="fedprof")
+    for event, most in zip(rounds_of(events), most_often(events), strict=True):
+        expected = composed((dp.GaussianDpEvent(5.0), most + 1), delta=1e-4)
+        assert event.metrics["privacy"] == {"profile_epsilon": pytest.approx(expected, rel=1e-3)}
+    assert "privacy" not in rounds_of(finished(algorithm="fedprof"))[0].metrics
+
+
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_local_noise_counts_for_each_client(noise: str) -> None:
     events = finished(f'filters=[{{name="local-dp",noise_multiplier=2.0,clip=1.0,noise="{noise}"}}]')
@@ -110,7 +142,12 @@ def test_epsilon_composes_different_kinds() -> None:
     )
     assert epsilon(mixed, 1e-5) == pytest.approx(expected, rel=1e-3)
     assert epsilon([], 1e-5) == epsilon([Release(noise=1.0, times=0)], 1e-5) == 0
-    assert epsilon([ConcentratedRelease(rho=0.1), Release(noise=3.0)], 1e-5) > epsilon([Release(noise=3.0)], 1e-5)
+    moments = rdp.RdpAccountant()
+    expected = composed(
+        (dp.ZCDpEvent(0.1), 1), (dp.GaussianDpEvent(3.0), 2), (dp.LaplaceDpEvent(4.0), 3), accountant=moments
+    )
+    others = [Release(noise=3.0, times=2), LaplaceRelease(noise=4.0, times=3)]
+    assert epsilon([ConcentratedRelease(rho=0.1), *others], 1e-5) == pytest.approx(expected)
 
 
 def test_faint_noise_has_an_honest_epsilon() -> None:
@@ -199,6 +236,25 @@ def test_progress_and_result_tell_what_was_spent() -> None:
 def test_what_is_not_private_is_refused_by_name(sets: tuple[str, ...], algorithm: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepared(*CENTRAL, *sets, algorithm=algorithm)
+
+
+def test_delta_is_held_against_what_is_hidden() -> None:
+    """Eight clients have 300 samples between them."""
+    for delta, refused in ((1 / 299, True), (1 / 301, False)):
+        sets = ('client.name="dp-sgd"', "client.noise_multiplier=5.0", f"client.delta={delta}")
+        if not refused:
+            prepared(*sets, algorithm="fedavg")
+            continue
+        with pytest.raises(ConfigError, match="must be below 1 / 300 samples"):
+            prepared(*sets, algorithm="fedavg")
+
+
+@pytest.mark.parametrize("algorithm", ["fednova", "scaffold"])
+def test_a_method_that_sends_more_than_a_model_is_refused_under_noisy_sums(algorithm: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r'"discrete-gaussian" bounds the model alone, and client.name = .* also sends'
+    ):
+        prepared(*SECURE, "collect.encoding.noise_multiplier=1.0", algorithm=algorithm)
 
 
 def test_noise_that_counts_on_more_clients_than_a_sum_has_is_refused() -> None:

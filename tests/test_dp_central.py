@@ -135,6 +135,9 @@ def test_an_empty_round_is_noisy_too() -> None:
 
 def test_losses_are_told_to_nobody() -> None:
     with prepared('collect.name="central-dp"', "collect.noise_multiplier=1.0", algorithm="fedavg") as ready:
+        tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
+        with ready.federation.dispatch(tasks) as exchange:
+            assert [sorted(each.metrics) for each in exchange] == [["reach", "steps"]] * 2, "nor to the server"
         rounds = [e for e in ready.training.run(ready.federation) if e.kind == "round"]
     assert all(np.isnan(event.loss) for event in rounds)
 
@@ -152,6 +155,15 @@ def test_both_releases_together_are_one_of_the_multiplier() -> None:
     follows = AdaptiveBound.of(0.5, 0.2, 1.3, invited=50)
     inside = 1 / follows.sum_noise(1.3) ** 2 + 1 / (2 * follows.count_noise) ** 2
     assert inside == pytest.approx(1 / 1.3**2)
+
+
+def test_with_an_adaptive_bound_the_sum_has_more_noise_to_make_up_for_the_count() -> None:
+    """z_Δ = (z⁻² − (2σ_b)⁻²)^(−½), where σ_b = max(K/20, 1.6·z)."""
+    collect = CentralDp(noise_multiplier=3.0, clip=0.5, adaptive=True)
+    drawn = np.concatenate([changed(gathered({}, collect, invited=4, seed=seed)) for seed in range(4000)])
+    raised = (3.0**-2 - (2 * 1.6 * 3.0) ** -2) ** -0.5
+    assert raised > 1.05 * 3.0
+    assert drawn.std() == pytest.approx(raised * 0.5 / 4, rel=0.02)
 
 
 def test_the_bound_finds_the_median_of_the_norms() -> None:

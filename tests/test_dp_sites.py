@@ -11,16 +11,24 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from torch import nn
 
-from winnow.core import ConfigError, ModelError, Task
+from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, wrap
 from winnow.experiment.build import prepare
-from winnow.privacy.dp import DiscreteGaussian, LocalDp, NoisyProfiles
+from winnow.experiment.schema import Experiment
+from winnow.learn.aggregate import Partial
+from winnow.learn.collect import Expected
+from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
+from winnow.privacy.dp.limits import SiteLimits
 from winnow.privacy.dp.noise import at_site, simulated
 from winnow.privacy.dp.profiles import SENSITIVITY, bounded_profile
 from winnow.privacy.dp.summed import discrete_gaussian
+from winnow.privacy.secure.collect import Secure
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.form import Form, departures
+from winnow.privacy.secure.identity import RunAuthority
+from winnow.privacy.secure.round import SecureRound
 from world import blobs, experiment, prepared
 
+NOISY_SUM = ('collect.name="secure"', 'collect.encoding.name="discrete-gaussian"', "collect.encoding.clip=1.0")
 MODEL = {"w": torch.zeros(40, 5), "count": torch.tensor(3)}
 
 
@@ -165,11 +173,51 @@ def test_dp_sgd_adds_noise_to_every_step() -> None:
     assert float((noisy - quiet).std()) == pytest.approx(expected, rel=0.25)
 
 
-def test_a_model_that_mixes_samples_is_refused() -> None:
-    mixing = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg")
-    with pytest.raises(ModelError, match="dp-sgd"):
-        prepare(wanted, dataset=blobs(), module=mixing)
+def test_dp_sgd_tells_no_loss() -> None:
+    with prepared('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg", rounds=1) as ready:
+        assert all(np.isnan(each.loss) for each in ready.training.run(ready.federation) if each.kind == "round")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(8),
+        nn.BatchNorm1d(8, affine=False),
+        nn.BatchNorm1d(8, affine=False, track_running_stats=False),
+        nn.InstanceNorm1d(8, track_running_stats=True),
+    ],
+)
+def test_a_model_that_mixes_samples_is_refused(layer: nn.Module) -> None:
+    mixing = nn.Sequential(nn.Linear(5, 8), layer, nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(ModelError, match=r'"dp-sgd" cannot train this model: \w+Norm1d \(1\) mixes'):
+        DpSgd(noise_multiplier=1.0).notice(mixing)
+    if isinstance(layer, nn.BatchNorm1d):
+        wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg")
+        with pytest.raises(ModelError, match="dp-sgd"):
+            prepare(wanted, dataset=blobs(), module=mixing)
+
+
+class Remembers(nn.Module):
+    """Adds up what it sees, where no noise is added: a buffer of its own making."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += x.detach().sum(0)
+        return x
+
+
+def test_a_layer_that_keeps_something_of_samples_is_refused_before_anything_leaves() -> None:
+    module = nn.Sequential(Remembers(), nn.Linear(5, 3))
+    wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', "engine.execution=loop", algorithm="fedavg")
+    with (
+        pytest.raises(ModelError, match=r"0\.seen follows the samples"),
+        prepare(wanted, dataset=blobs(), module=module) as ready,
+    ):
+        list(ready.training.run(ready.federation))
 
 
 # Shares of a sum ------------------------------------------------------------------------------------------------------
@@ -226,6 +274,101 @@ def test_rounding_never_lengthens_beyond_the_sensitivity(vector: np.ndarray, lev
     assert np.linalg.norm(rounded) <= encoding.sensitivity(50)
 
 
-def test_steps_too_coarse_for_the_noise_are_refused() -> None:
-    with pytest.raises(ConfigError, match="too coarse"):
-        DiscreteGaussian(noise_multiplier=0.1, clip=1.0, levels=16).space(Form.of({"model": MODEL}), 100)
+@pytest.mark.parametrize("select", ["uniform", "poisson"])
+def test_steps_too_coarse_for_the_noise_are_refused_when_settings_are_read(select: str) -> None:
+    """Under Poisson sampling as many as all may come, and each one's noise is the smaller."""
+    coarse = ("collect.encoding.noise_multiplier=0.05", "collect.encoding.levels=95", f"select.name={select}")
+    if select == "uniform":
+        prepared(*NOISY_SUM, *coarse, algorithm="fedavg")
+        return
+    with pytest.raises(ConfigError, match=r"collect.encoding.levels = 95 is too coarse for 8 clients"):
+        prepared(*NOISY_SUM, *coarse, algorithm="fedavg")
+
+
+def test_weight_bound_sum_noise_and_division_by_a_public_constant() -> None:
+    """θ + Σ_k w_k·Δ_k / (K·w̄): K are invited by the settings, w̄ is the mean weight of all clients, whoever came."""
+    uneven, faint = 'data.partition={name="dirichlet",alpha=0.4}', "collect.encoding.noise_multiplier=1e-4"
+    many = ("collect.encoding.levels=1000000", "collect.encoding.clip=10.0", "collect.heaviest=1.0")
+    with prepared(uneven, "select.count=4", algorithm="fedavg-rp", rounds=1) as plain:
+        sizes = plain.federation.population.sizes
+        start = {name: tensor.clone() for name, tensor in plain.training.model.items()}
+        with plain.federation.dispatch(plain.training.tasks(range(8), sizes, round=1)) as exchange:
+            trained = {reply.task.client: reply.payload["model"] for reply in exchange}
+    with prepared(uneven, "select.count=4", *NOISY_SUM, faint, *many, algorithm="fedavg-rp", rounds=1) as noisy:
+        events = list(noisy.training.run(noisy.federation))
+        found = noisy.training.model
+    (finished,) = [event for event in events if event.kind == "round"]
+    folded = finished.folded.tolist()
+    by_what_came, by_a_constant = sizes[folded].sum(), 4 * sizes.mean()
+    assert abs(by_what_came / by_a_constant - 1) > 0.1, "so that it shows"
+    for name, tensor in start.items():
+        moved = sum(sizes[k] * (trained[k][name] - tensor) for k in folded) / by_a_constant
+        torch.testing.assert_close(found[name] - tensor, moved.float(), atol=3e-3, rtol=0)
+    assert np.isnan(finished.loss)
+    assert finished.metrics["collect"].keys() == {"overflowed"}, "how much was cut off nobody is told"
+
+
+def test_what_a_client_counts_in_a_noisy_sum_does_not_depend_on_who_else_came() -> None:
+    """The heaviest of all clients stays away: everybody else's weight, and so its bounded share, is what it was."""
+    sizes = np.array([10, 20, 30, 40])
+    found = []
+    for cohort in ([0, 1, 2, 3], [0, 1, 2]):
+        collect = Secure(encoding=DiscreteGaussian(noise_multiplier=1.0, clip=1.0))
+        fold = Partial().start(MODEL, Population(sizes=sizes), 4)
+        replies = [Reply(task=Task(name="train", client=k, round=1, version=0)) for k in cohort]
+        expected = Expected(parts={"model": MODEL}, carried=("model",), reference=None, invited=4)
+        counts = dict.fromkeys(cohort, 1)
+        held = SecureRound(collect, fold, expected, Form(()), replies, counts, Population(sizes=sizes))
+        found.append([held._weights[k] for k in (0, 1, 2)])
+    assert found[0] == found[1] == pytest.approx([0.25, 0.5, 0.75])
+
+
+# A site's own book ----------------------------------------------------------------------------------------------------
+
+
+class Pages(RunAuthority):
+    """Remembers what has left, as an agent does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: dict[tuple[int, str], list[int]] = {}
+
+    def release(self, party: int, round: int, what: str = "update") -> int:
+        rounds = self.left.setdefault((party, what), [])
+        if rounds and round <= rounds[-1]:
+            return 0
+        rounds.append(round)
+        return len(rounds)
+
+
+def limits(wanted: Experiment, pages: Pages, *, held: bool) -> SiteLimits:
+    return SiteLimits(
+        whole=wanted.composed(), filters=wanted.filters, rounds=4, size_of=lambda k: 40, identities=pages, held=held
+    )
+
+
+def asked(site: SiteLimits, round: int) -> str | None:
+    """Why a site lets nothing out for a task of this round; None if it does."""
+    task = Task(name="train", client=0, round=round, version=round - 1)
+    (outcome,) = wrap(lambda tasks, _: [Reply(task=each) for each in tasks], site.around())([task], None)
+    return outcome.reason if isinstance(outcome, Failure) else None
+
+
+def test_nobody_gets_beyond_a_budget_by_asking_twice_for_a_share_of_a_sum() -> None:
+    noise = ("collect.encoding.noise_multiplier=2.0", "collect.encoding.epsilon=4.0")
+    wanted, pages = experiment(*NOISY_SUM, *noise, algorithm="fedavg"), Pages()
+    site = limits(wanted, pages, held=True)
+    first = [asked(site, number) for number in (1, 1, 2, 2)]
+    assert first == [None] * 4, "what is held back may be made again"
+    again = [asked(site, 3), asked(site, 3), asked(limits(wanted, pages, held=True), 3)]
+    assert all("epsilon = 4 does not last for 3 updates" in (reason or "") for reason in again)
+    assert asked(site, 5) == "the job has 4 rounds, and this is for round 5"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_updates_through_the_sparse_vector_technique_are_counted_too(held: bool) -> None:
+    site = limits(experiment('filters=[{name="sparse-vector",epsilon=1.0}]', algorithm="fedavg"), Pages(), held=held)
+    assert asked(site, 1) is None
+    again = asked(site, 1)
+    assert again is None if held else "has left before" in (again or "")
+    assert asked(site, 5) == "the job has 4 rounds, and this is for round 5"

@@ -1,6 +1,7 @@
 """`winnow explain`: what it says of a configuration is so, every protection speaks, and what undoes itself is told."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from winnow.learn.client import ClientUpdate
 from winnow.learn.collect import Collect
 from winnow.learn.filters import Filtering
 from winnow.learn.matching import Matching
-from world import experiment
+from world import experiment, prepared
 
 SECURE = ("collect.name=secure", "select.count=5")
 HOMOMORPHIC = ("collect={name='homomorphic', holder=1}", "select.count=5")
@@ -22,6 +23,7 @@ CLIP = "{name='clip', norm=1.0}"
 TOP_K = "{name='compress', keep={name='top-k', fraction=0.1}}"
 RANDOM_K = "{name='compress', keep={name='random-k', fraction=0.1}}"
 DP_SGD = "client={name='dp-sgd', noise_multiplier=1.0}"
+NOISY_SUMS = "collect.encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0}"
 
 
 def explained(*sets: str, algorithm: str = "fedavg-rp") -> Explanation:
@@ -51,9 +53,30 @@ def test_what_the_server_sees_of_updates_depends_on_how_they_are_collected(sets:
     assert learnt(explained(*sets), "server").startswith(said)
 
 
-def test_losses_leave_unless_training_hides_samples() -> None:
-    assert "training loss" in learnt(explained(*SECURE), "server")
-    assert "training loss" not in learnt(explained(DP_SGD), "server")
+@pytest.mark.parametrize(
+    ("sets", "leave"),
+    [
+        ((), True),
+        (SECURE, True),
+        ((f"filters=[{CLIP}]",), True),
+        ((DP_SGD,), False),
+        ((f"filters=[{LOCAL}]",), False),
+        (("filters=[{name='sparse-vector', epsilon=1.0}]",), False),
+        (CENTRAL, False),
+        ((*SECURE, NOISY_SUMS), False),
+    ],
+)
+def test_losses_leave_unless_noise_hides_clients_or_samples(sets: tuple[str, ...], leave: bool) -> None:
+    """And what is said is so: the very replies of a run have a loss, or none."""
+    told = explained(*sets)
+    assert ("training loss" in learnt(told, "server")) == leave
+    assert ("mean losses" in learnt(told, "result")) == leave
+    assert any("training loss" in each for each in told.warnings) == (sets == SECURE)
+    with prepared(*sets, algorithm="fedavg-rp", rounds=1) as ready:
+        tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
+        with ready.federation.dispatch(tasks) as exchange:
+            losses = [reply.metrics.get("loss", math.nan) for reply in exchange]
+    assert [math.isfinite(loss) for loss in losses] == [leave, leave]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +95,7 @@ def test_profiles_are_told_as_they_leave(matching: str, said: str) -> None:
     assert "profile" not in learnt(explained(algorithm="fedavg-rp"), "server")
 
 
-@pytest.mark.parametrize("algorithm", ["afl", "oort", "power-of-choice", "qfedavg"])
+@pytest.mark.parametrize("algorithm", ["afl", "oort", "power-of-choice", "qfedavg", "tifl"])
 def test_losses_of_models_are_told_where_clients_are_asked_for_them(algorithm: str) -> None:
     assert "the loss of the models that it sends out" in learnt(explained(algorithm=algorithm), "server")
     assert "the loss of the models that it sends out" not in learnt(explained(), "server")
@@ -118,10 +141,11 @@ def test_the_parts_say_it_in_their_own_words(sets: tuple[str, ...], begins: str)
 
 
 def test_noise_inside_a_sum_is_told_by_its_encoding() -> None:
-    encoding = "collect.encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0}"
+    encoding = NOISY_SUMS
     (said,) = explained(*SECURE, encoding).parts
     assert "discrete-gaussian: each client adds its share of noise" in said
-    assert "hide whether a client took part" in learnt(explained(*SECURE, encoding), "result")
+    assert "which hide what a client contributed" in learnt(explained(*SECURE, encoding), "result")
+    assert "which hide whether a client took part" in learnt(explained(*CENTRAL), "result")
     assert "hide" not in learnt(explained(*SECURE), "result")
 
 
@@ -133,7 +157,6 @@ def test_noise_inside_a_sum_is_told_by_its_encoding() -> None:
     [
         ("fedavg-rp", SECURE, "training loss leaves in the clear"),
         ("fedavg-rp", HOMOMORPHIC, "training loss leaves in the clear"),
-        ("fedavg-rp", (f"filters=[{LOCAL}]",), "training loss leaves in the clear"),
         ("fedprof", SECURE, "FedProf's profiles leave in the clear"),
         ("fedprof", (*SECURE, "select.matching=encrypted"), "variances of encrypted profiles"),
         ("fedprof", ("select.matching=encrypted",), "every update leaves in the clear"),

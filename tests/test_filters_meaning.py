@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from scipy.integrate import quad
 
-from winnow.core import ConfigError
+from winnow.core import ConfigError, Failure, Reply, Task
+from winnow.learn.filters import Filtering, unforeseeable
+from winnow.privacy.dp import LocalDp
 from winnow.privacy.filters import Clip, Exclude, Percentile, SparseVector
 from world import experiment, prepared
 
@@ -47,8 +51,8 @@ class TestClip:
 class TestExclude:
     def test_named_variables_come_back_as_sent(self) -> None:
         altered = Exclude(names=("*.bias",)).altered(changes(), SENT, rng())
-        assert not altered[200:].any()
-        assert np.array_equal(altered[:200], changes()[:200])
+        assert not altered[:20].any(), "changes are in the order of names"
+        assert np.array_equal(altered[20:], changes()[20:])
 
     def test_the_rest_is_learnt(self) -> None:
         without, plain = one_update('filters=[{name = "exclude", names = ["*.bias"]}]')
@@ -112,9 +116,79 @@ class TestSparseVector:
         noise = told[told != 0] - 0.5
         assert np.abs(noise).mean() == pytest.approx(2 * 100 * 1.0 / 2000, rel=0.05)
 
+    def test_the_threshold_is_noisy_too(self) -> None:
+        """How often nothing is told of a hundred equal changes: all are below the bar together, or one is not. A bar
+        that moves, for all of them alike, is above them more often than one that stands still.
+        """
+        filtering, draws = SparseVector(epsilon=4.0, share=0.01, gamma=1.0, threshold=5.0), 8_000
+        source, sent, vector = rng(3), {"w": torch.zeros(100)}, np.zeros(100, np.float32)
+        silent = np.mean([not filtering.altered(vector, sent, source).any() for _ in range(draws)])
+        first = 2.0 / (1 + 2 ** (2 / 3))  # ε₁, where ε₁ + ε₂ = ε/2 = 2 and ε₂/ε₁ = (2c)^⅔, c = 1
+        bar, noise = stats.laplace(5.0, 1.0 / first), stats.laplace(0.0, 2 / (2.0 - first))
+        expected = quad(lambda at: bar.pdf(at) * noise.cdf(at) ** 100, -60, 60, points=[0, 5], limit=200)[0]
+        without = noise.cdf(5.0) ** 100
+        error = 4 * 0.5 / draws**0.5
+        assert abs(expected - without) > 2 * error, "so that it shows"
+        assert silent == pytest.approx(expected, abs=error)
+
     def test_counters_are_not_told(self) -> None:
         sent = {"w": torch.zeros(3), "batches": torch.tensor(5)}
         assert SparseVector(epsilon=1.0).buffers({**sent, "batches": torch.tensor(9)}, sent)["batches"].item() == 5
+
+
+# What cannot be judged ------------------------------------------------------------------------------------------------
+
+EVERY_FILTER = [
+    Clip(norm=1.0),
+    Exclude(names=("*.bias",)),
+    Percentile(),
+    SparseVector(epsilon=1.0),
+    LocalDp(noise_multiplier=1.0, clip=1.0),
+]
+
+
+def filtered(filtering: Filtering, sent: dict, reply: dict) -> Reply | Failure:
+    task = Task(name="train", client=0, round=1, version=0, payload=sent)
+
+    def trained(tasks: object, site: object) -> list[Reply]:
+        return [Reply(task=task, payload=reply, metrics={"loss": 0.1, "steps": 3.0})]
+
+    (outcome,) = filtering.at_site(unforeseeable)([task], None, trained)
+    return outcome
+
+
+@pytest.mark.parametrize("filtering", EVERY_FILTER, ids=lambda each: each.name)
+def test_what_did_not_come_with_the_task_does_not_leave(filtering: Filtering) -> None:
+    trained = {name: tensor + 1 for name, tensor in SENT.items()}
+    assert isinstance(filtered(filtering, {"model": SENT}, {"model": trained}), Reply)
+    few = {"model": trained, "reach": {"reach": torch.tensor([3.0])}, "profile": {"mean": torch.zeros(64)}}
+    assert isinstance(filtered(filtering, {"model": SENT}, few), Reply)
+    for sent, reply in (
+        ({}, {"model": trained}),
+        ({"model": SENT}, {"model": trained, "control": trained}),
+        ({"model": {**SENT, "fc.bias": torch.zeros(20, dtype=torch.int64)}}, {"model": trained}),
+        ({"model": {**SENT, "fc.bias": torch.zeros(1)}}, {"model": trained}),
+        ({"model": {**SENT, "other": torch.zeros(1)}}, {"model": trained}),
+    ):
+        outcome = filtered(filtering, sent, reply)
+        assert isinstance(outcome, Failure)
+        assert "with the task" in outcome.reason
+
+
+@pytest.mark.parametrize("filtering", EVERY_FILTER, ids=lambda each: each.name)
+def test_no_loss_leaves_beside_noise_that_hides_a_client(filtering: Filtering) -> None:
+    outcome = filtered(filtering, {"model": SENT}, {"model": SENT})
+    assert isinstance(outcome, Reply)
+    hides = isinstance(filtering, LocalDp | SparseVector)
+    assert outcome.metrics == ({"steps": 3.0} if hides else {"loss": 0.1, "steps": 3.0})
+
+
+@pytest.mark.parametrize("filtering", [EVERY_FILTER[-2], EVERY_FILTER[-1]], ids=lambda each: each.name)
+def test_counters_that_no_noise_covers_come_back_as_they_were_sent(filtering: Filtering) -> None:
+    sent = {**SENT, "batches": torch.tensor(5)}
+    outcome = filtered(filtering, {"model": sent}, {"model": {**sent, "batches": torch.tensor(9)}})
+    assert isinstance(outcome, Reply)
+    assert outcome.payload["model"]["batches"].item() == 5
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ import winnow
 from winnow.core import EVERYONE, ConfigError, Failure, Federation, Outcome, Refused, Reply, RoundFinished, Task, Until
 from winnow.experiment.build import Prepared, prepare
 from winnow.privacy import ckks
-from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
+from winnow.privacy.homomorphic.collect import Homomorphic
+from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY, HomomorphicSite
+from winnow.privacy.secure.identity import authority_here
 from winnow.runs.codec import encode_event
 from world import blobs, experiment, prepared
 
@@ -219,6 +221,52 @@ def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
         again = list(exchange)
     assert len(again) == len(asked) > 0
     assert all(isinstance(outcome, Failure) and "before" in outcome.reason for outcome in again)
+
+
+@pytest.mark.parametrize(
+    ("ciphertexts", "count", "reason"),
+    [
+        ({}, 10, "0 ciphertexts came for 10 numbers, and it takes 1"),
+        ({"0": np.zeros(10, np.uint8)}, np.nan, "the message carries no count"),
+        ({"0": np.zeros(10, np.uint8)}, 0, "1 ciphertexts came for 0 numbers"),
+        ({"0": np.zeros(10, np.uint8)}, 1e300, "1 ciphertexts came for"),
+        ({"1": np.zeros(10, np.uint8)}, 10, "not numbered as they should be"),
+        (None, 10, "0 ciphertexts came for 10 numbers"),
+    ],
+)
+def test_what_is_no_sum_is_refused_by_the_holder(ciphertexts: Any, count: float, reason: str) -> None:
+    handlers = HomomorphicSite(Homomorphic(holder=0), authority_here()).at_site().handlers
+    session = np.zeros(16, np.uint8)
+
+    def ask(name: str, **payload: Any) -> Outcome:
+        (outcome,) = handlers[name]([Task(name=name, client=0, round=1, version=0, payload=payload)], None)
+        return outcome
+
+    assert isinstance(ask(MAKE_KEY, secure={"session": session}), Reply)
+    encrypted = {} if ciphertexts is None else {CIPHERTEXTS: ciphertexts}
+    outcome = ask(DECRYPT, **encrypted, secure={"session": session, "count": np.array([count])})
+    assert isinstance(outcome, Failure)
+    assert reason in outcome.reason
+
+
+def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight() -> None:
+    ready = prepared("rounds=1", *HOMOMORPHIC, "select.count=8", algorithm="fedavg-rp")
+
+    def swap(task: Task) -> Task:
+        if task.name != ENCRYPT:
+            return task
+        weights = np.where(task.payload["secure"]["members"] == 0, 1.0, 0.02)
+        return replace(task, payload={"secure": {**task.payload["secure"], "weights": weights}})
+
+    class Lying(Meddling):
+        def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Any:
+            return super().dispatch([swap(task) for task in tasks], until)
+
+    watched = Lying(ready.federation, lambda outcome: outcome)
+    events_of(ready, watched)
+    answers = [outcome for outcome in watched.seen if outcome.task.name == ENCRYPT]
+    assert len(answers) == 8
+    assert all("one client makes up 100% of the sum" in outcome.reason for outcome in answers)
 
 
 @pytest.mark.parametrize("collect", [{"name": "homomorphic", "holder": 1}, {"name": "secure"}])

@@ -16,7 +16,7 @@ from winnow.privacy.intersect.site import ANSWER, ASK, FIND
 from winnow.simulate import InProcess
 
 pytest.importorskip(
-    "private_set_intersection", reason="openmined-psi pins protobuf and is an extra for an environment of its own"
+    "private_set_intersection", reason="openmined-psi pins protobuf; `make test-intersection` has an environment for it"
 )
 
 LISTS = [

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -24,8 +25,12 @@ from winnow.core import (
 )
 from winnow.experiment.build import Prepared, prepare
 from winnow.learn.algorithm import Recipe
-from winnow.privacy.secure.steps import ANNOUNCE, CONFIRM, DEPOSIT, MASK, REVEAL, SHARE, Step
-from winnow.privacy.secure.terms import write
+from winnow.privacy.secure.collect import Secure
+from winnow.privacy.secure.identity import authority_here
+from winnow.privacy.secure.keeper import MaskKeeper
+from winnow.privacy.secure.keeper_talk import AskedKeeper, answer
+from winnow.privacy.secure.steps import ANNOUNCE, CONFIRM, DEPOSIT, MASK, REVEAL, SHARE, Step, carried
+from winnow.privacy.secure.terms import Announcement, read, write
 from winnow.runs.codec import encode_event
 from world import blobs, experiment, prepared
 
@@ -214,6 +219,12 @@ def saying(**data: bytes) -> Meddle:
     )
 
 
+def announcing(reply: Reply, **keys: bytes) -> Outcome:
+    """An announcement with other keys, signed for all that."""
+    before = read(carried(reply.payload, "announcement"), Announcement)
+    return saying(announcement=write(replace(before, **keys)))(reply)
+
+
 def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[Prepared, Meddling, list[Any]]:
     """Everybody takes part; 8 clients of which 6 must stay."""
     ready = prepared("rounds=1", "collect.name=secure", "select.count=8", *sets, algorithm="fedavg-rp")
@@ -280,6 +291,9 @@ def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
         ({(ANNOUNCE, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
         ({(SHARE, 2): lambda reply: replace(reply, letters={1: b""})}, "its letters are not to its neighbours"),
         ({(REVEAL, 2): saying(shares=b"\xc1")}, "a message that cannot be read"),
+        ({(ANNOUNCE, 2): lambda reply: announcing(reply, sealing=bytes(32))}, "a public key that is none"),
+        ({(ANNOUNCE, 2): lambda reply: announcing(reply, masking=bytes(32))}, "a public key that is none"),
+        ({(ANNOUNCE, 2): lambda reply: announcing(reply, masking=b"short")}, "a public key that is none"),
     ],
 )
 def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
@@ -288,6 +302,28 @@ def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
     _, _, events = run_with(meddle)
     assert reason in reasons_of(events)[2]
     assert len(rounds_of(events)[0].folded) >= 7
+
+
+@pytest.mark.parametrize("step", ["key", "total", "histograms"])
+@pytest.mark.parametrize("said", [b"", b"123", b"1234" * 7])
+def test_a_keeper_that_says_nonsense_has_the_round_abandoned(
+    step: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nonsense(AskedKeeper):
+        def __init__(self, keeper: MaskKeeper) -> None:
+            self._keeper = keeper
+
+        def ask(self, question: bytes) -> bytes:
+            right, asked = answer(self._keeper, question), msgspec.msgpack.decode(question)["type"]
+            return said if asked == f"Ask{step.title()}" else right
+
+    keeper = Nonsense(MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75))
+    monkeypatch.setattr(Secure, "keeper_for", lambda *_: keeper)
+    product = "collect.encoding={name='product', smallest=4, codewords=4, block=2}"
+    _, _, events = run_with({}, *KEEPER, product)
+    reasons = reasons_of(events)
+    assert len(reasons) == 8
+    assert all(reason.startswith("the round was abandoned: ") for reason in reasons.values())
 
 
 def test_one_with_another_ones_announcement_is_refused() -> None:
@@ -368,7 +404,9 @@ def test_an_update_is_masked_once() -> None:
     federation = Meddling(ready.federation)
     list(ready.training.run(federation))
     again = [replace(task, settings=Step(session=b"again")) for task in federation.sent if task.name == ANNOUNCE]
-    assert all("there is no update of this round" in o.reason or "has left before" in o.reason for o in ask(ready, again))
+    assert all(
+        "there is no update of this round" in o.reason or "has left before" in o.reason for o in ask(ready, again)
+    )
     trained = [task for task in federation.sent if task.name == "train"]
     assert all(isinstance(outcome, Reply) for outcome in ask(ready, trained))
     assert {outcome.reason for outcome in ask(ready, again)} == {

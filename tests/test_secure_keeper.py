@@ -1,7 +1,8 @@
 """The mask keeper: sums of masks, one a session, and nothing else; here and in a process of its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,25 +18,27 @@ from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.terms import Terms
 
 SPACE = space_of([(50, 11), (4, 64)])
+OWN = {"threshold": 2 / 3, "fewest": 3, "heaviest": 0.75}
 
 
 @pytest.fixture(params=["object", "process"])
 def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
     if request.param == "object":
-        yield MaskKeeper(AUTHORITY, threshold=2 / 3, fewest=3)
+        yield MaskKeeper(AUTHORITY, **OWN)
     else:
-        with KeeperProcess(AUTHORITY, threshold=2 / 3, fewest=3) as process:
+        with KeeperProcess(AUTHORITY, **OWN) as process:
             yield process
 
 
-def deposit(keeper: Keeper, at: Terms, client: int, seed: bytes, members: int = 6, told: bytes = b"told") -> Deposit:
-    return make_deposit(client, Contents(seed, members, told), keeper.key(), at, AUTHORITY)
+def deposit(keeper: Keeper, at: Terms, client: int, seed: bytes, **others: Any) -> Deposit:
+    usual = {"members": 6, "told": b"told", "weight": 1.0, "size": SPACE.packed_bytes}
+    return make_deposit(client, Contents(seed=seed, **{**usual, **others}), keeper.key(at), at, AUTHORITY)
 
 
-def filled(keeper: Keeper, at: Terms, clients: int = 6) -> dict[int, bytes]:
-    seeds = {client: os.urandom(32) for client in range(clients)}
+def filled(keeper: Keeper, at: Terms, weights: Sequence[float] = (1.0,) * 6) -> dict[int, bytes]:
+    seeds = {client: os.urandom(32) for client in range(len(weights))}
     for client, seed in seeds.items():
-        keeper.deposit(at, deposit(keeper, at, client, seed))
+        keeper.deposit(at, deposit(keeper, at, client, seed, weight=weights[client]))
     return seeds
 
 
@@ -93,14 +96,17 @@ def test_a_seed_comes_once_signed_and_for_its_session(keeper: Keeper) -> None:
     keeper.deposit(at, made)
     with pytest.raises(RefusedError, match="client 0 has deposited a seed before"):
         keeper.deposit(at, made)
-    for session, forged in ((at, replace(made, client=1)), (terms(), made)):
+    another = terms()
+    keeper.key(another)
+    for session, forged in ((at, replace(made, client=1)), (another, made), (replace(at, round=2), made)):
         with pytest.raises(RefusedError, match="is not signed by it"):
             keeper.deposit(session, forged)
-    with pytest.raises(RefusedError, match="client 1 holds no seed"):
-        keeper.deposit(at, deposit(keeper, at, 1, b"short"))
+    for seed, weight in ((b"short", 1.0), (os.urandom(32), float("nan")), (os.urandom(32), 2.0)):
+        with pytest.raises(RefusedError, match="client 1 holds no seed, or no weight"):
+            keeper.deposit(at, deposit(keeper, at, 1, seed, weight=weight))
 
 
-@pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}])
+@pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}, {"size": 7}])
 def test_clients_who_were_told_different_things_are_not_summed(keeper: Keeper, other: dict[str, object]) -> None:
     at = terms()
     keeper.deposit(at, deposit(keeper, at, 0, os.urandom(32)))
@@ -109,26 +115,67 @@ def test_clients_who_were_told_different_things_are_not_summed(keeper: Keeper, o
 
 
 def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
-    stranger = MaskKeeper(RunAuthority(), threshold=2 / 3, fewest=3)
+    stranger = MaskKeeper(RunAuthority(), **OWN)
     with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it"):
         deposit(stranger, terms(), 0, os.urandom(32))
-    honest = MaskKeeper(AUTHORITY, threshold=2 / 3, fewest=3)
+    honest = MaskKeeper(AUTHORITY, **OWN)
     with pytest.raises(RefusedError, match="1 members are too few for a sum, 3 are needed"):
         deposit(honest, terms(fewest=3), 0, os.urandom(32), members=1)
+    of_another = honest.key(terms())
+    contents = Contents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, size=1)
+    with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it, for this session"):
+        make_deposit(0, contents, of_another, terms(), AUTHORITY)
 
 
-def test_old_sessions_are_forgotten_and_stay_so(keeper: Keeper) -> None:
+def test_deposits_of_a_session_that_was_forgotten_are_of_no_use(keeper: Keeper) -> None:
+    """A server might open sessions until an old one is forgotten, and ask for another sum of the same masks."""
     old = terms()
-    filled(keeper, old)
+    deposits = [deposit(keeper, old, client, os.urandom(32)) for client in range(6)]
+    for each in deposits:
+        keeper.deposit(old, each)
+    keeper.total(old, [0, 1, 2, 3, 4, 5], SPACE)
     for _ in range(SESSIONS):
-        at = terms()
-        keeper.deposit(at, deposit(keeper, at, 0, os.urandom(32)))
-    with pytest.raises(RefusedError, match="the session is over, its seeds are forgotten"):
-        keeper.total(old, [0, 1, 2, 3], SPACE)
+        keeper.key(terms())
+    with pytest.raises(RefusedError, match="its key and seeds are forgotten"):
+        keeper.total(old, [1, 2, 3, 4, 5], SPACE)
+    with pytest.raises(RefusedError, match="its key and seeds are forgotten"):
+        keeper.deposit(old, deposits[0])
+    keeper.key(old)
+    for each in deposits:
+        with pytest.raises(RefusedError, match="cannot be opened"):
+            keeper.deposit(old, each)
+
+
+def test_only_its_key_opens_a_session(keeper: Keeper) -> None:
+    """Whatever else is asked for, no older session makes place for it."""
+    at = terms()
+    filled(keeper, at)
+    for _ in range(2 * SESSIONS):
+        with pytest.raises(RefusedError, match="there is no such session"):
+            keeper.total(terms(), [0], SPACE)
+    assert keeper.total(at, [0, 1, 2, 3], SPACE)
+
+
+def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: Keeper) -> None:
+    """All together they were balanced; a server then calls the other heavy one a dropout."""
+    at = terms()
+    filled(keeper, at, weights=[1.0, 1.0, 0.1, 0.1, 0.1, 0.1])
+    with pytest.raises(RefusedError, match=r"one client makes up 96% of the sum, and collect.heaviest is 75%"):
+        keeper.total(at, [0, 2, 3, 4, 5], SPACE)
+    assert keeper.total(at, [0, 1, 2, 3, 4, 5], SPACE)
+
+
+def test_a_sum_has_the_size_of_the_clients_vectors(keeper: Keeper) -> None:
+    at = terms()
+    filled(keeper, at)
+    huge = space_of([(1 << 60, 11)])
+    with pytest.raises(RefusedError, match=r"the sum is to have .* bytes, and the clients' vectors have 101"):
+        keeper.total(at, [0, 1, 2, 3], huge)
+    assert keeper.total(at, [0, 1, 2, 3], SPACE)
 
 
 def test_a_keeper_that_has_gone_is_named() -> None:
-    with KeeperProcess(AUTHORITY, threshold=2 / 3, fewest=3) as process:
-        process.key()
+    with KeeperProcess(AUTHORITY, **OWN) as process:
+        process.key(terms())
     with pytest.raises(RefusedError, match="the mask keeper has gone"):
-        process.key()
+        process.key(terms())

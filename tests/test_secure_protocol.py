@@ -18,6 +18,7 @@ from winnow.privacy.secure.group import Vector, space_of
 from winnow.privacy.secure.identity import RunAuthority
 from winnow.privacy.secure.keys import KeyPair, letter_purpose, mask_purpose, seal, unseal
 from winnow.privacy.secure.masks import add_mask
+from winnow.privacy.secure.member import Member
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.tally import Tally
 from winnow.privacy.secure.terms import Directory, list_to_sign
@@ -210,16 +211,17 @@ def test_a_server_that_shows_different_lists_learns_no_share() -> None:
             session.members[client].reveal(signatures)
 
 
-def test_a_signature_does_not_count_for_another_client_session_or_list() -> None:
+def test_a_signature_does_not_count_for_another_client_session_round_or_list() -> None:
     session = masked_session()
     survivors = session.tally.survivors
     signatures = session.confirm()
     forged = dict.fromkeys(survivors, signatures[0])
-    other = {c: AUTHORITY.sign(c, list_to_sign(b"another session!", survivors)) for c in survivors}
-    shorter = {c: AUTHORITY.sign(c, list_to_sign(session.terms.session, survivors[1:])) for c in survivors}
+    other = {c: AUTHORITY.sign(c, list_to_sign(terms(), survivors)) for c in survivors}
+    later = {c: AUTHORITY.sign(c, list_to_sign(replace(session.terms, round=2), survivors)) for c in survivors}
+    shorter = {c: AUTHORITY.sign(c, list_to_sign(session.terms, survivors[1:])) for c in survivors}
     stranger = RunAuthority()
-    unknown = {c: stranger.sign(c, list_to_sign(session.terms.session, survivors)) for c in survivors}
-    for wrong in (forged, other, shorter, unknown):
+    unknown = {c: stranger.sign(c, list_to_sign(session.terms, survivors)) for c in survivors}
+    for wrong in (forged, other, later, shorter, unknown):
         with pytest.raises(RefusedError, match="members have signed"):
             session.members[0].reveal(wrong)
     assert session.members[0].reveal(signatures)
@@ -264,6 +266,9 @@ def test_a_forged_announcement_is_refused() -> None:
     forged = Directory(members=directory.members, announcements=[mine, *directory.announcements[1:]])
     with pytest.raises(RefusedError, match="the announcement of client 1 is not signed by it"):
         session.members[0].share(forged)
+    later = Member(0, replace(session.terms, round=2), AUTHORITY)
+    with pytest.raises(RefusedError, match="the announcement of client 1 is not signed by it"):
+        later.share(directory)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +314,76 @@ def test_letters_from_strangers_or_from_too_few_are_refused() -> None:
         session.members[0].mask({1: letters[1], 2: letters[2]}, session.vectors[0], SPACE)
 
 
+def cut_out(session: Session, block: int) -> list[int]:
+    """Those who are left if k/2 members on either side of a block of so many are called dropouts, who did not."""
+    circle = session.terms.circle(session.clients)
+    order, half = circle._order, circle.degree // 2
+    gone = {*order[block : block + half], *order[-half:]}
+    return sorted({*session.clients} - gone)
+
+
+@pytest.mark.parametrize("block", [2, 4, 5, 6])
+def test_a_server_cannot_cut_a_piece_out_of_the_ring(block: int) -> None:
+    """Those in it would share masks with one another alone, so the sum over them could be told from that of all.
+
+    Most of them have more than half of their neighbours left, so that it takes a look at the whole ring.
+    """
+    session = Session(terms(graph="ring", neighbours=6), SPACE, list(range(30)))
+    session.share()
+    session.mask()
+    survivors = cut_out(session, block)
+    assert len(survivors) >= session.tally.needed
+    for client in survivors:
+        with pytest.raises(RefusedError, match="so many in a row are called dropouts"):
+            session.members[client].confirm(survivors)
+
+
+@settings(max_examples=200, deadline=None)
+@given(gone=st.sets(st.integers(0, 23), max_size=12), neighbours=st.sampled_from([2, 4, 6, 8]))
+def test_a_ring_that_is_not_torn_is_in_one_piece(gone: set[int], neighbours: int) -> None:
+    circle = Circle(tuple(range(24)), 1, neighbours)
+    survivors = {*range(24)} - gone
+    if circle.is_torn(survivors):
+        return
+    reached = edge = {min(survivors)}
+    while edge:
+        edge = {peer for member in edge for peer in circle.neighbours(member)} & survivors - reached
+        reached = reached | edge
+    assert reached == survivors
+
+
+@pytest.mark.parametrize("start", range(24))
+def test_a_ring_is_torn_wherever_too_few_in_a_row_are_left(start: int) -> None:
+    circle = Circle(tuple(range(24)), 1, 10)
+    row = [circle._order[(start + step) % 24] for step in range(5)]
+    assert circle.is_torn({*range(24)} - {*row})
+    assert circle.is_torn({*range(24)} - {*row[1:]})
+    assert not circle.is_torn({*range(24)} - {*row[2:]})  # two of five are more than a quarter
+
+
+@pytest.mark.parametrize("clients", [100, 1_000])
+def test_a_ring_is_hardly_ever_torn_by_chance(clients: int) -> None:
+    rng, circle = np.random.default_rng(clients), Circle(tuple(range(clients)), 1, safe_degree(clients))
+    staying = round((1 - DROPPED) * clients)
+    assert not any(circle.is_torn(rng.choice(clients, staying, replace=False)) for _ in range(200))
+
+
 # Bad clients ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["sealing", "masking"])
+def test_whoever_announces_a_key_that_is_none_is_named(which: str) -> None:
+    session = Session(terms(), SPACE, list(range(6)))
+    bad = replace(session.announced[2], **{which: bytes(32)})
+    bad = replace(bad, signature=AUTHORITY.sign(2, bad.signed(session.terms)))
+    session.tally = Tally(session.terms, SPACE, [*({**session.announced, 2: bad}).values()], b"told")
+
+    def go_on() -> None:
+        session.share()
+        session.mask()
+
+    with pytest.raises(RefusedError, match="client 2 has announced a public key that is none"):
+        go_on()
 
 
 def test_a_vector_comes_once_from_a_member_and_fits() -> None:

@@ -5,10 +5,15 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.work.bundle import Bundle, write_bundle
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from winnow.deploy.trust.documents import ALGORITHM
+from winnow.deploy.work.bundle import Bundle, read_bundle, write_bundle
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import (
     Answered,
@@ -30,8 +35,14 @@ from winnow.deploy.work.orders import (
     Prepare,
     Quit,
     Ready,
+    Release,
+    Released,
+    Sign,
+    Signatory,
+    Signed,
     Withdraw,
 )
+from winnow.deploy.work.statements import statement, submission_of
 
 
 def start(module: str, incoming: Any) -> tuple[subprocess.Popen[bytes], Channel[Any]]:
@@ -44,7 +55,7 @@ def start(module: str, incoming: Any) -> tuple[subprocess.Popen[bytes], Channel[
 
 
 class SiteStub:
-    """A site's agent without policy, disk or network: one worker, replies and what clients keep in memory."""
+    """A site's agent without policy, disk or network: one worker, a key, replies and what clients keep in memory."""
 
     def __init__(self, name: str, bundle: Path, data: dict[str, Any], folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -53,15 +64,33 @@ class SiteStub:
         self.process, self.channel = start("worker", FromWorker)
         self.channel.send(Prepare(job="job", folder=str(folder), bundle=str(bundle), data=data))
         self.ready = self.heard()
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.submission = submission_of(read_bundle(bundle.read_bytes()))
+        self.parties: list[Signatory] = []
+        self.released: dict[tuple[int, str], list[int]] = defaultdict(list)
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}
         self.done: list[str] = []
 
-    def heard(self) -> Any:
-        """What the worker says, notes for the site's own log apart."""
-        while isinstance(message := self.channel.receive(), Noted):
-            self.notes.append(message.line)
+    def heard(self, round: int = 0) -> Any:
+        """What the worker says, notes for the site's own log apart; what it wants signed or noted is."""
+        while isinstance(message := self.channel.receive(), Noted | Sign | Release):
+            if isinstance(message, Noted):
+                self.notes.append(message.line)
+            elif isinstance(message, Sign):
+                said = statement(self.submission, round, message.client, message.content)
+                self.channel.send(Signed(signature=self.key.sign(said, ALGORITHM)))
+            else:
+                rounds = self.released[message.client, message.what]
+                first = round > max(rounds, default=0)
+                rounds.append(round)
+                self.channel.send(Released(times=len({*rounds}) if first else 0))
         return message
+
+    def signatory(self, clients_from: int) -> Signatory:
+        public = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        clients = len(self.ready.data.sizes)
+        return Signatory(site=self.name, clients_from=clients_from, clients=clients, key=public)
 
     def settle(self, tasks: dict[str, list[int]]) -> None:
         for task, clients in tasks.items():
@@ -73,8 +102,8 @@ class SiteStub:
         task = dispatch.task
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        self.channel.send(Do(task=task, parts=parts, kept=kept))
-        answers = [self.heard() for _ in task.clients]
+        self.channel.send(Do(task=task, parts=parts, kept=kept, parties=self.parties))
+        answers = [self.heard(task.round) for _ in task.clients]
         self.done.append(task.name)
         for did in answers:
             if did.keep:
@@ -118,6 +147,9 @@ class Broker:
             if not self.round:
                 site.channel.send(Place(clients_from=first))
             first += len(site.ready.data.sizes)
+        parties = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
+        for site in self.sites:
+            site.parties = parties
         return members
 
     def run(self, stop_after: int | None = None) -> Finished | GaveUp | Cannot | None:
@@ -157,6 +189,7 @@ class Broker:
                         return None
                     channel.send(Committed(round=message.round))
                 elif isinstance(message, Finished | GaveUp):
+                    self.lines += message.lines if isinstance(message, Finished) else []
                     return message
         except ChannelClosedError:
             return None
@@ -214,4 +247,4 @@ class _Queue:
                 return
 
 
-__all__ = ["Broker", "Halt"]
+__all__ = ["Broker", "Halt", "SiteStub"]

@@ -5,11 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from broker import Broker, SiteStub
 from loopback import StoppedError
+from safetensors.torch import load_file
 from test_conformance_deployed import deployed
+from test_work_processes import dealt, events_of, same, small
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from winnow.deploy.work.orders import Did, Dispatch, Finished
 from winnow.experiment.build import prepare
+from winnow.experiment.resolve import to_toml
+from winnow.experiment.run import execute
+from winnow.experiment.schema import Experiment
+from winnow.privacy.homomorphic.site import ENCRYPT
 from world import blobs, experiment
 
 pytest.importorskip("tenseal", reason="needs the extra `encryption`")
@@ -37,3 +45,55 @@ def test_a_runner_that_begins_anew_goes_on_with_fresh_keys(tmp_path: Path) -> No
     resumed = broken.run()
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+
+
+# Between processes ----------------------------------------------------------------------------------------------------
+
+SUMS = ("collect={name='homomorphic', holder=1}", "job.deadline=20")
+
+
+def brokered(wanted: Experiment, folder: Path, sites: int) -> Broker:
+    return Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job")
+
+
+@pytest.mark.slow
+def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> None:
+    """Exactly: sums of whole steps have no noise left."""
+    wanted = small("fedavg", sets=SUMS)
+    execute(wanted, out=tmp_path / "simulated")
+    broker = brokered(wanted, tmp_path, 2)
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, Finished), ended
+    assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+    assert not [event for event in events_of(broker.lines) if event["kind"] == "refused"]
+    assert {"homomorphic-encrypt", "homomorphic-decrypt"} <= {*broker.sites[0].done}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "folded"), [("site-3", [9, 6, 6]), ("site-1", [9, 0, 0])])
+def test_a_site_that_dies_amid_a_round_is_left_out(
+    victim: str, folded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the others the sum is told as ever; not so if it was the holder of the key, whom nobody can replace."""
+    wanted = small("fedavg", sets=[*SUMS, "select.fraction=1.0"])
+    work = SiteStub.do
+
+    def do(site: SiteStub, dispatch: Dispatch, blobs: Path) -> list[Did]:
+        if (site.name, dispatch.task.name, dispatch.task.round) == (victim, ENCRYPT, 2):
+            site.process.kill()
+        return work(site, dispatch, blobs)
+
+    monkeypatch.setattr(SiteStub, "do", do)
+    broker = brokered(wanted, tmp_path, 3)
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, Finished), ended
+    events = events_of(broker.lines)
+    assert [len(event["folded"]) for event in events if event["kind"] == "round"] == folded
+    reasons = [event["reason"] for event in events if event["kind"] == "refused"]
+    assert all("no answer within 20 seconds" in each or "who holds the key, did not answer" in each for each in reasons)

@@ -1,21 +1,29 @@
 """Set intersection as a program that is submitted: sites in processes of their own give what a simulation gives."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker import Broker
 
 from winnow.data import DataSettings
+from winnow.deploy.people import local
+from winnow.deploy.people.packing import describe
 from winnow.deploy.work.checkpoints import load_snapshot
 from winnow.deploy.work.orders import Finished
 from winnow.experiment.divide import divide
+from winnow.runs import RunFolder
 
 pytest.importorskip(
-    "private_set_intersection", reason="openmined-psi pins protobuf and is an extra for an environment of its own"
+    "private_set_intersection", reason="openmined-psi pins protobuf; `make test-intersection` has an environment for it"
 )
 
 PROGRAM = """
+from pathlib import Path
+
 import winnow
 from winnow.privacy.intersect import Intersecting, Intersection
 
@@ -24,26 +32,39 @@ def identifiers(site, client):
     return [f"sum {int(row.sum())}" for row in site.examples(client).x]
 
 
+def keep(client, common):
+    found[client] = common
+    Path("results").mkdir(exist_ok=True)
+    Path("results", f"common-{client}.txt").write_text("\\n".join(common))
+
+
 found = {}
 workflow = Intersection()
 winnow.conduct(
     workflow,
-    Intersecting(identifiers, found.__setitem__, share=True).handlers(),
+    Intersecting(identifiers, keep, share=True).handlers(),
     data={"name": "digits", "clients": 3},
     seed=4,
 )
 """
+SITES = 3
 
 
-def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(tmp_path: Path) -> None:
-    scope: dict[str, object] = {}
+@pytest.fixture
+def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a simulation finds that all sites have in common."""
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
     exec(compile(PROGRAM, "intersect.py", "exec"), scope)
     found = scope["found"]
-    assert isinstance(found, dict)
-    assert len(found) == 3
+    assert found.keys() == {0, 1, 2}
+    assert json.dumps(found[0]) == json.dumps(found[1]) == json.dumps(found[2])
     assert found[0]
-    assert json.dumps(found[0]) == json.dumps(found[2])
-    divide(DataSettings(name="digits", clients=3), 4, 3, tmp_path / "data")
+    return list(found[0])
+
+
+def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(expected: list[str], tmp_path: Path) -> None:
+    divide(DataSettings(name="digits", clients=SITES), 4, SITES, tmp_path / "data")
     own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
     broker = Broker("", own, {}, tmp_path / "job")
     broker.with_program("intersect.py", PROGRAM, "name = 'intersect'\n[data]\nname = 'digits'")
@@ -53,4 +74,49 @@ def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(tmp_path: 
         broker.close()
     assert isinstance(ended, Finished), ended
     assert broker.checkpoint is not None
-    assert load_snapshot(broker.checkpoint).values["size"] == len(found[0])
+    assert load_snapshot(broker.checkpoint).values["size"] == len(expected)
+
+
+def keeping_results(configure: Callable[..., None]) -> Callable[..., None]:
+    """Sites whose site.toml says where results are to be kept."""
+
+    def configured(folder: Path, names: list[str], *more: Any, **options: Any) -> None:
+        configure(folder, names, *more, **options)
+        for name in names:
+            path = folder / "project" / "kits" / name / "site.toml"
+            path.write_text(f'results = "found"\n{path.read_text()}')
+
+    return configured
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_a_federations_sites_keep_what_they_found_and_its_server_learns_the_size(
+    expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Own code behind the fence, letters over gRPC with mutual TLS."""
+    (tmp_path / "intersect.py").write_text(PROGRAM)
+    monkeypatch.setattr(local, "_configure", keeping_results(local._configure))
+    described = describe(str(tmp_path / "intersect.py"))
+    with local.local_federation(described, SITES, tmp_path / "federation") as federation:
+        job = federation.connection.submit(str(tmp_path / "intersect.py"), min_sites=SITES)
+        job.wait(120)
+        log = RunFolder.open(job.download(tmp_path / "run")).log
+        kits = [federation.kit(f"site-{i}") for i in (1, 2, 3)]
+        server = federation.kit("server")
+        wait_for(
+            lambda: all(list((kit / "found").glob("*/common-*.txt")) for kit in kits), "sites heard that it is over"
+        )
+    assert [event.metrics for event in log] == [{"intersection": {"size": float(len(expected))}}]
+    for number, kit in enumerate(kits):
+        kept = list((kit / "found").glob("*/common-*.txt"))
+        assert [path.name for path in kept] == [f"common-{number}.txt"]
+        assert kept[0].read_text().split("\n") == expected
+    told = b"".join(path.read_bytes() for path in server.rglob("*") if path.is_file())
+    assert told
+    assert not [each for each in expected if each.encode() in told]

@@ -31,7 +31,8 @@ from winnow.experiment.build import prepare
 from winnow.experiment.resolve import resolve
 from winnow.experiment.run import AS_CONFIGURED, execute
 from winnow.experiment.schema import Experiment
-from winnow.learn.parties import Identities
+from winnow.learn.filters import seeded
+from winnow.learn.parties import UPDATE, Identities
 from winnow.privacy.secure.identity import RunAuthority, authority_here
 from winnow.privacy.secure.steps import CONFIRM
 from winnow.runs import RunFolder
@@ -64,7 +65,11 @@ def reasons(job: Loopback) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_messages_and_files_give_the_simulations_model_bit_for_bit(way: str, tmp_path: Path) -> None:
+def test_messages_and_files_give_the_simulations_model_but_for_rounding(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the simulation's rounding it is the same bit for bit."""
+    monkeypatch.setattr("winnow.privacy.secure.collect.unforeseeable", seeded)
     wanted = secure(*WAYS[way])
     job = deployed(wanted, tmp_path)
     result = job.run()
@@ -74,6 +79,18 @@ def test_messages_and_files_give_the_simulations_model_bit_for_bit(way: str, tmp
     list(expected.training.run(expected.federation))
     for name, tensor in result.model.state_dict().items():
         assert torch.equal(tensor, expected.training.best[name])
+
+
+@pytest.mark.parametrize(("bits", "alike"), [(24, True), (4, False)])
+def test_rounding_is_not_the_simulations(bits: int, alike: bool, tmp_path: Path) -> None:
+    """The server knows the seed: with it, it would know how each client's values were rounded."""
+    wanted = secure("rounds=2", f"collect.encoding.bits={bits}")
+    job = deployed(wanted, tmp_path)
+    job.run()
+    ours, theirs = load_file(job.folder / "job" / "last.safetensors"), simulated(wanted)
+    apart = max(float((ours[name] - tensor).abs().max()) for name, tensor in theirs.items())
+    assert apart > 0
+    assert (apart <= ROUNDING) is alike
 
 
 @pytest.mark.parametrize(
@@ -104,12 +121,12 @@ class Notebook(RunAuthority):
 
     def __init__(self) -> None:
         super().__init__()
-        self._left: set[tuple[int, int]] = set()
+        self._left: set[tuple[int, int, str]] = set()
 
-    def first_release(self, party: int, round: int) -> bool:
-        first = (party, round) not in self._left
-        self._left.add((party, round))
-        return first
+    def release(self, party: int, round: int, what: str = UPDATE) -> int:
+        first = (party, round, what) not in self._left
+        self._left.add((party, round, what))
+        return len([each for each in self._left if (each[0], each[2]) == (party, what)]) if first else 0
 
 
 def hire(job: Loopback, identities: Identities, forced: Sequence[Filter[Any]] = ()) -> None:
@@ -163,6 +180,10 @@ def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
 SITES = 4
 SETS = ("data.clients=8", "select.fraction=1.0", "local.epochs=1", "engine.execution=loop")
 DEADLINE = "job.deadline=8"
+ROUNDING = 2e-3
+"""No farther is a model from the simulation's, which rounds values of 24 bits by another chance: most are within 1e-5,
+but one in ten is 2e-4 away, where a unit happens to be next to zero. Training moves weights by 0.1.
+"""
 MARK = 8
 """So many numbers in a row are no coincidence."""
 
@@ -239,7 +260,10 @@ def looking_for(secrets: Sequence[bytes], folder: Path) -> Iterator[set[bytes]]:
 def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
     way: tuple[str, ...], federation: LocalFederation, tmp_path: Path
 ) -> None:
-    sets, options = [*SETS, "collect.name=secure", *way], {"seed": 5, "rounds": 2, "algorithm": "fedavg"}
+    sets, options = (
+        [*SETS, "collect.name=secure", "collect.encoding.bits=24", *way],
+        {"seed": 5, "rounds": 2, "algorithm": "fedavg"},
+    )
     execute(resolve("demo", sets=sets, **options), out=tmp_path / "simulated")
     with looking_for(updates_of(), federation.kit("server")) as found:
         job = federation.connection.submit("demo", sets=sets, min_sites=SITES, **options)
@@ -247,7 +271,7 @@ def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
     assert not found
     ours = load_file(job.download(tmp_path / "deployed") / "last.safetensors")
     theirs = load_file(tmp_path / "simulated" / "last.safetensors")
-    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    assert all(torch.allclose(ours[name], tensor, rtol=0, atol=ROUNDING) for name, tensor in theirs.items())
 
 
 @pytest.mark.slow

@@ -69,16 +69,15 @@ def _shown(explanation: "Explanation") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    spent = [
-        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {value:.3g}" for name, value in explanation.spent.items()
-    ]
+    from winnow.runs.summary import spendings
+
     lines: list[RenderableType] = [Text(f"{explanation.name} · {explanation.algorithm}", style="bold")]
     lines += [Text("\nWho learns what", style="bold")]
     for party in explanation.parties:
         lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
     for title, points in (
         ("In the words of the parts", explanation.parts),
-        ("Spent so far", spent),
+        ("Spent so far", spendings(explanation.spent)),
         ("Warnings", explanation.warnings),
     ):
         lines += [Text(f"\n{title}", style="bold"), *map(_point, points)] if points else []

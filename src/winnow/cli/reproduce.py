@@ -19,7 +19,9 @@ RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "repro
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which paper: fedprof, srpfl or secagg.", show_default=False)],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="Which paper: fedprof, srpfl or secagg.", show_default=False)
+    ],
     what: Annotated[
         list[str] | None,
         typer.Argument(

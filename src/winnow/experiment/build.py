@@ -14,7 +14,7 @@ from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock
 from winnow.data import ClientsOnDemand, Conditions, DataSet, DataSettings, Federated, OnDemand, federate, load
 from winnow.experiment.answering import handlers_here, open_pool
 from winnow.experiment.checks import fingerprint
-from winnow.experiment.judging import judge_of
+from winnow.experiment.judging import judge_of, tensors_of
 from winnow.experiment.schema import EngineSettings, Experiment
 from winnow.experiment.subject import SAMPLE, Facts, Subject, device_for, loss_for, module_for
 from winnow.learn.examine import Examiner
@@ -215,7 +215,9 @@ def _training(world: _World, facts: Facts, store: ClientStore) -> Training:
         device=world.device,
         store=store,
     )
-    return Training(plan, world.subject.initial, judge)
+    held = tensors_of(spread.reference, world.device)
+    emulate = world.subject.emulation(plan, held, world.population.sizes)
+    return Training(plan, world.subject.initial, judge, emulate)
 
 
 def _chunk(world: _World, site: LearningSite) -> int | None:

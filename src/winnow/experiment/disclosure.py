@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from winnow.experiment.schema import Experiment
 from winnow.experiment.undoing import reports_losses, sends_profiles, tells_model_losses, warnings_for
-from winnow.privacy.dp import CentralDp, DiscreteGaussian, DpSgd, NoisyProfiles
+from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles
 from winnow.privacy.homomorphic.collect import Homomorphic
 from winnow.privacy.matching import Encrypted
 from winnow.privacy.secure.collect import Secure
@@ -100,11 +100,21 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
 
 def _updates(experiment: Experiment) -> str:
     if experiment.collect.sums_only:
-        return "the sum of the updates of each round, and no client's own"
+        return "the sum of the updates of each round, and no client's own" + _beside_sums(experiment)
     filtered = ", as the filters leave it" if experiment.filters else ""
     early = ", before noise is added" if isinstance(experiment.collect, CentralDp) else ""
     hidden = ", with noise that hides each sample" if isinstance(experiment.client, DpSgd) else ""
     return f"every client's update{filtered}{hidden}{early}"
+
+
+def _beside_sums(experiment: Experiment) -> str:
+    collect = experiment.collect
+    if not isinstance(collect, Secure) or not collect.encoding.needs_keeper:
+        return ""
+    return (
+        "; and for every block of weights the codewords that clients chose, without names: where one client has much "
+        "more data than others, that tells roughly its update"
+    )
 
 
 def _profiles(experiment: Experiment) -> str:
@@ -116,7 +126,7 @@ def _profiles(experiment: Experiment) -> str:
 
 
 def _to_keeper(collect: Secure) -> Iterator[str]:
-    yield "who takes part in which round, and the seeds of their masks; it is sent no masked sum"
+    yield "who takes part in which round, their weights, and the seeds of their masks; it is sent no masked sum"
     if collect.encoding.needs_keeper:
         yield "which codewords each client chose, for it counts them: with the codebook, roughly the update"
 
@@ -128,13 +138,14 @@ def _to_sites(experiment: Experiment) -> Iterator[str]:
 
 
 def _in_result(experiment: Experiment) -> Iterator[str]:
-    noisy = isinstance(experiment.collect, CentralDp) or _noisy_sums(experiment)
-    yield "the best and the last model" + (", which hide whether a client took part" if noisy else "")
-    losses = reports_losses(experiment) and not isinstance(experiment.collect, CentralDp)
-    means = "mean losses, " if losses else ""
+    yield f"the best and the last model{_hidden_in_models(experiment)}"
+    means = "mean losses, " if reports_losses(experiment) else ""
     yield f"the run's log: scores, {means}and which clients were invited, folded or refused in each round"
 
 
-def _noisy_sums(experiment: Experiment) -> bool:
+def _hidden_in_models(experiment: Experiment) -> str:
     collect = experiment.collect
-    return isinstance(collect, Secure) and isinstance(collect.encoding, DiscreteGaussian)
+    if isinstance(collect, CentralDp):
+        return ", which hide whether a client took part"
+    noisy_sums = isinstance(collect, Secure) and collect.encoding.private
+    return ", which hide what a client contributed" if noisy_sums else ""

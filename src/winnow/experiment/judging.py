@@ -35,11 +35,11 @@ def judge_of(
     judge: Reference = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
-        else AtServer("reference", examiner, _tensors(reference, device), plan.metric)
+        else AtServer("reference", examiner, tensors_of(reference, device), plan.metric)
     )
     beside: list[Reference] = []
     if len(test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
-        beside.append(AtServer("test", examiner, _tensors(test, device), plan.metric))
+        beside.append(AtServer("test", examiner, tensors_of(test, device), plan.metric))
     if own_test_sizes is not None:
         judging = np.flatnonzero(own_test_sizes).tolist()
         settings = JudgeSettings(client=experiment.client, metric=plan.metric)
@@ -75,5 +75,5 @@ def _at_clients(experiment: Experiment, population: Population, plan: Plan) -> A
     )
 
 
-def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
+def tensors_of(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
     return as_tensor(examples.x, device), as_tensor(examples.y, device)

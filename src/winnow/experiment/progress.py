@@ -17,7 +17,7 @@ from winnow.core import AnyEvent, Assessed, Invited, RoundFinished
 from winnow.experiment.build import Prepared
 from winnow.experiment.schema import Experiment
 from winnow.runs import Point
-from winnow.runs.summary import JOULES_PER_WH, PRIVACY
+from winnow.runs.summary import JOULES_PER_WH, PRIVACY, spendings
 from winnow.runs.track import Track
 
 REFRESH_PER_SECOND = 8
@@ -77,10 +77,6 @@ class Course:
     def left(self) -> str:
         return "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
 
-    @property
-    def _privacy(self) -> Iterable[tuple[str, float]]:
-        return () if self.point is None else self.point.metrics.get(PRIVACY, {}).items()
-
     def figures(self) -> str:
         """Metric, best, device time, energy, how many were invited, and what privacy it has cost."""
         if self.point is None:
@@ -91,7 +87,7 @@ class Course:
             f"device {duration(self.point.seconds)}",
             *([f"{self.point.joules / JOULES_PER_WH:.3g} Wh"] if self.point.joules else []),
             f"{self.invited} invited",
-            *(f"{name.replace('_', ' ').replace('epsilon', 'ε')} {value:.3g}" for name, value in self._privacy),
+            *spendings(self.point.metrics.get(PRIVACY, {})),
         ]
         return " · ".join(parts)
 

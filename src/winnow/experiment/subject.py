@@ -17,6 +17,7 @@ from winnow.core import ConfigError, Population
 from winnow.data import Examples
 from winnow.experiment.checks import check_batches, check_cohort, check_outputs, check_profiled, unjudged
 from winnow.experiment.schema import Experiment
+from winnow.learn.emulation import Emulate, emulation, one_client
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import LearningSite
 from winnow.learn.ledger import OpenLedger
@@ -116,6 +117,8 @@ class Subject:
         shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
         for filtering in experiment.filters:
             filtering.check(shared)
+        drawn = select.chance(len(sizes)) is not None  # then all may come at once
+        experiment.collect.check_model(shared, len(sizes) if drawn else select.invited(len(sizes)))
         execution = self.execution
         check_profiled(module, self.layer, self.private)
         profile_bytes = self.examiner.profile_bytes(some_x[:1]) if self.layer is not None else 0
@@ -137,6 +140,17 @@ class Subject:
             layer=self.layer,
             private=tuple(name for name in self.initial if name in self.private),
         )
+
+    def emulation(self, plan: Plan, held: tuple[Tensor, Tensor], sizes: NDArray[np.int64]) -> Emulate | None:
+        """A client with as many of the server's samples as others have on average, if the collection asks for it."""
+        if not self.experiment.collect.emulates:
+            return None
+        x, y = (tensor[: max(1, round(sizes.mean()))] for tensor in held)
+        if not len(x):
+            raise ConfigError(
+                'collect.parameters = "public" takes samples that the server holds, and it holds none; write "sum"'
+            )
+        return emulation(plan, self.site(one_client(x, y), None), len(x))
 
     def plan(self, facts: Facts) -> Plan:
         """What does not change during the run."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 from winnow.experiment.schema import Experiment
 from winnow.learn.algorithms.fedprof import ByProfile
-from winnow.learn.algorithms.power_of_choice import OfCandidates
 from winnow.learn.filters import Filtering
 from winnow.learn.select import Selector
 from winnow.privacy.compress.compress import Compress
@@ -13,6 +12,8 @@ from winnow.privacy.filters import Clip, Percentile, SparseVector
 from winnow.privacy.homomorphic.collect import Homomorphic
 from winnow.privacy.matching import Encrypted
 from winnow.privacy.secure.collect import Secure
+from winnow.privacy.secure.graph import safe_degree
+from winnow.privacy.secure.scalar import MOST_CLIENTS
 
 NOISY = (LocalDp, SparseVector)
 """Filters after which an update is private at the client."""
@@ -31,12 +32,12 @@ def sends_profiles(experiment: Experiment) -> bool:
 
 def tells_model_losses(experiment: Experiment) -> bool:
     """Whether clients tell how well the models that they are sent do on their samples."""
-    return experiment.composed().values_model or isinstance(_sampled(experiment), OfCandidates)
+    return experiment.composed().values_model or experiment.select.asks_losses
 
 
 def reports_losses(experiment: Experiment) -> bool:
-    """DP-SGD tells none, as no noise would cover it."""
-    return not isinstance(experiment.client, DpSgd)
+    """Where noise hides clients or samples none is told, as no noise would cover it."""
+    return not _hides(experiment)
 
 
 def _guards_updates(experiment: Experiment) -> str | None:
@@ -120,7 +121,7 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
 
 def _scores_beside_noise(experiment: Experiment) -> str | None:
     judged = experiment.reference_clients or experiment.judge.by != "reference" or experiment.judge.tune_epochs
-    if not judged or not _has_budget(experiment):
+    if not judged or not _hides(experiment):
         return None
     return "clients' scores of each model are released without noise, and ε does not count them; let the server judge"
 
@@ -174,6 +175,29 @@ def _all_the_weight(experiment: Experiment) -> str | None:
     )
 
 
+def _few_neighbours(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, Secure) or collect.neighbours is None:
+        return None
+    if collect.neighbours >= safe_degree(MOST_CLIENTS):
+        return None
+    return (
+        f"collect.neighbours = {collect.neighbours} may be too few: the fewer, the fewer clients it takes to collude "
+        "with the server, and the sooner dropouts end a round; leave it out, and a safe number is chosen (44 for 100 "
+        "clients, 88 for 1,000)"
+    )
+
+
+def _codewords_beside_sums(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, Secure) or not collect.encoding.needs_keeper:
+        return None
+    return (
+        f'encoding.name = "{_name(collect.encoding)}" has the mask keeper count codewords, which tells the server more '
+        'than sums; encoding.name = "scalar" or "pruned" tells sums alone'
+    )
+
+
 RULES: tuple[Callable[[Experiment], str | None], ...] = (
     _losses_beside,
     _profiles_beside,
@@ -187,6 +211,8 @@ RULES: tuple[Callable[[Experiment], str | None], ...] = (
     _noise_twice,
     _sum_of_two,
     _all_the_weight,
+    _few_neighbours,
+    _codewords_beside_sums,
 )
 
 
@@ -197,9 +223,10 @@ def _sampled(experiment: Experiment) -> Selector:
     return inner
 
 
-def _has_budget(experiment: Experiment) -> bool:
+def _hides(experiment: Experiment) -> bool:
+    """Whether noise hides clients or samples, so that there is an ε."""
     collect = experiment.collect
-    in_sums = isinstance(collect, Secure) and isinstance(collect.encoding, DiscreteGaussian)
+    in_sums = isinstance(collect, Secure) and collect.encoding.private
     at_clients = isinstance(experiment.client, DpSgd) or any(isinstance(each, NOISY) for each in experiment.filters)
     return isinstance(collect, CentralDp) or in_sums or at_clients
 

@@ -100,6 +100,11 @@ class WeightedSum:
         }
 
 
+def mean_weight(fold: LinearFold, population: Population) -> float:
+    """What a client counts on average over the population, by its public size."""
+    return sum(fold.weight_of(client, 1) for client in range(len(population))) / len(population)
+
+
 def _summed(tensor: Tensor) -> torch.dtype:
     return tensor.dtype if tensor.is_floating_point() else torch.float64
 

@@ -5,19 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import not_
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from winnow.core import Arrays, Choice, Failure, Federation, Outcome, Payload, Reply, Task, Until
 from winnow.learn.aggregate import Contribution, Fold, WeightedSum
-from winnow.learn.filters import from_the_system
+from winnow.learn.chance import from_the_system
 from winnow.learn.matching import AtSites
 from winnow.learn.part import Part
 from winnow.learn.parties import Identities
 from winnow.learn.profile import ReferenceProfile
 from winnow.learn.stack import ModelState
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,8 @@ class Expected:
     """How many clients a round invites by the settings: a number that tells nothing of who was drawn."""
     noise: Callable[[str], np.random.Generator] = lambda purpose: from_the_system()
     """The server's randomness for a purpose in this round. In a simulation it repeats."""
+    emulate: Callable[[], Payload] | None = None
+    """An update of this round made of the server's own samples, where `Collect.emulates` asks for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +78,30 @@ class Collect(Choice, Part):
         """How few clients it can work with."""
         return 1
 
+    @property
+    def emulates(self) -> bool:
+        """Whether it wants to know what a client would send that had the server's samples."""
+        return False
+
     def check(self, clients: int) -> None:
         """Refuse, by name, so many clients if they cannot work."""
+
+    def check_model(self, model: Arrays, members: int) -> None:
+        """Refuse, by name, a model whose updates cannot be collected from so many clients in a round."""
+
+    def objection(self, whole: "Algorithm") -> str | None:
+        """Whoever gets sums only can serve no rule and no selection that looks at single updates."""
+        if not self.sums_only:
+            return None
+        own, rule, selector = (getattr(part, "name", "") for part in (self, whole.aggregate, whole.select))
+        if not whole.aggregate.sums:
+            return (
+                f'collect.name = "{own}" gives sums only, and aggregate.name = {rule!r} needs every update; '
+                "write aggregate.name = 'partial' or 'full', or another collect"
+            )
+        if whole.select.sees_updates:
+            return f'collect.name = "{own}" gives sums only, and select.name = {selector!r} compares updates'
+        return None
 
     def at_sites(self) -> AtSites:
         """What sites do besides: steps of the conversation, and filters that stand around all others."""

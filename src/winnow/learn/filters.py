@@ -5,7 +5,6 @@ at a site; the other undoes at the server what has to be undone (bytes become a 
 in which they are written, and are undone in the opposite one. None of them edits an algorithm.
 """
 
-import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,15 @@ from winnow.core import (
     Exchange,
     Federation,
     Filter,
+    Handler,
     Outcome,
     Population,
+    Reply,
     Task,
     Until,
     stream,
 )
+from winnow.learn.chance import from_the_system
 from winnow.learn.handlers import TrainSettings
 
 if TYPE_CHECKING:
@@ -47,11 +49,6 @@ def seeded(task: Task, purpose: str) -> np.random.Generator:
 def unforeseeable(task: Task, purpose: str) -> np.random.Generator:
     """Randomness of a deployment: from the operating system, so that nobody who knows the seed can take noise off."""
     return from_the_system()
-
-
-def from_the_system() -> np.random.Generator:
-    """A generator whose seed nobody knows."""
-    return np.random.Generator(np.random.PCG64(secrets.randbits(256)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +95,18 @@ class Filtering(Choice):
     @abstractmethod
     def says(self) -> str:
         """Who learns what, under which assumptions, and what it costs."""
+
+
+def without_loss(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
+    """A filter for sites whose clients noise hides: none is added to the loss of a training, so it stays there."""
+    return [untold(outcome) for outcome in call_next(tasks, site)]
+
+
+def untold(outcome: Outcome) -> Outcome:
+    """The outcome of a training without its loss."""
+    if not isinstance(outcome, Reply) or outcome.task.name != "train":
+        return outcome
+    return replace(outcome, metrics={name: value for name, value in outcome.metrics.items() if name != "loss"})
 
 
 def site_filters(filters: Sequence[Filtering], chance: Chance = seeded) -> tuple[Filter[Any], ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, Handler, Reply, Task
+from winnow.core import Arrays, Handler, ModelError, Reply, Task
 from winnow.learn.client import ClientUpdate, Job
 from winnow.learn.each import own_models, score_each
 from winnow.learn.examine import Examiner
@@ -83,6 +83,8 @@ class JudgeSettings:
 
 def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """Local training of the cohort as one stack; where asked, each client first profiles its data."""
+    if any("model" not in task.payload for task in tasks):
+        raise ModelError("a training task brings no model: what leaves is judged by how it departs from one")
     first, clients = tasks[0], _clients(tasks)
     settings, start = _settings(first, TrainSettings), _model(first, site)
     data = site.data.cohort(clients)

@@ -2,6 +2,9 @@
 
 from typing import Protocol
 
+UPDATE = "update"
+"""What leaves, by name."""
+
 
 class Identities(Protocol):
     """Signatures of the parties, by number; and the memory that one of them has of what it let out."""
@@ -12,5 +15,7 @@ class Identities(Protocol):
     def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
         """Whether this party has signed this message."""
 
-    def first_release(self, party: int, round: int) -> bool:
-        """Whether a party's update of this round leaves, masked, for the first time. Asking is leaving: it is noted."""
+    def release(self, party: int, round: int, what: str = UPDATE) -> int:
+        """How often something of a party's has left, masked or noisy, with this round's; 0 if this round's, or a later
+        one's, had left before. Asking is leaving: it is noted.
+        """

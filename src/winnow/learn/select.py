@@ -96,6 +96,11 @@ class Selector(Choice, Part):
         """Whether each reply must tell the loss, on the client's data, of the model that the client was sent."""
         return False
 
+    @property
+    def asks_losses(self) -> bool:
+        """Whether clients that do not train are asked for the loss of a model on their data, too."""
+        return False
+
     @abstractmethod
     def start(self, population: Population) -> Selection: ...
 

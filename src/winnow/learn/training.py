@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ from winnow.core import (
     stream,
 )
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.chance import from_the_system
 from winnow.learn.collect import Expected, Gathered, Refusal, finite_update, sift
-from winnow.learn.filters import from_the_system
+from winnow.learn.emulation import Emulate
 from winnow.learn.judge import Judge, Verdict
 from winnow.learn.ledger import Ledger
 from winnow.learn.plan import Plan
@@ -46,8 +48,8 @@ class Training:
     round, so a restored workflow goes on exactly as the first one would have.
     """
 
-    def __init__(self, plan: Plan, initial: ModelState, judge: Judge) -> None:
-        self._plan, self.judge = plan, judge
+    def __init__(self, plan: Plan, initial: ModelState, judge: Judge, emulate: Emulate | None = None) -> None:
+        self._plan, self.judge, self._emulate = plan, judge, emulate
         self.round = 0
         self._now = 0.0
         self.initial = self.model = initial
@@ -273,6 +275,7 @@ class Training:
             carried=("model", *self._plan.algorithm.client.sends),
             reference=self._verdict.profile if self._verdict else None,
             collected=self._collected,
+            emulate=partial(self._emulate, self.payload, self.round) if self._emulate else None,
         )
 
     def snapshot(self) -> Snapshot:

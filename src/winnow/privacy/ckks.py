@@ -71,16 +71,16 @@ def encrypt(context: Context, values: NDArray[np.float64]) -> Bytes:
     return as_array(library().ckks_vector(context, _padded(values)).serialize())
 
 
-def read_fresh(context: Context, data: Bytes) -> Encrypted:
-    """A ciphertext as `encrypt` made it: full, and with all its levels."""
+def read_fresh(context: Context, data: Bytes, *, slots: int = SLOTS, primes: int = FRESH_PRIMES) -> Encrypted:
+    """A ciphertext as encryption makes it, and as adding leaves it: full, and with all its levels."""
     vector = read(context, data)
     ciphertexts = vector.ciphertext()
-    if len(ciphertexts) != 1 or vector.size() != SLOTS:
+    if len(ciphertexts) != 1 or vector.size() != slots:
         raise UnreadableError("it is no ciphertext of a whole vector")
     (ciphertext,) = ciphertexts
     if ciphertext.size() != 2 or ciphertext.is_transparent():
         raise UnreadableError("it is not as encryption leaves it")
-    if ciphertext.coeff_modulus_size() != FRESH_PRIMES or ciphertext.scale != SCALE:
+    if ciphertext.coeff_modulus_size() != primes or ciphertext.scale != SCALE:
         raise UnreadableError("it was encrypted with other parameters")
     return vector
 

@@ -134,6 +134,11 @@ def result_record(
     }
 
 
+def spendings(spent: Mapping[str, float]) -> list[str]:
+    """What privacy a run has cost, as people read it."""
+    return [f"{name.replace('_', ' ').replace('epsilon', 'ε')} {value:.3g}" for name, value in spent.items()]
+
+
 def _reading(point: Point | None, data: str, metric: str) -> Reading | None:
     value = point.value(data, metric) if point else None
     return None if point is None or value is None or math.isnan(value) else Reading(value=value, round=point.round)

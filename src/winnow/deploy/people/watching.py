@@ -1,14 +1,13 @@
 """What a person sees of a job while it runs: a bar over its rounds, and lines as they come."""
 
-from collections.abc import Iterable
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from winnow.core import AnyEvent, Assessed, Refused, RoundFinished, RunError
+from winnow.core import AnyEvent, Assessed, Refused, RoundFinished, RunError, Stopped
 from winnow.deploy.people.connection import Job
 from winnow.deploy.wire.messages import JobState, Line
 from winnow.runs.codec import decode_event
+from winnow.runs.summary import PRIVACY, spendings
 
 NO_PART = " takes no part: "
 """In a line of the server's about a site that refuses a job or has dropped out of it."""
@@ -50,6 +49,8 @@ def _told(event: AnyEvent) -> str | None:
         return f"round 0, untrained: {_scores(event)}"
     if isinstance(event, Refused):
         return f"round {event.round}: client {event.client} left out: {event.reason}"
+    if isinstance(event, Stopped):
+        return f"stopped after round {event.round}: {event.reason}"
     if not isinstance(event, RoundFinished):
         return None
     folded = len(event.folded)
@@ -65,5 +66,8 @@ def _round(line: Line) -> RoundFinished | None:
 
 
 def _scores(event: Assessed | RoundFinished) -> str:
-    first: Iterable[tuple[str, float]] = next(iter(event.metrics.values()), {}).items()
-    return ", ".join(f"{name} {value:.4f}" for name, value in first)
+    """The first data's scores, and what privacy the job has cost."""
+    first = next(iter(event.metrics.values()), {})
+    spent = event.metrics.get(PRIVACY, {})
+    scores = [f"{name} {value:.4f}" for name, value in first.items() if first is not spent]
+    return ", ".join([*scores, *spendings(spent)])

@@ -221,6 +221,7 @@ class JobRun:
                 await self._commit(message)
                 process.send(Committed(round=message.round))
             case Finished():
+                await self._add_events(message.lines)
                 return Ending(outputs=await asyncio.to_thread(self._keep, message))
             case GaveUp():
                 return Ending(failure=message.reason)
@@ -245,7 +246,7 @@ class JobRun:
             over=commit.over,
             heard={site: hub.heard(site, self.job) for site in sites},
             metrics={source: bounded(commit.metrics[source]) for source in list(commit.metrics)[:METRICS]},
-            lines=[NewLine(source=SERVER, kind="event", text=line) for line in commit.lines],
+            lines=_events(commit.lines),
         )
         self._progress, self._lives = commit.round, 0
         log.info("job %s: round %d is committed", self.job, commit.round)
@@ -255,6 +256,12 @@ class JobRun:
         self._shop.journal.wake(self.job)
         await asyncio.to_thread(self._shop.inboxes.sweep, self.job)
         await self.retire(KEPT_RUNNING)
+
+    async def _add_events(self, lines: list[str]) -> None:
+        """What a job tells after its last round."""
+        await self._shop.journal.flush()
+        await asyncio.to_thread(self._shop.ledger.append, self.job, _events(lines))
+        self._shop.journal.wake(self.job)
 
     async def retire(self, keep: int) -> None:
         """Clear away checkpoints that nobody will go back to."""
@@ -290,3 +297,7 @@ class JobRun:
     def _say(self, text: str) -> None:
         log.warning("job %s: %s", self.job, text)
         self._shop.journal.add(self.job, NewLine(source=SERVER, kind=LOG, text=text))
+
+
+def _events(lines: list[str]) -> list[NewLine]:
+    return [NewLine(source=SERVER, kind="event", text=line) for line in lines]

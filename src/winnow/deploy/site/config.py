@@ -76,6 +76,8 @@ class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resources: Resources = msgspec.field(default_factory=room.of_this_machine)
     disk_mb: Annotated[int, Meta(ge=1)] = 20_000
     """What a job may write, and what may be downloaded for it, each."""
+    results: str | None = None
+    """The folder, relative to the kit, for files that jobs leave here in `results`; without it they are deleted."""
     data: dict[Name, SiteData] = {}
 
 
@@ -116,7 +118,7 @@ def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
 
 
 def discretion(config: SiteConfig, kit: Path) -> Discretion:
-    secrets: set[str | Path] = {kit, kit.resolve(), config.state}
+    secrets: set[str | Path] = {kit, kit.resolve(), config.state, config.results or ""}
     for data in config.data.values():
         secrets |= {each for each in (data.place, data.url, data.query) if each}
         if data.place:
@@ -147,9 +149,10 @@ def _problem(data: SiteData, folder: Path) -> str | None:
 
 
 def _anchored(config: SiteConfig, kit: Path, folder: Path | None = None) -> SiteConfig:
-    """With absolute paths: data relative to the configuration, the state folder relative to the kit."""
+    """With absolute paths: data relative to the configuration, the site's own folders relative to the kit."""
     data = {name: _absolute(each, folder or kit) for name, each in config.data.items()}
-    return msgspec.structs.replace(config, state=str(_resolved(config.state, kit)), data=data)
+    results = None if config.results is None else str(_resolved(config.results, kit))
+    return msgspec.structs.replace(config, state=str(_resolved(config.state, kit)), results=results, data=data)
 
 
 def _absolute(data: SiteData, folder: Path) -> SiteData:

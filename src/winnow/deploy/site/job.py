@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
 from winnow.deploy.site.query import fetch_rows
 from winnow.deploy.site.reports import Reports
+from winnow.deploy.site.results import keep_results
 from winnow.deploy.site.workplace import Workplace
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.blobs import SpoolFolder
@@ -226,12 +228,20 @@ class HostedJob(Thread):
             self._labour.stop()
             self._labour.rest()
         self._office.room.give_back(self.job)
-        if self._forget:
+        for step in (self._keep_results, self._forget_all) if self._forget else ():
             try:
-                self._office.state.forget(self.job)
-                shutil.rmtree(self._folder.path, ignore_errors=True)
+                step()
             except WinnowError as error:
                 log.error("job %s: %s", self.job, error)
+
+    def _keep_results(self) -> None:
+        place = self._office.config.results
+        if place is not None and (kept := keep_results(self._folder, Path(place) / self.job)):
+            self._note("left files", str(kept))
+
+    def _forget_all(self) -> None:
+        self._office.state.forget(self.job)
+        shutil.rmtree(self._folder.path, ignore_errors=True)
 
     def _note(self, what: str, outcome: str) -> None:
         """Who the author is counts once it is verified; before, there is only what the server says."""

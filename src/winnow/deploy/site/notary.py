@@ -82,8 +82,8 @@ class Notary:
         """What a worker asks for while it does a task of this round."""
         if isinstance(wish, Release):
             place = wish.client - self._own.start
-            first = wish.client in self._own and self._state.release(self._submission, place, round)
-            return Released(first=first)
+            ours = wish.client in self._own
+            return Released(times=self._state.release(self._submission, place, round, wish.what) if ours else 0)
         if wish.client not in self._own and not (wish.client == KEEPER and self._keeps()):
             who = "keep masks" if wish.client == KEEPER else f"sign for client {wish.client}"
             return Signed(refused=f"this site does not {who}")

@@ -28,8 +28,10 @@ CREATE TABLE IF NOT EXISTS kept (
     PRIMARY KEY (job, client)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS submissions (submission TEXT PRIMARY KEY, job TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS released (
-    submission TEXT NOT NULL, client INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (submission, client)
+CREATE TABLE IF NOT EXISTS departures (
+    submission TEXT NOT NULL, client INTEGER NOT NULL, what TEXT NOT NULL,
+    round INTEGER NOT NULL, times INTEGER NOT NULL,
+    PRIMARY KEY (submission, client, what)
 ) STRICT;
 """
 
@@ -142,18 +144,20 @@ class SiteState:
         [(name,)] = self._rows("SELECT job FROM submissions WHERE submission = ?", submission)
         return str(name)
 
-    def release(self, submission: str, client: int, round: int) -> bool:
-        """Note that an update has left, masked; whether none of this round or a later one had left before.
+    def release(self, submission: str, client: int, round: int, what: str) -> int:
+        """Note that something leaves; how often it has with this time, or 0 if it had in this round or a later one.
 
-        This outlives the job: whoever has it deployed once more does not get the same update into another sum.
+        This outlives the job: whoever has it deployed once more does not get the same update into another sum, nor the
+        same numbers under other noise.
         """
         with self._changing() as base:
             noted = base.execute(
-                "INSERT INTO released VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET round = excluded.round"
-                " WHERE excluded.round > round",
-                (submission, client, round),
-            )
-            return noted.rowcount == 1
+                "INSERT INTO departures VALUES (?, ?, ?, ?, 1)"
+                " ON CONFLICT DO UPDATE SET round = excluded.round, times = times + 1 WHERE excluded.round > round"
+                " RETURNING times",
+                (submission, client, what, round),
+            ).fetchall()
+            return int(noted[0][0]) if noted else 0
 
     def files(self, job: str) -> set[str]:
         """All that must stay on the disk."""

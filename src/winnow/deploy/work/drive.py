@@ -26,6 +26,8 @@ class Drive:
         self._used = False
         self.log: list[AnyEvent] = []
         self.output: dict[str, str] = {}
+        self.lines: list[str] = []
+        """Events that no round has taken along yet; at the end, why the run stopped."""
 
     def once(self) -> None:
         if self._used:
@@ -52,18 +54,15 @@ class Drive:
     ) -> None:
         """`around` puts filters around the federation."""
         deployed = Deployed(self._line, self.begin.members, self.folder, WallClock(now), deadline)
-        lines: list[str] = []
         for event in workflow.run(around(deployed)):
             self.log.append(event)
-            lines.append(encode_event(event).decode().rstrip("\n"))
+            self.lines.append(encode_event(event).decode().rstrip("\n"))
             if isinstance(event, RoundFinished):
-                self._commit(workflow, deployed, event, rounds, lines)
-                lines.clear()
+                self._commit(workflow, deployed, event, rounds)
+                self.lines.clear()
             on_event(event)
 
-    def _commit(
-        self, workflow: Workflow, deployed: Deployed, event: RoundFinished, rounds: int, lines: list[str]
-    ) -> None:
+    def _commit(self, workflow: Workflow, deployed: Deployed, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"
         state = workflow.snapshot()
         save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
@@ -73,7 +72,7 @@ class Drive:
                 round=event.round,
                 rounds=rounds,
                 checkpoint=str(path),
-                lines=list(lines),
+                lines=list(self.lines),
                 settled=settled,
                 over=over,
                 metrics={data: dict(values) for data, values in event.metrics.items()},

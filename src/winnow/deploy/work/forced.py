@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 import winnow.experiment.schema  # noqa: F401 - brings all filters that there are
 from winnow.core import ConfigError, Failure, Filter, Handler, Outcome, Reply, Settings, Task
 from winnow.learn.filters import Filtering, site_filters, unforeseeable
+from winnow.privacy.filters.changes import many
 
 BESIDES = {
     "train": {"profile"},
@@ -18,8 +18,6 @@ BESIDES = {
     "judge": set[str](),
 }
 """By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples."""
-FEW = 16
-"""So many numbers (how many steps were taken) need no filter."""
 
 
 def judged(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
@@ -34,7 +32,7 @@ def _judged(task: Task, outcome: Outcome) -> Outcome:
     if not isinstance(outcome, Reply) or task.name not in BESIDES:
         return outcome
     for part in outcome.payload.keys() - task.payload.keys() - BESIDES[task.name]:
-        if sum(int(np.prod(array.shape)) for array in outcome.payload[part].values()) > FEW:
+        if many(outcome.payload[part]):
             reason = f"this site's filters cannot judge '{part}', which did not come with the task"
             return Failure(task=outcome.task, stage="filtering", reason=reason)
     return outcome

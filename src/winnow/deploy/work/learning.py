@@ -11,7 +11,7 @@ from winnow.deploy.wire.messages import DataDescription
 from winnow.deploy.work.data import held_by_server
 from winnow.deploy.work.drive import Drive, OnEvent
 from winnow.deploy.work.orders import Member
-from winnow.experiment.judging import judge_of
+from winnow.experiment.judging import judge_of, tensors_of
 from winnow.experiment.resolve import to_toml
 from winnow.experiment.run import Inputs, Result
 from winnow.experiment.schema import Experiment
@@ -111,6 +111,7 @@ def _training(
     sizes = [size for member in members for size in member.data.sizes]
     own = [size for member in members for size in member.data.own_test_sizes]
     plan, nothing = subject.plan(facts), zeros_like(common_description(members), 0)
+    device = device_for(subject.experiment.engine.device)
     judge = judge_of(
         subject.experiment,
         plan,
@@ -119,10 +120,11 @@ def _training(
         own_test_sizes=np.array(own, np.int64) if len(own) == len(sizes) else None,
         reference=held[0] or nothing,
         test=held[1] or nothing,
-        device=device_for(subject.experiment.engine.device),
+        device=device,
         store=None,
     )
-    return Training(plan, subject.initial, judge)
+    held_here = tensors_of(held[0] or nothing, device)
+    return Training(plan, subject.initial, judge, subject.emulation(plan, held_here, np.array(sizes, np.int64)))
 
 
 def _result(drive: Drive, subject: Subject, facts: Facts, training: Training) -> Result:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta
 
 from winnow.deploy.wire.messages import Answer, Count, DataDescription, Digest, Message, Name, WireTask
+from winnow.learn.parties import UPDATE
 
 Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 """What a column of a database holds."""
@@ -90,9 +91,10 @@ class Said(Message, frozen=True, kw_only=True):
 
 
 class Finished(Message, frozen=True, kw_only=True):
-    """The job is done; these files are its output besides the checkpoint."""
+    """The job is done; these files are its output besides the checkpoint, these lines events after the last round."""
 
     output: dict[str, str] = {}
+    lines: list[str] = []
 
 
 class GaveUp(Message, frozen=True, kw_only=True):
@@ -192,15 +194,20 @@ class Signed(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """The update that a client made in the round of the task under way leaves, masked: note that, for good."""
+    """What a client made in the round of the task under way leaves, masked or noisy: note that, for good."""
 
     client: int
+    what: str = UPDATE
 
 
 class Released(Message, frozen=True, kw_only=True):
-    """`first`: it had not left before."""
+    """How often such has left, this time included; 0: it must not, for it had in this round or a later one."""
 
-    first: bool
+    times: int
+
+    @property
+    def first(self) -> bool:
+        return self.times > 0
 
 
 class Screen(Message, frozen=True, kw_only=True):

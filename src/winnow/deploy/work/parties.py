@@ -5,6 +5,7 @@ from typing import Any
 from winnow.deploy.work.line import Line
 from winnow.deploy.work.orders import Do, Release, Released, Sign, Signatory, Signed
 from winnow.deploy.work.statements import KEEPER, statement, states
+from winnow.learn.parties import UPDATE
 from winnow.privacy.secure.refusal import RefusedError
 
 
@@ -32,10 +33,10 @@ class AgentsWord:
         said = statement(self._submission, self._round, party, message)
         return any(states(each.key, signature, said) for each in self._parties if self._speaks_for(each, party))
 
-    def first_release(self, party: int, round: int) -> bool:
-        self._line.send(Release(client=party))
+    def release(self, party: int, round: int, what: str = UPDATE) -> int:
+        self._line.send(Release(client=party, what=what))
         answer = self._line.receive(Released)
-        return answer is not None and answer.first
+        return 0 if answer is None else answer.times
 
     def _speaks_for(self, site: Signatory, party: int) -> bool:
         if party == KEEPER:

@@ -57,7 +57,7 @@ def main() -> None:
     sys.stdout = Spoken(lambda text: line.send(Said(line=text)))
     try:
         reason = perform(Path(begin.bundle), Path(begin.folder), AtServer(drive))
-        line.send(Finished(output=drive.output) if reason is None else GaveUp(reason=reason))
+        line.send(Finished(output=drive.output, lines=drive.lines) if reason is None else GaveUp(reason=reason))
     except HaltedError as halted:
         print(f"halted: {halted}", file=sys.stderr)
 

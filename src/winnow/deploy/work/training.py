@@ -21,11 +21,13 @@ from winnow.learn.handlers import (
     LearningSite,
     ProfileSettings,
     TrainSettings,
+    Tuning,
     ValueSettings,
 )
 from winnow.learn.matching import AtSites
 from winnow.learn.parties import Identities
 from winnow.learn.stack import ClientSamples, LoadedData, TensorData, allow_tf32, as_tensor
+from winnow.privacy.dp.limits import SiteLimits
 
 SETTINGS: Mapping[str, type] = {
     "train": TrainSettings,
@@ -45,10 +47,18 @@ def training_service(
     subject, samples, own_test = _subject(experiment, inputs, data, first)
     collecting = experiment.collect.sites(identities)
     besides = collecting.around(experiment.select.matched.at_sites())
+    limits = SiteLimits(
+        whole=experiment.composed(),
+        filters=experiment.filters,
+        rounds=experiment.rounds,
+        size_of=lambda client: int(data.clients.sizes[client - first]),
+        identities=identities,
+        held=bool(collecting.handlers),
+    )
     return Service(
         site=subject.site(samples, own_test),
         handlers={**_needed(experiment, subject, own_test), **besides.handlers},
-        filters=(_as_signed(experiment), *site_filters(experiment.filters, unforeseeable)),
+        filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, unforeseeable)),
         sealing=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS, **besides.settings},
@@ -62,22 +72,29 @@ def _needed(
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
         "profile": subject.layer is None,
+        "value": not experiment.select.asks_losses,
         "assess": not experiment.reference_clients,
         "judge": own_test is None,
     }
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
 
-def _as_signed(experiment: Experiment) -> Filter[LearningSite]:
-    """Training is done as the job's author signed it, whatever the server asks for."""
+def _as_signed(experiment: Experiment, subject: Subject) -> Filter[LearningSite]:
+    """Training is done as the job's author signed it, whatever the server asks for, and tells nothing else."""
+    training = TrainSettings(
+        local=experiment.local,
+        client=experiment.client,
+        seed=experiment.seed,
+        profile=subject.layer is not None,
+        value=experiment.composed().values_model,
+    )
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
-            signed = (asked.local, asked.client, asked.seed) == (experiment.local, experiment.client, experiment.seed)
+            signed = asked == training
         elif isinstance(asked, JudgeSettings):
-            tuned = asked.tuning is None or asked.tuning.local == experiment.local
-            signed = asked.client == experiment.client and tuned
+            signed = asked.client == experiment.client and _tuned_as_signed(asked.tuning, experiment)
         else:
             signed = True
         if not signed:
@@ -86,6 +103,14 @@ def _as_signed(experiment: Experiment) -> Filter[LearningSite]:
         return call_next(tasks, site)
 
     return check
+
+
+def _tuned_as_signed(asked: Tuning | None, experiment: Experiment) -> bool:
+    return asked is None or (asked.local, asked.epochs, asked.seed) == (
+        experiment.local,
+        experiment.judge.tune_epochs,
+        experiment.seed,
+    )
 
 
 def _held_back(collecting: AtSites) -> frozenset[str]:

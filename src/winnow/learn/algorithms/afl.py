@@ -31,6 +31,10 @@ class ByValuation(Distinct):
     def values_model(self) -> bool:
         return True
 
+    @property
+    def asks_losses(self) -> bool:
+        return True
+
     def start(self, population: Population) -> Selection:
         return _ValuationSelection(self, population)
 

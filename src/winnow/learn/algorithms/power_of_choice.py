@@ -19,6 +19,10 @@ class OfCandidates(Distinct):
     name: Literal["power-of-choice"] = "power-of-choice"
     candidates: float = Field(2.0, ge=1)
 
+    @property
+    def asks_losses(self) -> bool:
+        return True
+
     def start(self, population: Population) -> Selection:
         invited = self.invited(len(population))
         candidates = min(round(self.candidates * invited), len(population))

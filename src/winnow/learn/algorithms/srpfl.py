@@ -93,6 +93,10 @@ class Doubling(Selector):
     def values_model(self) -> bool:
         return self.sampled.values_model
 
+    @property
+    def asks_losses(self) -> bool:
+        return self.sampled.asks_losses
+
     def awaited_at_first(self, clients: int) -> int:
         most = self.invited(clients)
         return min(most, self.first or max(1, round(most / ONE_IN)))

@@ -33,6 +33,10 @@ class ByTier(Distinct):
     interval: Positive = 20
     credits: tuple[Positive, ...] | None = None
 
+    @property
+    def asks_losses(self) -> bool:
+        return True
+
     def start(self, population: Population) -> Selection:
         return _TierSelection(self, population)
 

@@ -125,7 +125,7 @@ def _changed(changes: Vector, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _whole(like: Arrays) -> list[str]:
-    return [name for name, tensor in like.items() if not tensor.is_floating_point()]
+    return sorted(name for name, tensor in like.items() if not tensor.is_floating_point())
 
 
 def _raw_bytes(like: Arrays) -> int:

@@ -100,6 +100,14 @@ class Product(Encoding):
     refresh_every: int = Field(default=1, ge=1)
     rest: Scalar = Scalar()
 
+    def says(self) -> str:
+        return (
+            "product: the server learns more than sums: for every block of weights, how many clients chose which "
+            "codeword. No names are with them, but updates are multiplied by weights first, so that the longest "
+            "codewords are likely those of the client with the most data, and can be put together to its update. The "
+            "mask keeper sees the codewords that each client chose."
+        )
+
     def indexed(self, form: Form) -> int:
         return len(self._cuts(form))
 
@@ -118,13 +126,19 @@ class Product(Encoding):
         if round - before.version < self.refresh_every:
             return _with_books(following, books, before.version)
         for cut in self._cuts(form):
-            blocks, size = cut.cut(decoded.sums[cut.place], round), float(decoded.learnt[_size(cut)][0])
-            if size > 0 and (spread := _rms(blocks)) > 0:
-                chance = stream(round, "codebook", cut.place)
-                alike = blocks / np.float32(spread)
-                shapes = codewords_for(np.concatenate([alike, -alike]), cut.codewords - 1, chance)
-                books[_book(cut)] = _with_nothing(size * shapes.astype(np.float64))
+            length = float(decoded.learnt[_size(cut)][0])
+            if length > 0 and decoded.sums[cut.place].any():
+                books[_book(cut)] = _book_like(decoded.sums[cut.place], length, cut, round)
         return _with_books(following, books, round)
+
+    def emulated(self, form: Form, update: Values, round: int) -> Parameters:
+        books = {
+            _book(cut): _book_like(np.asarray(update[cut.place]), _rms(update[cut.place]), cut, round)
+            for cut in self._cuts(form)
+        }
+        lengths = [np.full(2, _rms(update[cut.place])) for cut in self._cuts(form)]
+        few = [*(update[place] for place in self._left(form)), *lengths, update[-1]]
+        return _with_books(self.rest.emulated(self._rest(form), few, round), books, round)
 
     def space(self, form: Form, members: int) -> Space:
         """First the assignments, a stretch a tensor; then all that is summed up."""
@@ -199,6 +213,14 @@ class Product(Encoding):
         if not all(fits) or since.shape != (1,) or not all(np.isfinite(book).all() for book in books.values()):
             raise RefusedError("the encoding's codebooks do not fit the update")
         return books, Parameters(version=int(since[0]), arrays=arrays)
+
+
+def _book_like(update: NDArray[np.float64], length: float, cut: _Cut, round: int) -> NDArray[np.float64]:
+    """Codewords for blocks like an update's, which may itself be longer or shorter than theirs."""
+    blocks = cut.cut(update, round)
+    alike = blocks / np.float32(_rms(blocks) or 1.0)
+    shapes = codewords_for(np.concatenate([alike, -alike]), cut.codewords - 1, stream(round, "codebook", cut.place))
+    return _with_nothing(length * shapes.astype(np.float64))
 
 
 def _with_books(inner: Parameters, books: dict[str, NDArray[np.float64]], version: int) -> Parameters:

@@ -39,10 +39,13 @@ class Pruned(Encoding):
     values: Scalar = Scalar()
 
     def first(self, form: Form, public: Values, round: int) -> Parameters:
-        digest = hashlib.blake2b(b"".join(np.ascontiguousarray(each).tobytes() for each in public)).digest()
-        seed = int.from_bytes(digest[: SEED_BITS // 8], "little")
+        seed = _drawn_from(public)
         inner = self.values.first(self._few(form), self._chosen(form, public, seed), round)
         return _with_mask(inner, seed, round)
+
+    def emulated(self, form: Form, update: Values, round: int) -> Parameters:
+        seed = _drawn_from(update)
+        return _with_mask(self.values.emulated(self._few(form), self._chosen(form, update, seed), round), seed, round)
 
     def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
         seed, inner = _without_mask(before)
@@ -106,6 +109,12 @@ def _spread(chosen: NDArray[np.float64], places: NDArray[np.int64], entry: Entry
     whole = np.zeros(entry.count)
     whole[places] = chosen.reshape(-1)
     return whole.reshape(entry.shape)
+
+
+def _drawn_from(public: Values) -> int:
+    """A seed that follows from what is public."""
+    digest = hashlib.blake2b(b"".join(np.ascontiguousarray(each).tobytes() for each in public)).digest()
+    return int.from_bytes(digest[: SEED_BITS // 8], "little")
 
 
 def _with_mask(inner: Parameters, seed: int, version: int) -> Parameters:

@@ -99,7 +99,9 @@ def _by_moments(releases: tuple[AnyRelease, ...], delta: float) -> float:
     for release in releases:
         if isinstance(release, ConcentratedRelease):
             accountant.compose(library.ZCDpEvent(release.rho), release.times)
-        elif isinstance(release, Release):
+        elif isinstance(release, LaplaceRelease):
+            accountant.compose(library.LaplaceDpEvent(release.noise), release.times)
+        else:  # as if there were no sampling, which costs no less
             accountant.compose(library.GaussianDpEvent(release.noise), release.times)
     return float(accountant.get_epsilon(delta))
 

@@ -8,16 +8,12 @@ import torch
 from torch import Tensor
 
 from winnow.core import Arrays
-
-
-def real_names(model: Arrays) -> list[str]:
-    return [name for name, tensor in model.items() if tensor.is_floating_point()]
+from winnow.privacy.filters.changes import laid_out, shaped
 
 
 def departure(model: Arrays, start: Arrays, weight: float) -> Tensor:
     """w·(θ_k − θ) over all real tensors, one after another, in double precision."""
-    pieces = [(model[name].double() - start[name].double()).reshape(-1) for name in real_names(start)]
-    return weight * torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
+    return weight * (laid_out(model, start, torch.float64) - laid_out(start, start, torch.float64))
 
 
 def bounded(vector: Tensor, norm: float) -> tuple[Tensor, bool]:
@@ -28,9 +24,7 @@ def bounded(vector: Tensor, norm: float) -> tuple[Tensor, bool]:
 
 def moved(start: Arrays, change: Tensor) -> dict[str, Tensor]:
     """θ + change; whole numbers (counters of batches) stay as they are."""
-    names = real_names(start)
-    pieces = torch.split(change, [start[name].numel() for name in names])
-    found = {name: piece.view(start[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    found = shaped(change, start)
     return {name: (t.double() + found[name]).to(t.dtype) if name in found else t for name, t in start.items()}
 
 

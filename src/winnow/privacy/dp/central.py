@@ -5,14 +5,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from pydantic import Field
 from torch import Tensor
 
-from winnow.core import Arrays, Federation, Population, Reply, Task, Until
-from winnow.learn.aggregate import Fold, LinearFold
+from winnow.core import Arrays, Federation, Reply, Task, Until
+from winnow.learn.aggregate import Fold, LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.collect import Collect, Expected, Gathered, Refusal, finite_update, sift
+from winnow.learn.filters import without_loss
+from winnow.learn.matching import AtSites
 from winnow.privacy.dp.bounding import AdaptiveBound, bounded, departure, moved
 from winnow.privacy.dp.selection import objection_to_selection
 from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
@@ -56,13 +57,16 @@ class CentralDp(Collect):
     def says(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
-            "central-dp: the server sees every update, and must be trusted with them and to add the noise. Towards "
-            f"everybody who sees its models, noise of {self.noise_multiplier:g} times the bound hides whether a client "
-            f"took part at all: ε, at δ = {self.delta:g}, is told after every round{budget}. Amplification by "
-            'sampling is counted for select.name = "poisson" alone, and holds while nobody else learns who was drawn; '
-            "under any other selection a client pays in full whenever it takes part. It costs accuracy, less the more "
-            "clients a round invites."
+            "central-dp: the server sees every update, and must be trusted with them and to add the noise; losses stay "
+            f"at the clients. Towards all who see its models, noise of {self.noise_multiplier:g} times the bound hides "
+            f"whether a client took part at all: ε, at δ = {self.delta:g}, is told after every round{budget}. "
+            'Amplification by sampling is counted for select.name = "poisson" alone, and holds while nobody else '
+            "learns who was drawn; under any other selection a client pays in full whenever it takes part. It costs "
+            "accuracy, less the more clients a round invites."
         )
+
+    def at_sites(self) -> AtSites:
+        return AtSites(filters=(without_loss,))
 
     def gather(
         self,
@@ -92,8 +96,8 @@ class CentralDp(Collect):
         return Gathered(
             model=fold.finish(),
             parts={},
-            folded=[_silent(reply) for reply in folded],
-            reported=[_silent(reply) for reply in sound],
+            folded=folded,
+            reported=sound,
             refused=refused,
             answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)],
             left={CLIP: np.array([bound])},
@@ -128,13 +132,3 @@ def bounded_sum(
         total += share
         within.append(unchanged)
     return total, within
-
-
-def mean_weight(fold: LinearFold, population: Population) -> float:
-    """What a client counts on average over the population, by its public size."""
-    return sum(fold.weight_of(client, 1) for client in range(len(population))) / len(population)
-
-
-def _silent(reply: Reply) -> Reply:
-    """The reply without what it reports beside the sum: losses are not made noisy, so nobody gets to see them."""
-    return replace(reply, metrics={})

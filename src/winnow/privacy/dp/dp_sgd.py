@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from importlib import import_module
 from math import ceil
 from typing import Any, ClassVar, Literal
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from winnow.core import ConfigError, ModelError, stream
 from winnow.learn.client import ClientUpdate, Job, Update
@@ -77,8 +79,10 @@ class DpSgd(ClientUpdate):
             drawn = rows[torch.from_numpy(rng.random(len(rows)) < job.local.batch_size / len(rows))]
             optimizer.zero_grad()
             self._gradients(private, job, drawn)
+            _check_buffers(module, start)
             optimizer.step()
-        return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        noisy = {name: tensor.detach().clone() for name, tensor in module.named_parameters(remove_duplicate=False)}
+        return {**start, **noisy}
 
     def _gradients(self, private: Any, job: Job, rows: Tensor) -> None:
         """Every sample's own gradient, where the optimiser looks for it; an empty batch has none."""
@@ -94,11 +98,13 @@ class DpSgd(ClientUpdate):
     def _private(self, module: nn.Module) -> Any:
         """The module with hooks that keep every sample's gradient."""
         library = _opacus()
+        for name, layer in module.named_modules():
+            if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
+                raise _cannot_train(f"{type(layer).__name__} ({name}) mixes samples, or keeps statistics of them")
         try:
             return library.GradSampleModule(module.train(), batch_first=True, loss_reduction="mean", strict=True)
         except NotImplementedError as error:
-            reason = str(error).splitlines()[0]
-            raise ModelError(f'client.name = "dp-sgd" cannot train this model: {reason}; use another') from None
+            raise _cannot_train(str(error).splitlines()[0]) from None
 
     def _optimizer(self, module: nn.Module, job: Job, samples: int, rng: np.random.Generator) -> Any:
         local = job.local
@@ -107,15 +113,30 @@ class DpSgd(ClientUpdate):
         plain = torch.optim.SGD(
             moving, lr=job.rate, momentum=local.momentum, nesterov=local.nesterov, weight_decay=local.weight_decay
         )
-        noise = torch.Generator(device=job.data.device)
-        noise.manual_seed(int(rng.integers(2**63)))
-        return _opacus(".optimizers").DPOptimizer(
-            plain,
-            noise_multiplier=self.noise_multiplier,
-            max_grad_norm=self.clip,
-            expected_batch_size=min(local.batch_size, samples),
-            generator=noise,
+        batch = min(local.batch_size, samples)
+        bounding = _opacus(".optimizers").DPOptimizer(
+            plain, noise_multiplier=0.0, max_grad_norm=self.clip, expected_batch_size=batch
         )
+        # opacus would draw the noise by a torch generator, whose seed has 32 bits: they can be tried out
+        bounding.attach_step_hook(partial(_add_noise, self.noise_multiplier * self.clip / batch, rng))
+        return bounding
+
+
+def _add_noise(deviation: float, rng: np.random.Generator, optimizer: Any) -> None:
+    """To the bounded and divided gradients, before the step."""
+    for parameter in optimizer.params:
+        parameter.grad += torch.from_numpy(rng.normal(0.0, deviation, tuple(parameter.shape))).to(parameter.grad)
+
+
+def _check_buffers(module: nn.Module, start: ModelState) -> None:
+    """Whatever a layer makes of samples but gradients has neither bound nor noise."""
+    for name, tensor in module.named_buffers():
+        if name in start and not torch.equal(tensor, start[name]):
+            raise _cannot_train(f"{name} follows the samples")
+
+
+def _cannot_train(reason: str) -> ModelError:
+    return ModelError(f'client.name = "dp-sgd" cannot train this model: {reason}; use another')
 
 
 def planned_steps(local: LocalUpdate, size: int) -> int:

@@ -1,7 +1,8 @@
 """What a run's parts release, and the book that is kept of it.
 
 Every guarantee has a name: `epsilon` hides a client from those who see the models (or, under secure aggregation, the
-sums); `local_epsilon` hides a client's update from the server as well; `record_epsilon` hides a sample.
+sums); `local_epsilon` hides a client's update from the server as well; `record_epsilon` hides a sample. Noisy profiles
+are in each of them; where there is none, `profile_epsilon` tells what profiles alone have cost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ from winnow.core import ConfigError, Population
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.filters import Filtering
 from winnow.learn.ledger import OpenLedger, unaccounted
-from winnow.learn.local import LocalUpdate
 from winnow.privacy.dp.accounting import AnyRelease, Release, epsilon
 from winnow.privacy.dp.central import CentralDp
 from winnow.privacy.dp.dp_sgd import DpSgd
@@ -39,6 +39,8 @@ class Guarantee:
     delta: float
     budget: float | None
     released: Callable[[int, NDArray[np.int64]], Sequence[Sequence[AnyRelease]]]
+    among: tuple[int, str]
+    """How many of what are hidden: clients, or samples."""
 
     def spent(self, rounds: int, times: NDArray[np.int64]) -> float:
         return max(epsilon(releases, self.delta) for releases in self.released(rounds, times))
@@ -51,9 +53,10 @@ class Book:
         self._guarantees = guarantees
         self._rounds, self._times = 0, np.zeros(clients, np.int64)
         for guarantee in guarantees:
-            if guarantee.delta >= 1 / clients:
+            number, what = guarantee.among
+            if guarantee.delta >= 1 / number:
                 raise ConfigError(
-                    f"{guarantee.setting}.delta = {guarantee.delta:g} must be below 1 / {clients} clients: "
+                    f"{guarantee.setting}.delta = {guarantee.delta:g} must be below 1 / {number} {what}: "
                     "a mechanism that gives one of them away would pass"
                 )
         refusal = self.refusal()
@@ -89,18 +92,31 @@ class Book:
 def ledger_for(whole: Algorithm, filters: Sequence[Filtering]) -> OpenLedger:
     """Opens the book of a run; where nothing claims privacy, there is none."""
     private = isinstance(whole.collect, CentralDp | Secure) or isinstance(whole.client, DpSgd)
-    if not private and not any(isinstance(each, LocalDp) for each in filters):
+    noisy_profiles = isinstance(whole.select.matched, NoisyProfiles)
+    if not private and not noisy_profiles and not any(isinstance(each, LocalDp) for each in filters):
         return unaccounted
 
     def opened(population: Population) -> Book | None:
-        found = [
-            *_of_collect(whole, len(population)),
-            *(_of_filter(each, whole) for each in filters if isinstance(each, LocalDp)),
-            *([_of_client(whole.client, whole.local, population)] if isinstance(whole.client, DpSgd) else ()),
-        ]
-        return Book(found, len(population)) if found else None
+        clients = len(population)
+        found = [*_of_collect(whole, clients), *_at_clients(whole, filters, population)]
+        found = found or _of_profiles(whole, clients)
+        return Book(found, clients) if found else None
 
     return opened
+
+
+def site_guarantees(whole: Algorithm, filters: Sequence[Filtering], size: int) -> list[Guarantee]:
+    """What a site can hold by itself, whatever the server does, for a client with so many samples."""
+    alone = Population(sizes=np.array([size], np.int64))
+    in_sums = _of_collect(whole, len(alone)) if isinstance(whole.collect, Secure) else []
+    return [*_at_clients(whole, filters, alone), *in_sums]
+
+
+def _at_clients(whole: Algorithm, filters: Sequence[Filtering], population: Population) -> list[Guarantee]:
+    return [
+        *(_of_filter(each, whole, len(population)) for each in filters if isinstance(each, LocalDp)),
+        *([_of_client(whole.client, whole, population)] if isinstance(whole.client, DpSgd) else ()),
+    ]
 
 
 def _of_collect(whole: Algorithm, clients: int) -> list[Guarantee]:
@@ -114,7 +130,7 @@ def _of_collect(whole: Algorithm, clients: int) -> list[Guarantee]:
             most = int(times.max())
             return [[Release(noise=noise, times=most), *_profiles(whole, most)]]
 
-        return [_guarantee("epsilon", "collect", collect, released)]
+        return [_guarantee("epsilon", "collect", collect, released, (clients, "clients"))]
     if isinstance(collect, Secure) and isinstance(collect.encoding, DiscreteGaussian):
         encoding = collect.encoding
         _check_secure(whole, collect, encoding)
@@ -124,6 +140,7 @@ def _of_collect(whole: Algorithm, clients: int) -> list[Guarantee]:
                 "collect.encoding",
                 encoding,
                 lambda rounds, times: [[*encoding.releases(int(times.max())), *_profiles(whole, int(times.max()))]],
+                (clients, "clients"),
             )
         ]
     return []
@@ -133,6 +150,11 @@ def _check_secure(whole: Algorithm, collect: Secure, encoding: DiscreteGaussian)
     objection = objection_to_selection(whole, 'collect.encoding = "discrete-gaussian"')
     if objection is not None:
         raise ConfigError(objection)
+    if whole.client.sends:
+        raise ConfigError(
+            f'collect.encoding = "discrete-gaussian" bounds the model alone, and client.name = '
+            f"{getattr(whole.client, 'name', '')!r} also sends {', '.join(whole.client.sends)}; write another client"
+        )
     if encoding.honest > collect.threshold:
         raise ConfigError(
             f"collect.encoding.honest = {encoding.honest:g} counts on the noise of more clients than "
@@ -146,19 +168,40 @@ def _profiles(whole: Algorithm, times: int) -> list[Release]:
     return [Release(noise=matching.noise_multiplier, times=times + 1)] if isinstance(matching, NoisyProfiles) else []
 
 
-def _of_filter(filtering: LocalDp, whole: Algorithm) -> Guarantee:
+def _of_profiles(whole: Algorithm, clients: int) -> list[Guarantee]:
+    """Where nothing else has an ε that profiles could be counted in."""
+    matching = whole.select.matched
+    if not isinstance(matching, NoisyProfiles):
+        return []
+    return [
+        Guarantee(
+            name="profile_epsilon",
+            setting="select.matching",
+            delta=matching.delta,
+            budget=None,
+            released=lambda rounds, times: [_profiles(whole, int(times.max()))],
+            among=(clients, "clients"),
+        )
+    ]
+
+
+def _of_filter(filtering: LocalDp, whole: Algorithm, clients: int) -> Guarantee:
     parts = 1 + len(whole.client.sends)
-    return _guarantee(
-        "local_epsilon", "filters", filtering, lambda rounds, times: [filtering.releases(int(times.max()), parts)]
-    )
+
+    def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
+        most = int(times.max())
+        return [[*filtering.releases(most, parts), *_profiles(whole, most)]]
+
+    return _guarantee("local_epsilon", "filters", filtering, released, (clients, "clients"))
 
 
-def _of_client(client: DpSgd, local: LocalUpdate, population: Population) -> Guarantee:
+def _of_client(client: DpSgd, whole: Algorithm, population: Population) -> Guarantee:
     def released(rounds: int, times: NDArray[np.int64]) -> list[list[Release]]:
         kinds = np.unique(np.stack([population.sizes, times]), axis=1).T.tolist()
-        return [[release] for release in _worst([client.release(local, size, often) for size, often in kinds])]
+        worst = _worst([client.release(whole.local, size, often) for size, often in kinds])
+        return [[release, *_profiles(whole, int(times.max()))] for release in worst]
 
-    return _guarantee("record_epsilon", "client", client, released)
+    return _guarantee("record_epsilon", "client", client, released, (int(population.sizes.sum()), "samples"))
 
 
 def _worst(releases: Sequence[Release]) -> list[Release]:
@@ -171,6 +214,10 @@ def _worst(releases: Sequence[Release]) -> list[Release]:
 
 
 def _guarantee(
-    name: str, setting: str, part: CentralDp | DiscreteGaussian | LocalDp | DpSgd, released: Callable[..., Any]
+    name: str,
+    setting: str,
+    part: CentralDp | DiscreteGaussian | LocalDp | DpSgd,
+    released: Callable[..., Any],
+    among: tuple[int, str],
 ) -> Guarantee:
-    return Guarantee(name=name, setting=setting, delta=part.delta, budget=part.epsilon, released=released)
+    return Guarantee(name=name, setting=setting, delta=part.delta, budget=part.epsilon, released=released, among=among)

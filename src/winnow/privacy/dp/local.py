@@ -1,7 +1,7 @@
 """Local differential privacy: the client itself bounds its update and adds noise, and need trust nobody."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class LocalDp(OnChanges):
     noise: Literal["gaussian", "laplace"] = "gaussian"
     delta: Delta = 1e-5
     epsilon: Budget | None = None
+    silent: ClassVar[bool] = True
 
     def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
         exact = changes.astype(np.float64)
@@ -49,6 +50,8 @@ class LocalDp(OnChanges):
     def objection(self, whole: Algorithm, later: Sequence[Filtering]) -> str | None:
         if not isinstance(whole.pace, Rounds):
             return 'filters.name = "local-dp" is accounted for in rounds; write pace.name = "rounds"'
+        if getattr(whole.select, "stage_target", None) is not None:
+            return 'filters.name = "local-dp" lets no losses out, by which select.stage_target goes; leave that out'
         return None
 
     def says(self) -> str:
@@ -56,7 +59,8 @@ class LocalDp(OnChanges):
         return (
             f"local-dp: each client cuts its update to a norm of {self.clip:g} and adds {self.noise} noise of "
             f"{self.noise_multiplier:g} times the sensitivity, so that nobody need be trusted, the server included. "
-            f"The ε of the client that took part most often is told after every round{budget}. Losses, step counts and "
-            "profiles leave besides and are not covered. No amplification is claimed: the server knows whose update it "
-            "reads. It costs accuracy: the noise of all clients adds up."
+            f"The ε of the client that took part most often is told after every round{budget}. The training's loss "
+            "stays at the client; step counts, and profiles without noise, leave besides and are not covered. No "
+            "amplification is claimed: the server knows whose update it reads. It costs accuracy: the noise of all "
+            "clients adds up."
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from winnow.core import Handler, Outcome, Task
-from winnow.learn.filters import from_the_system
+from winnow.learn.chance import from_the_system
 
 _SIMULATED: ContextVar[bool] = ContextVar("simulated", default=False)
 

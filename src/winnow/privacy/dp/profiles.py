@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from winnow.core import ConfigError, Handler, Outcome, Reply, Task, stream
+from winnow.learn.algorithm import Algorithm
 from winnow.learn.matching import AtSites, InPlainSight
+from winnow.learn.pace import Rounds
 from winnow.privacy.dp.noise import at_site
-from winnow.privacy.dp.settings import Bound, NoiseMultiplier
+from winnow.privacy.dp.settings import Bound, Delta, NoiseMultiplier
 
 SENSITIVITY = 2.0
 """See `NoisyProfiles`."""
@@ -33,12 +35,13 @@ class NoisyProfiles(InPlainSight):
 
     Noise: N(0, (2z)²) on each element of both, in those units, which makes each release a Gaussian one of multiplier z
     towards anybody, the server included. Negative variances count as 0. What the server makes of it, divergences and
-    whom it invites, costs nothing more.
+    whom it invites, costs nothing more. Profiles are in every ε that the run has; `delta` is for a run that has none.
     """
 
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family
     noise_multiplier: NoiseMultiplier
     clip: Bound
+    delta: Delta = 1e-5
 
     def check(self, holders: Sequence[int], elements: int) -> None:
         if holders:
@@ -46,6 +49,11 @@ class NoisyProfiles(InPlainSight):
                 "reference_clients: clients that hold the reference set release a profile in every round, which "
                 'select.matching = "noisy" does not count; let the server hold it'
             )
+
+    def objection(self, whole: Algorithm) -> str | None:
+        if not isinstance(whole.pace, Rounds):
+            return 'select.matching = "noisy" is accounted for in rounds; write pace.name = "rounds"'
+        return None
 
     def at_sites(self) -> AtSites:
         return AtSites(filters=(self._noised,))

@@ -4,7 +4,7 @@ The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, 2021), wi
 """
 
 from math import ceil, sqrt
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from pydantic import Field
 
 from winnow.core import ConfigError
 from winnow.privacy.dp.accounting import ConcentratedRelease
-from winnow.privacy.dp.noise import at_site
 from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
 from winnow.privacy.secure.encoding import Decoded, Encoding, Parameters
 from winnow.privacy.secure.form import WEIGHT, Form, Values
@@ -38,7 +37,8 @@ class DiscreteGaussian(Encoding):
 
     The noise in the sum has at least z·D steps, z being `noise_multiplier`, if the share `honest` of the members adds
     theirs; so every client's is z·D/√(honest·members). Each sum is then 1/(2z²)-zCDP towards everybody, the server
-    included. Weights are public: the server itself has told them.
+    included. Weights are public: the server itself has told them. A client counts what it does whoever else comes, as a
+    share of what the largest of all clients would; and the sum is divided by a public number, never by what came.
     """
 
     name: Literal["discrete-gaussian"] = "discrete-gaussian"
@@ -48,14 +48,15 @@ class DiscreteGaussian(Encoding):
     honest: float = Field(default=0.5, gt=0, le=1)
     delta: Delta = 1e-5
     epsilon: Budget | None = None
+    private: ClassVar[bool] = True
 
     def says(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
-            "discrete-gaussian: each client adds its share of noise, so that every sum hides whether a client took "
-            f"part, from the server too, if {100 * self.honest:.0f} % of the members add theirs. "
-            f"ε, at δ = {self.delta:g}, is told after every round{budget}. It costs accuracy, as noise in the clear "
-            "would."
+            "discrete-gaussian: each client adds its share of noise, so that every sum hides what a client "
+            f"contributed, from the server too, if {100 * self.honest:.0f} % of the members add theirs; who took part "
+            f"the server knows. Losses stay at the clients. ε, at δ = {self.delta:g}, is told after every "
+            f"round{budget}. It costs accuracy, as noise in the clear would."
         )
 
     def first(self, form: Form, public: Values, round: int) -> Parameters:
@@ -91,9 +92,8 @@ class DiscreteGaussian(Encoding):
         self, form: Form, values: Values, parameters: Parameters, members: int, rng: np.random.Generator
     ) -> Vector:
         space, vector = self.space(form, members), _flat(form, values)
-        chance = at_site(lambda: rng)
-        rounded = self._rounded(vector, chance)
-        noise = discrete_gaussian(self.deviation(len(vector), members), len(vector), chance)
+        rounded = self._rounded(vector, rng)
+        noise = discrete_gaussian(self.deviation(len(vector), members), len(vector), rng)
         words = (rounded + noise).astype(np.uint64)
         weight = np.array([round(float(values[-1]) / WIDE_STEP)]).astype(np.uint64)
         return space.reduce([words.astype(space.stretches[NOISE].dtype), weight.astype(space.stretches[WEIGHTS].dtype)])
@@ -111,7 +111,7 @@ class DiscreteGaussian(Encoding):
                 at += entry.count
             else:
                 sums.append(np.zeros(entry.shape))
-        return Decoded(sums=sums, clipped=0.0, overflowed=0.0, learnt={})
+        return Decoded(sums=sums, clipped=None, overflowed=0.0, learnt={})
 
     def _rounded(self, vector: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
         length = float(np.linalg.norm(vector))

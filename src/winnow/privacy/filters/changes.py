@@ -2,12 +2,12 @@
 
 A reply carries a model, whose changes are its differences from the model that came with the task, and it may carry
 other parts of the same shape (SCAFFOLD's control variates), which are changes already. Parts that the task did not
-bring, such as FedNova's step counts, are a few numbers and pass as they are.
+bring, such as FedNova's step counts, are a few numbers and pass as they are; with more of them a reply does not leave.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Reply, Task
-from winnow.learn.filters import Chance, Filtering, seeded
+from winnow.learn.filters import Chance, Filtering, seeded, untold
 
 Vector: TypeAlias = NDArray[np.float32]
 
@@ -25,26 +25,45 @@ def changed_parts(reply: Reply, task: Task) -> list[str]:
     return [part for part in reply.payload if part in task.payload] if task.name == "train" else []
 
 
+FEW = 16
+"""So many numbers (how many steps were taken) need no filter."""
+
+
+def many(part: Arrays) -> bool:
+    """Whether a part that did not come with the task is more than a few numbers."""
+    return sum(int(np.prod(array.shape)) for array in part.values()) > FEW
+
+
 def real_names(part: Arrays) -> list[str]:
-    return [name for name, tensor in part.items() if tensor.is_floating_point()]
+    """In an order of their own: a model that has crossed a wire or a disk need not have its names in the module's."""
+    return sorted(name for name, tensor in part.items() if tensor.is_floating_point())
+
+
+def laid_out(arrays: Arrays, like: Arrays, dtype: torch.dtype) -> torch.Tensor:
+    """All real tensors, one after another."""
+    pieces = [arrays[name].reshape(-1).to(dtype) for name in real_names(like)]
+    return torch.cat(pieces) if pieces else torch.zeros(0, dtype=dtype)
+
+
+def shaped(vector: torch.Tensor, like: Arrays) -> dict[str, torch.Tensor]:
+    """The real tensors of which a vector is made."""
+    names = real_names(like)
+    pieces = torch.split(vector, [like[name].numel() for name in names])
+    return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}
 
 
 def flatten(part: str, arrays: Arrays, sent: Arrays) -> Vector:
     """The changes of all real tensors, one after another."""
-    names = real_names(sent)
-    tensors = [arrays[name] - sent[name] if part == "model" else arrays[name] for name in names]
-    if not tensors:
-        return np.empty(0, np.float32)
-    vector: Vector = torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]).cpu().numpy()
+    model = part == "model"
+    changes = {name: arrays[name] - sent[name] if model else arrays[name] for name in real_names(sent)}
+    vector: Vector = laid_out(changes, sent, torch.float32).cpu().numpy()
     return vector
 
 
 def unflatten(part: str, vector: Vector, sent: Arrays) -> dict[str, Any]:
     """The real tensors with these changes."""
-    names = real_names(sent)
-    pieces = torch.split(torch.from_numpy(vector), [sent[name].numel() for name in names])
-    shaped = {name: piece.view(sent[name].shape).to(sent[name]) for name, piece in zip(names, pieces, strict=True)}
-    return {name: sent[name] + change for name, change in shaped.items()} if part == "model" else shaped
+    changes = {name: change.to(sent[name]) for name, change in shaped(torch.from_numpy(vector), sent).items()}
+    return {name: sent[name] + change for name, change in changes.items()} if part == "model" else changes
 
 
 def sizes_of(part: Arrays) -> NDArray[np.int64]:
@@ -61,6 +80,9 @@ class OnChanges(Filtering):
 
         return apply
 
+    silent: ClassVar[bool] = False
+    """Whether it promises to hide a client's data: then the loss of the training does not leave either."""
+
     @abstractmethod
     def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
         """The changes that may leave; `sent` has the names and shapes. The same object, if nothing is to be altered."""
@@ -72,6 +94,8 @@ class OnChanges(Filtering):
     def _applied(self, outcome: Outcome, chance: Chance) -> Outcome:
         if not isinstance(outcome, Reply):
             return outcome
+        if (fault := _fault(outcome)) is not None:
+            return Failure(task=outcome.task, stage="filtering its update", reason=fault)
         payload: dict[str, Arrays] = dict(outcome.payload)
         for part in changed_parts(outcome, outcome.task):
             arrays, sent = outcome.payload[part], outcome.task.payload[part]
@@ -81,7 +105,26 @@ class OnChanges(Filtering):
             altered = self.altered(changes, sent, chance(outcome.task, f"{_name(self)}/{part}"))
             real = unflatten(part, altered, sent) if altered is not changes else {}
             payload[part] = in_order({**arrays, **self.buffers(arrays, sent), **real}, sent)
-        return replace(outcome, payload=payload)
+        filtered = replace(outcome, payload=payload)
+        return untold(filtered) if self.silent else filtered
+
+
+def _fault(reply: Reply) -> str | None:
+    """Why the changes of an update cannot be told, so that it must not leave; None if they can."""
+    if reply.task.name != "train":
+        return None
+    for part, arrays in reply.payload.items():
+        sent = reply.task.payload.get(part)
+        if sent is None:
+            if part != "profile" and many(arrays):
+                return f"its part {part!r} did not come with the task"
+        elif not all(name in arrays and _alike(arrays[name], tensor) for name, tensor in sent.items()):
+            return f"its part {part!r} has other shapes or types than what came with the task"
+    return None
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.is_floating_point() == other.is_floating_point()
 
 
 def not_finite(reply: Reply, doing: str) -> Failure:

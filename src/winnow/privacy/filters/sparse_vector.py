@@ -4,7 +4,7 @@ NVIDIA FLARE (section 3) offers it as a filter; the analysis is that of Lyu, Su 
 algorithm 7.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class SparseVector(OnChanges):
     share: float = Field(default=0.1, gt=0, le=1)
     gamma: float = Field(default=0.01, gt=0)
     threshold: float = Field(default=0.0, ge=0)
+    silent: ClassVar[bool] = True
 
     def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
         if not len(changes):
@@ -65,8 +66,8 @@ class SparseVector(OnChanges):
         return (
             f"sparse-vector: the server learns at most {100 * self.share:g} % of each update's changes, chosen and "
             f"told with Laplace noise: ε = {self.epsilon:g} for each part of each reply, at the client, so that no "
-            "trust in the server is needed; over r replies of a client ε adds up to r times that. Losses, step counts "
-            "and profiles leave besides and are not covered. The noise is drawn in double precision, which is not "
-            "hardened against attacks on its last bits. Accuracy suffers: the noise grows with the number of "
-            "changes told."
+            "trust in the server is needed; over r replies of a client ε adds up to r times that. The training's loss "
+            "stays at the client; step counts and profiles leave besides and are not covered. The noise is drawn in "
+            "double precision, which is not hardened against attacks on its last bits. Accuracy suffers: the noise "
+            "grows with the number of changes told."
         )

@@ -108,19 +108,9 @@ class EncryptedSum:
 
 
 def _read(context: Context, parts: Arrays, count: int) -> list[Encrypted]:
-    names = [f"{place}" for place in range(ciphertexts(count))]
+    if count < 1 or len(parts) != ciphertexts(count):
+        raise UnreadableError(f"{len(parts)} ciphertexts came for {count} numbers, and it takes {ciphertexts(count)}")
+    names = [f"{place}" for place in range(len(parts))]
     if parts.keys() != {*names}:
-        raise UnreadableError(f"{len(parts)} ciphertexts came, and {len(names)} are needed")
-    return [_checked(ckks.read(context, parts[name])) for name in names]
-
-
-def _checked(vector: Encrypted) -> Encrypted:
-    found = vector.ciphertext()
-    if len(found) != 1 or vector.size() != SLOTS:
-        raise UnreadableError("it is no ciphertext of a whole vector")
-    (ciphertext,) = found
-    if ciphertext.size() != 2 or ciphertext.is_transparent():
-        raise UnreadableError("it is not as encryption leaves it")
-    if ciphertext.coeff_modulus_size() != len(PRIME_BITS) - 1 or ciphertext.scale != SCALE:
-        raise UnreadableError("it was encrypted with other parameters")
-    return vector
+        raise UnreadableError("the ciphertexts are not numbered as they should be")
+    return [ckks.read_fresh(context, parts[name], slots=SLOTS, primes=len(PRIME_BITS) - 1) for name in names]

@@ -7,7 +7,6 @@ from pydantic import Field
 
 from winnow.core import ConfigError, Federation, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold
-from winnow.learn.algorithm import Algorithm
 from winnow.learn.collect import Collect, Expected, Gathered
 from winnow.learn.matching import AtSites
 from winnow.learn.parties import Identities
@@ -23,32 +22,20 @@ BY = 'collect.name = "homomorphic"'
 class Homomorphic(Collect):
     """The server adds up encrypted updates, and learns the sum that the client `holder` opens with its key.
 
-    A sum over fewer than `fewest` is never opened by an honest server, and no client may make up more than the share
-    `heaviest` of all weights.
+    An honest server has no sum over fewer than `fewest` opened. No client may make up more than the share `heaviest` of
+    the sum over all that are asked, w² / Σ w².
     """
 
     name: Literal["homomorphic"] = "homomorphic"
     holder: int = Field(ge=0)
     fewest: int = Field(default=3, ge=2)
-    heaviest: float = Field(default=0.9, gt=0, le=1)
+    heaviest: float = Field(default=0.75, gt=0, le=1)
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
     sums_only: ClassVar[bool] = True
 
     @property
     def at_least(self) -> int:
         return self.fewest
-
-    def objection(self, whole: Algorithm) -> str | None:
-        if not whole.aggregate.sums:
-            rule = getattr(whole.aggregate, "name", "")
-            return (
-                f"{BY} gives sums only, and aggregate.name = {rule!r} needs every update; "
-                "write aggregate.name = 'partial' or 'full', or another collect"
-            )
-        if whole.select.sees_updates:
-            selector = getattr(whole.select, "name", "")
-            return f"{BY} gives sums only, and select.name = {selector!r} compares updates"
-        return None
 
     def check(self, clients: int) -> None:
         if self.holder >= clients:

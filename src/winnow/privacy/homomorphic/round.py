@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, Federation, Payload, Reply, Task, Work
+from winnow.core import Arrays, Payload, Reply, Task, Work
 from winnow.learn.aggregate import LinearFold
-from winnow.learn.collect import Expected, Refusal
+from winnow.learn.collect import Expected
 from winnow.learn.stack import ModelState
 from winnow.privacy.ckks import UnreadableError
 from winnow.privacy.homomorphic.cipher import (
@@ -23,6 +22,7 @@ from winnow.privacy.homomorphic.cipher import (
     ciphertexts,
 )
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
+from winnow.privacy.secure.asking import Asking
 from winnow.privacy.secure.form import MODEL, Form, means
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import SECURE, as_array, carried
@@ -36,18 +36,15 @@ WEIGHT_BYTES = 16
 
 
 @dataclass(kw_only=True)
-class HomomorphicRound:
+class HomomorphicRound(Asking):
     """A cohort that has trained, whose updates are all of one form."""
 
     settings: "Homomorphic"
-    federation: Federation
     fold: LinearFold
     expected: Expected
     form: Form
     cohort: Mapping[int, Reply]
     counts: Mapping[int, int]
-    answered: list[Reply] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
     folded: list[Reply] = field(default_factory=list)
     parts: Mapping[str, ModelState] = field(default_factory=dict)
 
@@ -66,7 +63,8 @@ class HomomorphicRound:
             steps = self._opened(total)
         except (RefusedError, UnreadableError) as error:
             reason = f"the round was abandoned: {error}"
-            self.refused += [Refusal(client=client, reason=reason) for client in self.cohort]
+            for client in self.cohort:
+                self.refuse(client, reason)
             return
         self._fold_sum(steps, summed)
 
@@ -92,7 +90,7 @@ class HomomorphicRound:
                 total.add(reply.payload.get(CIPHERTEXTS, {}))
                 summed.append(client)
             except UnreadableError as error:
-                self.refused.append(Refusal(client=client, reason=f"its ciphertexts cannot be used: {error}"))
+                self.refuse(client, f"its ciphertexts cannot be used: {error}")
         self._check_members(len(summed))
         return total, sorted(summed)
 
@@ -140,17 +138,10 @@ class HomomorphicRound:
         return replies[0]
 
     def _ask(self, name: str, clients: Sequence[int], payload: Payload, work: Work) -> Iterator[Reply]:
-        """The replies as they come; who fails is refused, with the reason."""
         task = next(iter(self.cohort.values())).task
-        tasks = [
-            Task(name=name, client=client, round=task.round, version=task.version, payload=payload, work=work)
-            for client in clients
-        ]
-        with self.federation.dispatch(tasks) as exchange:
-            for outcome in exchange:
-                if isinstance(outcome, Reply):
-                    self.answered.append(replace(outcome, payload={}))
-                    yield outcome
-                else:
-                    reason = f"failed while {outcome.stage}: {outcome.reason}"
-                    self.refused.append(Refusal(client=outcome.task.client, reason=reason))
+        return self.ask(
+            [
+                Task(name=name, client=client, round=task.round, version=task.version, payload=payload, work=work)
+                for client in clients
+            ]
+        )

@@ -2,14 +2,13 @@
 make one for each round, and open one sum with it.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from winnow.core import Failure, Handler, Outcome, Reply, Task
+from winnow.core import Reply, Task
 from winnow.learn.matching import AtSites
 from winnow.learn.parties import Identities
 from winnow.privacy import ckks
@@ -18,7 +17,7 @@ from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.form import departures
 from winnow.privacy.secure.held import HeldUpdates
 from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.steps import SECURE, as_array, carried, carried_numbers
+from winnow.privacy.secure.steps import SECURE, answering, as_array, carried, carried_numbers
 from winnow.privacy.secure.terms import SESSION_BYTES
 from winnow.privacy.secure.told import Told
 
@@ -41,7 +40,7 @@ class HomomorphicSite:
 
     def at_site(self) -> AtSites:
         steps = {MAKE_KEY: self._make_key, ENCRYPT: self._encrypt, DECRYPT: self._decrypt}
-        handlers: dict[str, Handler[Any]] = {name: partial(_answer_each, step) for name, step in steps.items()}
+        handlers = {name: answering(_reading(step)) for name, step in steps.items()}
         return AtSites(handlers=handlers, filters=(self._updates.hold,))
 
     def _make_key(self, task: Task) -> Reply:
@@ -79,8 +78,8 @@ class HomomorphicSite:
         if self._secret is None or self._secret[0] != _session(task):
             raise RefusedError("there is no key for this session, or it has opened a sum before")
         (_, secret), self._secret = self._secret, None
-        count = int(carried_numbers(task.payload, "count")[0])
-        return Reply(task=task, payload={SECURE: {"steps": cipher.decrypt(secret, task.payload[CIPHERTEXTS], count)}})
+        count, encrypted = int(carried_numbers(task.payload, "count")[0]), task.payload.get(CIPHERTEXTS, {})
+        return Reply(task=task, payload={SECURE: {"steps": cipher.decrypt(secret, encrypted, count)}})
 
 
 def key_to_sign(session: bytes, key: ckks.Bytes) -> bytes:
@@ -94,12 +93,13 @@ def _session(task: Task) -> bytes:
     return session
 
 
-def _answer_each(step: Callable[[Task], Reply], tasks: Sequence[Task], site: object) -> list[Outcome]:
-    """Each client answers for itself; what it refuses is a failure with its reason."""
-    outcomes: list[Outcome] = []
-    for task in tasks:
+def _reading(step: Callable[[Task], Reply]) -> Callable[[Task], Reply]:
+    """A step that refuses what cannot be read."""
+
+    def answer(task: Task) -> Reply:
         try:
-            outcomes.append(step(task))
-        except (RefusedError, ckks.UnreadableError) as error:
-            outcomes.append(Failure(task=task, stage=f"answering {task.name}", reason=str(error)))
-    return outcomes
+            return step(task)
+        except ckks.UnreadableError as error:
+            raise RefusedError(str(error)) from error
+
+    return answer

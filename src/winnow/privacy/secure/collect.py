@@ -5,14 +5,16 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from winnow.core import ConfigError, Federation, Task, Until
+from winnow.core import Arrays, ConfigError, Federation, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold
-from winnow.learn.algorithm import Algorithm
 from winnow.learn.collect import Collect, Expected, Gathered
+from winnow.learn.filters import Chance, seeded, unforeseeable, without_loss
 from winnow.learn.matching import AtSites
 from winnow.privacy.secure.encoding import Encoding
+from winnow.privacy.secure.form import MODEL, Form, ordered
+from winnow.privacy.secure.graph import TOGETHER
 from winnow.privacy.secure.identity import Identities, authority_here
-from winnow.privacy.secure.keeper import Keeper, keeper_here
+from winnow.privacy.secure.keeper import Keeper, MaskKeeper, keeper_here
 from winnow.privacy.secure.keeper_site import KeeperAtSite, KeeperSite
 from winnow.privacy.secure.round import SecureRound, train_and_hold
 from winnow.privacy.secure.scalar import Scalar
@@ -26,8 +28,9 @@ class Secure(Collect):
     Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `fewest`; otherwise
     nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds (in a
     deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph` "complete") or
-    each with some `neighbours` ("ring"). No client may make up more than the share `heaviest` of all weights, and no
-    more than the share `overflow` of the sums may have overflowed.
+    each with some `neighbours` ("ring"). No client may make up more than the share `heaviest` of a sum, w² / Σ w², and
+    no more than the share `overflow` of the sums may have overflowed. The encoding's `parameters` come from the last
+    sum, or from an update that the server makes of its own samples, as if they were a client's.
     """
 
     name: Literal["secure"] = "secure"
@@ -37,8 +40,9 @@ class Secure(Collect):
     graph: Literal["complete", "ring"] = "complete"
     neighbours: int | None = Field(default=None, ge=2, multiple_of=2)
     keeper: bool | Annotated[str, Field(min_length=1)] = False
-    heaviest: float = Field(default=0.9, gt=0, le=1)
+    heaviest: float = Field(default=0.75, gt=0, le=1)
     overflow: float = Field(default=0.0, ge=0, le=1)
+    parameters: Literal["sum", "public"] = "sum"
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
     _kept_at: int | None = PrivateAttr(default=None)
     """The number of a client whose site keeps the masks; None where the keeper is in this process."""
@@ -62,17 +66,9 @@ class Secure(Collect):
     def at_least(self) -> int:
         return self.fewest
 
-    def objection(self, whole: Algorithm) -> str | None:
-        if not whole.aggregate.sums:
-            rule = getattr(whole.aggregate, "name", "")
-            return (
-                f'collect.name = "secure" gives sums only, and aggregate.name = {rule!r} needs every update; '
-                "write aggregate.name = 'partial' or 'full', or another collect"
-            )
-        if whole.select.sees_updates:
-            selector = getattr(whole.select, "name", "")
-            return f'collect.name = "secure" gives sums only, and select.name = {selector!r} compares updates'
-        return None
+    @property
+    def emulates(self) -> bool:
+        return self.parameters == "public"
 
     def says(self) -> str:
         cost = "one exchange" if self.keeper else "five exchanges, with letters between clients,"
@@ -85,12 +81,19 @@ class Secure(Collect):
     def _trust(self) -> str:
         if self.keeper:
             return "Server and mask keeper must not collude: together they can read every update."
-        holders = "all members" if self.graph == "complete" else "any client's neighbours"
-        enough = self.threshold if self.graph == "complete" else 0.4
+        if self.graph == "complete":
+            return (
+                f"Who colludes with the server must be fewer than {100 * self.threshold:.0f} % of all members; if the "
+                f"server also lies, fewer than {100 * (2 * self.threshold - 1):.0f} % of them all."
+            )
         return (
-            f"Who colludes with the server must be fewer than {100 * enough:.0f} % of {holders}; if the "
-            f"server also lies, fewer than {100 * (2 * self.threshold - 1):.0f} % of them all."
+            f"Who colludes with the server must be fewer than {100 * TOGETHER:.0f} % of any client's neighbours, and "
+            "the server must do as it should. One that lies about who dropped out learns no smaller sum as long as "
+            "nobody colludes with it; with the help of some who stand close together in the ring it may."
         )
+
+    def check_model(self, model: Arrays, members: int) -> None:
+        self.encoding.space(Form.of(ordered({MODEL: model})), members)
 
     def terms(self, session: bytes, round: int) -> Terms:
         """What a party reads in the configuration about a session that the server opens."""
@@ -104,14 +107,20 @@ class Secure(Collect):
         )
 
     def at_sites(self) -> AtSites:
-        return self.sites(authority_here())
+        return self._at_sites(authority_here(), seeded)
 
     def sites(self, identities: Identities) -> AtSites:
         """What a site does if its clients sign like that: in deployment with its certificate."""
-        own = SecureSite(self, identities).at_site()
+        return self._at_sites(identities, unforeseeable)
+
+    def _at_sites(self, identities: Identities, chance: Chance) -> AtSites:
+        own = SecureSite(self, identities, chance).at_site()
+        if self.encoding.private:
+            own = own.around(AtSites(filters=(without_loss,)))
         if self.third_party is None:
             return own
-        return own.around(KeeperSite(identities, threshold=self.threshold, fewest=self.fewest).at_site())
+        keeper = MaskKeeper(identities, threshold=self.threshold, fewest=self.fewest, heaviest=self.heaviest)
+        return own.around(KeeperSite(keeper).at_site())
 
     @property
     def third_party(self) -> str | None:
@@ -134,7 +143,7 @@ class Secure(Collect):
     def keeper_for(self, federation: Federation, round: int, version: int) -> Keeper:
         """The keeper, where it is: at its site, or in a simulation here."""
         if self._kept_at is None:
-            return keeper_here(self.threshold, self.fewest)
+            return keeper_here(self.threshold, self.fewest, self.heaviest)
         return KeeperAtSite(federation, self._kept_at, round, version)
 
     def gather(
@@ -150,7 +159,8 @@ class Secure(Collect):
         fold = begin()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
         held = train_and_hold(federation, tasks, until, expected)
-        summed = SecureRound(self, fold, expected, held.form, held.cohort, counts).sum_up(federation)
+        everybody = federation.population
+        summed = SecureRound(self, fold, expected, held.form, held.cohort, counts, everybody).sum_up(federation)
         return Gathered(
             model=fold.finish(),
             parts=summed.parts,

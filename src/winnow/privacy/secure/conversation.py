@@ -5,17 +5,17 @@ Vectors are added up as they arrive, and replies are kept without what they carr
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from msgspec.structs import replace
 
-from winnow.core import Arrays, Federation, Payload, Reply, Task, Work
-from winnow.learn.collect import Refusal
+from winnow.core import Arrays, Payload, Reply, Task, Work
+from winnow.privacy.secure.asking import Asking
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.indexing import assignments, read_counts
 from winnow.privacy.secure.keeper import Deposit, Keeper
+from winnow.privacy.secure.keys import check_public
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import (
     ANNOUNCE,
@@ -36,7 +36,7 @@ from winnow.privacy.secure.told import Told
 
 ANNOUNCEMENT_BYTES = 180
 SIGNATURE_BYTES = 64
-DEPOSIT_BYTES = 200
+DEPOSIT_BYTES = 300
 DIGEST_BYTES = 32
 LETTER_BYTES = 108
 SHARE_BYTES = 42
@@ -44,10 +44,9 @@ SHARE_BYTES = 42
 
 
 @dataclass(kw_only=True)
-class Conversation:
+class Conversation(Asking):
     """One session with a cohort, over a federation."""
 
-    federation: Federation
     terms: Terms
     version: int
     weights: Mapping[int, float]
@@ -55,8 +54,6 @@ class Conversation:
     parameters: Parameters
     model: Arrays
     """The model that they were sent."""
-    answered: list[Reply] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
 
     def pairwise(self, space_for: Callable[[int], Space]) -> "Outcome":
         """The sum under pairwise and self-masks, with nobody's help but the clients'."""
@@ -74,7 +71,7 @@ class Conversation:
         """
         told, masked = self._told([*self.weights]), dict[int, bytes]()
         space, digest, common = space_for(len(told.members)), self._digest(told), tell(told)
-        total, key = space.zeros(), as_array(write(keeper.key()))
+        total, key = space.zeros(), as_array(write(keeper.key(self.terms)))
         work = Work(upload_bytes=space.packed_bytes + DEPOSIT_BYTES, download_bytes=_weight(common) + key.nbytes)
 
         def telling(_: int) -> Payload:
@@ -107,6 +104,8 @@ class Conversation:
                 announcement = read(carried(reply.payload, "announcement"), Announcement)
                 if announcement.client != client:
                     raise RefusedError("its announcement is another client's")
+                for key in (announcement.sealing, announcement.masking):
+                    check_public(key)
                 found.append(announcement)
         return found
 
@@ -177,7 +176,6 @@ class Conversation:
         work: Work,
         letters: Callable[[int], Mapping[int, bytes]] = lambda _: {},
     ) -> Iterator[tuple[int, Reply]]:
-        """The replies as they come; who fails is refused, with the reason."""
         step = Step(session=self.terms.session)
         tasks = [
             Task(
@@ -192,17 +190,7 @@ class Conversation:
             )
             for client in clients
         ]
-        silent = {*clients}
-        with self.federation.dispatch(tasks) as exchange:
-            for outcome in exchange:
-                silent.discard(outcome.task.client)
-                if isinstance(outcome, Reply):
-                    self.answered.append(replace(outcome, payload={}, letters={}))
-                    yield outcome.task.client, outcome
-                else:
-                    reason = f"failed while {outcome.stage}: {outcome.reason}"
-                    self.refused.append(Refusal(client=outcome.task.client, reason=reason))
-        self.refused += [Refusal(client=client, reason=f"did not answer {name} in time") for client in sorted(silent)]
+        return ((reply.task.client, reply) for reply in self.ask(tasks))
 
     @contextmanager
     def _refusing(self, client: int) -> Iterator[None]:
@@ -210,7 +198,7 @@ class Conversation:
         try:
             yield
         except RefusedError as error:
-            self.refused.append(Refusal(client=client, reason=str(error)))
+            self.refuse(client, str(error))
 
 
 def _words(reply: Reply, told: bytes) -> bytes:

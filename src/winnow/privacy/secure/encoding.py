@@ -32,19 +32,20 @@ class Parameters:
     @classmethod
     def of(cls, arrays: Arrays) -> "Parameters":
         named = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
-        if VERSION not in named:
+        version = named.pop(VERSION, np.zeros(0))
+        if version.shape != (1,) or not np.isfinite(version[0]):
             raise RefusedError("the parameters of the encoding have no version")
-        return cls(version=int(named.pop(VERSION)[0]), arrays=named)
+        return cls(version=int(version[0]), arrays=named)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """The sums of the clients' values, how many of the values had to be cut off, how many of the sums overflowed, and
-    what the encoding has learnt for its next parameters.
+    """The sums of the clients' values, how many of the values had to be cut off (if that can be told), how many of the
+    sums overflowed, and what the encoding has learnt for its next parameters.
     """
 
     sums: Values
-    clipped: float
+    clipped: float | None
     overflowed: float
     learnt: Arrays
 
@@ -62,9 +63,18 @@ class Encoding(Choice):
     def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
         """The parameters of the round, given those of the last and what it came to; often the same."""
 
+    def emulated(self, form: Form, update: Values, round: int) -> Parameters:
+        """The parameters of a round, out of an update that the server has made of its own samples."""
+        return self.first(form, update, round)
+
     def says(self) -> str:
         """Who learns what because of this code; empty if nothing is to be said."""
         return ""
+
+    private: ClassVar[bool] = False
+    """Whether sums have noise that hides a client. Then each client's weight, and what a sum is divided by, must not
+    depend on who else came, and no losses leave.
+    """
 
     needs_keeper: ClassVar[bool] = False
     """Whether it has assignments to codewords, which only a mask keeper can count."""
@@ -81,8 +91,8 @@ class Encoding(Choice):
     def encode(
         self, form: Form, values: Values, parameters: Parameters, members: int, rng: np.random.Generator
     ) -> Vector:
-        """One client's words, to be added to those of all members. Chance may decide how values are rounded: no secret
-        depends on it.
+        """One client's words, to be added to those of all members. Where chance decides how values are rounded, the
+        server must not foresee it: with a coarse scale it would know whose value made a sum go up.
         """
 
     @abstractmethod

@@ -12,10 +12,13 @@ clients tell the server all they know and a share `DROPPED` drop out:
 - t holders of every secret survive, except with probability 2^-20.
 
 Here t = ⌈0.4·(k + 1)⌉. So k grows with log n: 60 neighbours for 200 clients, 88 for 1,000, 106 for 10,000.
+
+These promises are about chance. A server that says falsely who dropped out can cut the ring where it likes, so members
+look at the list of survivors themselves, and refuse one by which the ring is torn.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil, exp, lgamma
@@ -26,6 +29,8 @@ CORRUPT = 0.1
 DROPPED = 0.3
 TOGETHER = 0.4
 """The share of its holders that a secret takes in the ring."""
+STAYING = 0.25
+"""The share of any half neighbourhood in a row that must survive."""
 BROKEN = 2.0**-40
 STUCK = 2.0**-20
 
@@ -54,6 +59,19 @@ class Circle:
     def holders(self, member: int) -> list[int]:
         """Those who hold shares of a member's secrets: its neighbours and itself."""
         return sorted((member, *self.neighbours(member)))
+
+    def is_torn(self, survivors: Collection[int]) -> bool:
+        """Whether too few are left somewhere: of some k/2 members in a row, fewer than a quarter.
+
+        Where k/2 in a row are gone on either side, those in between share masks with nobody else, and their sum could
+        be told from that of all. A quarter, so that a few survivors who collude do not make up the difference.
+        """
+        if self.is_complete:
+            return False
+        assert self.degree is not None
+        alive, half = np.isin(self._order, np.fromiter(survivors, np.int64)), self.degree // 2
+        counts = np.cumsum(np.concatenate([[0], alive, alive[: half - 1]]))
+        return bool((counts[half:] - counts[:-half]).min() < ceil(STAYING * half))
 
     @cached_property
     def _order(self) -> list[int]:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.learn.collect import finite
-from winnow.learn.handlers import TrainSettings
 from winnow.learn.parties import Identities
 from winnow.learn.tree import real
 from winnow.privacy.secure.form import MODEL, Form, ordered
@@ -22,14 +21,16 @@ LEFT_BEFORE = "the update of this round, or of a later one, has left before"
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A client's update, and the model that it departs from."""
+    """A client's update, and the task of training that it is the answer to."""
 
     parts: Payload
-    model: Arrays
-    round: int
-    seed: int
-    """Of the run, for what is drawn by chance."""
     form: Form
+    task: Task
+
+    @property
+    def model(self) -> Arrays:
+        """The model that it departs from."""
+        return self.task.payload[MODEL]
 
 
 class HeldUpdates:
@@ -49,13 +50,13 @@ class HeldUpdates:
         if task.round <= self._last_round.get(task.client, -1):
             raise RefusedError(LEFT_BEFORE)
         held = self._held.get(task.client)
-        if held is None or held.round != task.round:
+        if held is None or held.task.round != task.round:
             raise RefusedError("there is no update of this round")
         return held
 
     def let_out(self, task: Task) -> None:
         """The update leaves, once and for all: that is known even to a process that begins anew."""
-        if not self._identities.first_release(task.client, task.round):
+        if not self._identities.release(task.client, task.round):
             raise RefusedError(LEFT_BEFORE)
         self._last_round[task.client] = task.round
         del self._held[task.client]
@@ -67,7 +68,6 @@ class HeldUpdates:
         outside = {name: part for name, part in outcome.payload.items() if name in OUTSIDE}
         if not all(finite(part) for part in parts.values() if real(part)):
             return Failure(task=task, stage="holding its update back", reason="the update is not finite")
-        seed = task.settings.seed if isinstance(task.settings, TrainSettings) else 0
         form = Form.of(parts)
-        self._held[task.client] = Held(parts=parts, model=task.payload[MODEL], round=task.round, seed=seed, form=form)
+        self._held[task.client] = Held(parts=parts, form=form, task=task)
         return replace(outcome, payload={**outside, HELD: {"form": as_array(form.write())}})

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from winnow.learn.parties import Identities
+from winnow.learn.parties import UPDATE, Identities
 
 __all__ = ["KEEPER", "Identities", "Remembering", "RunAuthority", "authority_here"]
 
@@ -34,9 +34,9 @@ class RunAuthority:
             return False
         return True
 
-    def first_release(self, party: int, round: int) -> bool:
+    def release(self, party: int, round: int, what: str = UPDATE) -> int:
         """A simulation's sites remember for themselves, and nobody makes them forget."""
-        return True
+        return 1
 
 
 class Remembering:
@@ -44,7 +44,7 @@ class Remembering:
 
     def __init__(self, identities: Identities) -> None:
         self.sign = identities.sign
-        self.first_release = identities.first_release
+        self.release = identities.release
         self.verifies = lru_cache(maxsize=1 << 16)(identities.verifies)
 
 

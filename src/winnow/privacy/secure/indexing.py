@@ -59,8 +59,12 @@ def write_counts(counts: Sequence[Counts]) -> bytes:
 
 
 def read_counts(data: bytes, space: Space, indexed: int) -> list[Counts]:
-    """What `write_counts` wrote."""
-    return list(_each(np.frombuffer(data, "<u4"), leading(space, indexed)))
+    """What `write_counts` wrote; anything else is refused."""
+    codes = leading(space, indexed)
+    needed = 4 * sum(stretch.count << stretch.bits for stretch in codes.stretches)
+    if len(data) != needed:
+        raise RefusedError(f"the histograms have {len(data)} bytes, not {needed}")
+    return list(_each(np.frombuffer(data, "<u4"), codes))
 
 
 def _each(numbers: NDArray[np.uint32], space: Space) -> Iterator[Counts]:

@@ -1,9 +1,9 @@
 """The mask keeper: a party of its own that holds the seeds of all masks and tells sums of masks only.
 
 A client masks its vector with one seed and seals that seed to the keeper; the server carries it unread. The server adds
-up the masked vectors, and asks the keeper, once a session, for the sum of the survivors' masks. The keeper sees no
-vector, the server no seed: only both together could see an update. (Under product quantisation it does see vectors,
-of codewords' numbers, for it counts them: see `indexing`.) In the paper this stands in a trusted enclave
+up the masked vectors, and asks the keeper, once a session, for the sum of the survivors' masks. The keeper sees weights
+but no vector, the server no seed: only both together could see an update. (Under product quantisation it does see
+vectors, of codewords' numbers, for it counts them: see `indexing`.) In the paper this stands in a trusted enclave
 (section 3.1, figure 1).
 """
 
@@ -11,10 +11,12 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Protocol
 
-import msgspec
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from winnow.privacy.secure.group import Space
 from winnow.privacy.secure.identity import KEEPER, Identities, authority_here
@@ -23,15 +25,14 @@ from winnow.privacy.secure.keys import KeyPair, seal, unseal
 from winnow.privacy.secure.masks import SEED_BYTES, add_mask
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.terms import Terms, read, write
+from winnow.privacy.secure.told import check_weights
 
 SESSIONS = 8
-"""So many sessions are open at a time; the seeds of older ones are forgotten, and so are their sums."""
-REMEMBERED = 100_000
-"""Sessions that are known to be over."""
+"""So many sessions are open at a time; the keys and seeds of older ones are forgotten."""
 
 
 class KeeperKey(Struct, frozen=True):
-    """The key that seeds are sealed to, signed by the keeper."""
+    """The key that the seeds of a session are sealed to, signed by the keeper."""
 
     public: bytes
     signature: bytes
@@ -46,12 +47,13 @@ class Deposit(Struct, frozen=True, kw_only=True):
     sealed: bytes
     signature: bytes = b""
 
-    def signed(self, session: bytes) -> bytes:
-        return msgspec.msgpack.encode(["winnow deposit", session, self.client, self.sender, self.sealed])
+    def signed(self, terms: Terms) -> bytes:
+        return terms.naming("deposit", self.client, self.sender, self.sealed)
 
 
-class Contents(Struct, frozen=True):
-    """What a deposit holds: the seed, how many members the client was told of, and the digest of all it was told.
+class Contents(Struct, frozen=True, kw_only=True):
+    """What a deposit holds: the seed, how many members the client was told of, and the digest of all it was told; what
+    the client itself counts; how many bytes its packed vector has.
 
     If the vector has assignments to codewords, their digest too, under the mask: words can be shifted on their way, and
     what is counted (unlike what is summed) would then tell more.
@@ -60,13 +62,16 @@ class Contents(Struct, frozen=True):
     seed: bytes
     members: int
     told: bytes
+    weight: float
+    size: int
     assigned: bytes = b""
 
 
 class Keeper(Protocol):
     """What the server may ask of the keeper, wherever it runs."""
 
-    def key(self) -> KeeperKey: ...
+    def key(self, terms: Terms) -> KeeperKey:
+        """The key for a session, which is open from now on."""
 
     def deposit(self, terms: Terms, deposit: Deposit) -> None:
         """Take a client's sealed seed."""
@@ -79,80 +84,77 @@ class Keeper(Protocol):
 
 
 class MaskKeeper:
-    """The keeper itself. `threshold` and `fewest` are its own: what the server says of them does not count."""
+    """The keeper itself. `threshold`, `fewest` and `heaviest` are its own: what the server says does not count.
 
-    def __init__(self, identities: Identities, *, threshold: float, fewest: int) -> None:
+    Every session has a key pair of its own, which is forgotten with it. So deposits of a session that is over cannot be
+    opened again, however many other sessions a server has opened in between.
+    """
+
+    def __init__(self, identities: Identities, *, threshold: float, fewest: int, heaviest: float) -> None:
         self._identities, self._threshold, self._fewest = identities, threshold, fewest
-        self._pair = KeyPair()
+        self._heaviest = heaviest
         self._open: OrderedDict[bytes, _Session] = OrderedDict()
-        self._over: OrderedDict[bytes, None] = OrderedDict()
 
-    def key(self) -> KeeperKey:
-        return KeeperKey(self._pair.public, self._identities.sign(KEEPER, key_to_sign(self._pair.public)))
+    def key(self, terms: Terms) -> KeeperKey:
+        session = self._open.setdefault(terms.session, _Session())
+        while len(self._open) > SESSIONS:
+            self._open.popitem(last=False)
+        public = session.pair.public
+        return KeeperKey(public, self._identities.sign(KEEPER, key_to_sign(terms, public)))
 
     def deposit(self, terms: Terms, deposit: Deposit) -> None:
-        if not self._identities.verifies(deposit.client, deposit.signed(terms.session), deposit.signature):
+        session = self._session(terms)
+        if not self._identities.verifies(deposit.client, deposit.signed(terms), deposit.signature):
             raise RefusedError(f"the deposit of client {deposit.client} is not signed by it")
-        key = self._pair.agree(deposit.sender, _purpose(deposit.client), terms.session)
+        key = session.pair.agree(deposit.sender, _purpose(deposit.client), terms.session)
         contents = read(unseal(key, deposit.sealed, _purpose(deposit.client)), Contents)
-        if len(contents.seed) != SEED_BYTES:
-            raise RefusedError(f"the deposit of client {deposit.client} holds no seed")
-        self._session(terms.session).take(deposit.client, contents)
+        if len(contents.seed) != SEED_BYTES or not 0 < contents.weight <= 1:
+            raise RefusedError(f"the deposit of client {deposit.client} holds no seed, or no weight")
+        session.take(deposit.client, contents)
 
     def total(self, terms: Terms, survivors: Sequence[int], space: Space) -> bytes:
-        own = Terms(
-            session=terms.session,
-            round=terms.round,
-            threshold=self._threshold,
-            fewest=self._fewest,
-            graph=terms.graph,
-            neighbours=terms.neighbours,
-        )
-        return self._session(terms.session).total(own, sorted(survivors), space)
+        own = replace(terms, threshold=self._threshold, fewest=self._fewest)
+        return self._session(terms).total(own, sorted(survivors), space, self._heaviest)
 
     def histograms(self, terms: Terms, masked: Mapping[int, bytes], space: Space, indexed: int) -> bytes:
-        return self._session(terms.session).histograms(masked, space, indexed)
+        return self._session(terms).histograms(masked, space, indexed)
 
-    def _session(self, session: bytes) -> "_Session":
-        if session in self._over:
-            raise RefusedError("the session is over, its seeds are forgotten")
-        found = self._open.setdefault(session, _Session())
-        while len(self._open) > SESSIONS:
-            ended, _ = self._open.popitem(last=False)
-            self._over[ended] = None
-        while len(self._over) > REMEMBERED:
-            self._over.popitem(last=False)
-        return found
+    def _session(self, terms: Terms) -> "_Session":
+        if terms.session not in self._open:
+            raise RefusedError("there is no such session, or it is over, and its key and seeds are forgotten")
+        return self._open[terms.session]
 
 
 class _Session:
     def __init__(self) -> None:
-        self._seeds: dict[int, bytes] = {}
-        self._assigned: dict[int, bytes] = {}
+        self.pair = KeyPair()
+        self._deposited: dict[int, Contents] = {}
         self._counted = False
-        self._common: tuple[int, bytes] | None = None
         self._asked: tuple[list[int], Space] | None = None
 
     def take(self, client: int, contents: Contents) -> None:
-        if client in self._seeds:
+        if client in self._deposited:
             raise RefusedError(f"client {client} has deposited a seed before in this session")
-        if self._common not in (None, (contents.members, contents.told)):
+        if any(_common(contents) != _common(other) for other in islice(self._deposited.values(), 1)):
             raise RefusedError("the clients of this session were told different things")
-        self._common = (contents.members, contents.told)
-        self._seeds[client], self._assigned[client] = contents.seed, contents.assigned
+        self._deposited[client] = contents
 
-    def total(self, terms: Terms, survivors: list[int], space: Space) -> bytes:
+    def total(self, terms: Terms, survivors: list[int], space: Space, heaviest: float) -> bytes:
         if self._asked not in (None, (survivors, space)):
             raise RefusedError("another sum of this session was told before")
-        if len({*survivors}) != len(survivors) or not {*survivors} <= self._seeds.keys():
+        if len({*survivors}) != len(survivors) or not {*survivors} <= self._deposited.keys():
             raise RefusedError("the list of survivors has a client twice, or one whose seed is not here")
-        needed = terms.survivors_needed(self._common[0] if self._common else 0)
+        members, _, size = _common(self._deposited[survivors[0]]) if survivors else (0, b"", 0)
+        needed = terms.survivors_needed(members)
         if len(survivors) < needed:
             raise RefusedError(f"{len(survivors)} survivors are too few for a sum, {needed} are needed")
+        if space.packed_bytes != size:
+            raise RefusedError(f"the sum is to have {space.packed_bytes} bytes, and the clients' vectors have {size}")
+        check_weights(np.array([self._deposited[client].weight for client in survivors]), heaviest)
         self._asked = (survivors, space)
         masks = space.zeros()
         for client in survivors:
-            add_mask(masks, self._seeds[client], space, sign=1)
+            add_mask(masks, self._deposited[client].seed, space, sign=1)
         return space.pack(space.reduce(masks))
 
     def histograms(self, masked: Mapping[int, bytes], space: Space, indexed: int) -> bytes:
@@ -164,28 +166,33 @@ class _Session:
         if not 0 < indexed <= len(space.stretches):
             raise RefusedError("there is nothing to count in such a vector")
         for client, words in masked.items():
-            if hashlib.sha256(words).digest() != self._assigned[client]:
+            if hashlib.sha256(words).digest() != self._deposited[client].assigned:
                 raise RefusedError(f"the assignments of client {client} are not those that it masked")
         self._counted = True
-        return write_counts(histograms(masked, self._seeds, space, indexed))
+        seeds = {client: contents.seed for client, contents in self._deposited.items()}
+        return write_counts(histograms(masked, seeds, space, indexed))
 
 
 def make_deposit(client: int, contents: Contents, key: KeeperKey, terms: Terms, identities: Identities) -> Deposit:
     """A client's seed, sealed to the keeper; a key that the keeper has not signed is refused."""
-    if not identities.verifies(KEEPER, key_to_sign(key.public), key.signature):
-        raise RefusedError("the mask keeper's key is not signed by it")
+    if not identities.verifies(KEEPER, key_to_sign(terms, key.public), key.signature):
+        raise RefusedError("the mask keeper's key is not signed by it, for this session")
     if contents.members < terms.fewest:
         raise RefusedError(f"{contents.members} members are too few for a sum, {terms.fewest} are needed")
     pair = KeyPair()
     common = pair.agree(key.public, _purpose(client), terms.session)
     sealed = seal(common, write(contents), _purpose(client))
     unsigned = Deposit(client=client, sender=pair.public, sealed=sealed)
-    signature = identities.sign(client, unsigned.signed(terms.session))
-    return Deposit(client=client, sender=pair.public, sealed=sealed, signature=signature)
+    return replace(unsigned, signature=identities.sign(client, unsigned.signed(terms)))
 
 
-def key_to_sign(public: bytes) -> bytes:
-    return b"winnow keeper" + public
+def key_to_sign(terms: Terms, public: bytes) -> bytes:
+    return terms.naming("keeper", public)
+
+
+def _common(contents: Contents) -> tuple[int, bytes, int]:
+    """What all clients of a session have been told alike."""
+    return contents.members, contents.told, contents.size
 
 
 def _purpose(client: int) -> bytes:
@@ -193,6 +200,6 @@ def _purpose(client: int) -> bytes:
 
 
 @cache
-def keeper_here(threshold: float, fewest: int) -> MaskKeeper:
+def keeper_here(threshold: float, fewest: int, heaviest: float) -> MaskKeeper:
     """The keeper of the simulations in this process."""
-    return MaskKeeper(authority_here(), threshold=threshold, fewest=fewest)
+    return MaskKeeper(authority_here(), threshold=threshold, fewest=fewest, heaviest=heaviest)

@@ -40,10 +40,10 @@ def serve(line: Line, other_end: Line, keeper: MaskKeeper) -> None:
 class KeeperProcess(AskedKeeper):
     """A keeper that was started beside this process, and ends with this context."""
 
-    def __init__(self, identities: Identities, *, threshold: float, fewest: int) -> None:
+    def __init__(self, identities: Identities, *, threshold: float, fewest: int, heaviest: float) -> None:
         forked = get_context("fork")
         self._line, theirs = forked.Pipe()
-        keeper = MaskKeeper(identities, threshold=threshold, fewest=fewest)
+        keeper = MaskKeeper(identities, threshold=threshold, fewest=fewest, heaviest=heaviest)
         self._process = forked.Process(target=serve, args=(theirs, self._line, keeper), daemon=True)
         self._process.start()
         theirs.close()

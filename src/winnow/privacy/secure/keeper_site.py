@@ -1,15 +1,11 @@
 """The mask keeper at a site: a party of the federation that is asked by tasks, as any other is."""
 
-from collections.abc import Sequence
-from typing import Any
-
-from winnow.core import Failure, Federation, Handler, Outcome, Reply, Task, Work
+from winnow.core import Failure, Federation, Reply, Task, Work
 from winnow.learn.matching import AtSites
-from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.keeper import MaskKeeper
 from winnow.privacy.secure.keeper_talk import AskedKeeper, answer
 from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.steps import SECURE, as_array, carried
+from winnow.privacy.secure.steps import SECURE, answering, as_array, carried, saying
 
 KEEP = "secure-keep"
 
@@ -20,22 +16,14 @@ class KeeperSite:
     Any site could answer like that. Clients deposit their seeds only with the key that the named one has signed.
     """
 
-    def __init__(self, identities: Identities, *, threshold: float, fewest: int) -> None:
-        self._keeper = MaskKeeper(identities, threshold=threshold, fewest=fewest)
+    def __init__(self, keeper: MaskKeeper) -> None:
+        self._keeper = keeper
 
     def at_site(self) -> AtSites:
-        handlers: dict[str, Handler[Any]] = {KEEP: self._keep}
-        return AtSites(handlers=handlers)
+        return AtSites(handlers={KEEP: answering(self._keep)})
 
-    def _keep(self, tasks: Sequence[Task], site: object) -> list[Outcome]:
-        return [self._answered(task) for task in tasks]
-
-    def _answered(self, task: Task) -> Outcome:
-        try:
-            said = answer(self._keeper, carried(task.payload, "asked"))
-        except RefusedError as error:
-            return Failure(task=task, stage="keeping masks", reason=str(error))
-        return Reply(task=task, payload={SECURE: {"said": as_array(said)}})
+    def _keep(self, task: Task) -> Reply:
+        return saying(task, said=answer(self._keeper, carried(task.payload, "asked")))
 
 
 class KeeperAtSite(AskedKeeper):

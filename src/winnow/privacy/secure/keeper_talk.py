@@ -13,7 +13,9 @@ from winnow.privacy.secure.terms import Terms, read, write
 
 
 class AskKey(Struct, tag=True, frozen=True):
-    """For the key that seeds are sealed to."""
+    """For the key that the seeds of a session are sealed to."""
+
+    terms: Terms
 
 
 class AskDeposit(Struct, tag=True, frozen=True):
@@ -55,7 +57,7 @@ def answer(keeper: MaskKeeper, asked: bytes) -> bytes:
         case AskTotal():
             return keeper.total(question.terms, question.survivors, question.space)
         case _:
-            return write(keeper.key())
+            return write(keeper.key(question.terms))
 
 
 class AskedKeeper(ABC):
@@ -65,8 +67,8 @@ class AskedKeeper(ABC):
     def ask(self, question: bytes) -> bytes:
         """Carry a question there and what is said back. Raises RefusedError where the keeper does not say."""
 
-    def key(self) -> KeeperKey:
-        return read(self.ask(write(AskKey())), KeeperKey)
+    def key(self, terms: Terms) -> KeeperKey:
+        return read(self.ask(write(AskKey(terms))), KeeperKey)
 
     def deposit(self, terms: Terms, deposit: Deposit) -> None:
         self.ask(write(AskDeposit(terms, deposit)))

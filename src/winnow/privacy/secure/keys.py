@@ -19,6 +19,7 @@ class KeyPair:
 
     def __init__(self, private: bytes | None = None) -> None:
         self._key = X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
+        self._exchanged: dict[bytes, bytes] = {}
 
     @property
     def public(self) -> bytes:
@@ -30,11 +31,21 @@ class KeyPair:
 
     def agree(self, other: bytes, purpose: bytes, session: bytes) -> bytes:
         """A key that the other's private and this public key give as well; one for each purpose."""
+        if other not in self._exchanged:
+            self._exchanged[other] = self._exchange(other)
+        return HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=purpose).derive(self._exchanged[other])
+
+    def _exchange(self, other: bytes) -> bytes:
+        """What takes most of the time, and is the same for letters in both directions."""
         try:
-            shared = self._key.exchange(X25519PublicKey.from_public_bytes(other))
+            return self._key.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as error:
             raise RefusedError("a public key that is none") from error
-        return HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=purpose).derive(shared)
+
+
+def check_public(key: bytes) -> None:
+    """Refuse what is no public key, or one with which everybody would agree upon the same."""
+    KeyPair().agree(key, b"winnow check", b"")
 
 
 def mask_purpose(one: int, other: int, told: bytes) -> bytes:

@@ -20,11 +20,11 @@ def add_mask(total: Vector, seed: bytes, space: Space, *, sign: int) -> None:
     fresh = memoryview(bytearray(CHUNK))
     combine = np.add if sign > 0 else np.subtract
     for words, stretch in zip(total, space.stretches, strict=True):
-        together = CHUNK // stretch.dtype.itemsize
-        for first in range(0, stretch.count, together):
-            part = words[first : first + together]
-            stream.update_into(_NOTHING[: part.nbytes], fresh[: part.nbytes])
-            combine(part, np.frombuffer(fresh, stretch.dtype, len(part)), out=part)
+        mask = np.frombuffer(fresh, stretch.dtype)
+        for first in range(0, stretch.count, len(mask)):
+            part = words[first : first + len(mask)]
+            stream.update_into(_NOTHING[: part.nbytes], fresh)
+            combine(part, mask[: len(part)], out=part)
 
 
 def mask_of(seed: bytes, space: Space) -> Vector:

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from msgspec.structs import replace
+
 from winnow.privacy.secure import shamir
 from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.identity import Identities
@@ -40,14 +42,7 @@ class Member:
             masking=self._masking.public,
             commitment=commitment(self._seed),
         )
-        signature = self._identities.sign(self.client, unsigned.signed(self.terms.session))
-        return Announcement(
-            client=unsigned.client,
-            sealing=unsigned.sealing,
-            masking=unsigned.masking,
-            commitment=unsigned.commitment,
-            signature=signature,
-        )
+        return replace(unsigned, signature=self._identities.sign(self.client, unsigned.signed(self.terms)))
 
     def share(self, directory: Directory) -> dict[int, bytes]:
         """Sealed letters to the neighbours, with a share each of the self-mask seed and of the masking key."""
@@ -105,8 +100,10 @@ class Member:
         needed = self.terms.survivors_needed(len(self.members))
         if len(ordered) < needed:
             raise RefusedError(f"{len(ordered)} survivors are too few for a sum, {needed} are needed")
+        if self.terms.circle(self.members).is_torn(ordered):
+            raise RefusedError("so many in a row are called dropouts that the ring of survivors may fall apart")
         self._survivors = ordered
-        return self._identities.sign(self.client, list_to_sign(self.terms.session, ordered))
+        return self._identities.sign(self.client, list_to_sign(self.terms, ordered))
 
     def reveal(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         """For each neighbour a share: of the self-mask seed of a survivor, of the masking key of one who dropped out.
@@ -139,14 +136,14 @@ class Member:
         if [*sorted(peers)] != [*neighbours]:
             raise RefusedError("the announcements are not those of this client's neighbours")
         for peer, announced in peers.items():
-            signed = announced.signed(self.terms.session)
+            signed = announced.signed(self.terms)
             if not self._identities.verifies(peer, signed, announced.signature):
                 raise RefusedError(f"the announcement of client {peer} is not signed by it")
         return peers
 
     def _check_signatures(self, signatures: Mapping[int, bytes]) -> None:
         assert self._survivors is not None
-        signed = list_to_sign(self.terms.session, self._survivors)
+        signed = list_to_sign(self.terms, self._survivors)
         needed = self.terms.survivors_needed(len(self.members))
         eligible = (each for each in self._survivors if each in signatures)
         checked = (each for each in eligible if self._identities.verifies(each, signed, signatures[each]))
@@ -156,21 +153,27 @@ class Member:
 
     def _seal(self, peer: int, shares: bytes) -> bytes:
         purpose = letter_purpose(self.client, peer)
-        return seal(self._sealing.agree(self._peers[peer].sealing, purpose, self.terms.session), shares, purpose)
+        return seal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), shares, purpose)
 
     def _opened(self, peer: int, letter: bytes) -> tuple[bytes, bytes] | None:
         """The two shares in a letter; None if it is no such letter."""
         purpose = letter_purpose(peer, self.client)
         try:
-            key = self._sealing.agree(self._peers[peer].sealing, purpose, self.terms.session)
-            plain = unseal(key, letter, purpose)
+            plain = unseal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), letter, purpose)
         except RefusedError:
             return None
         return (plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :])
 
     def _common(self, peer: int, told: bytes) -> bytes:
         """The seed of the mask that this client and the peer have in common."""
-        return self._masking.agree(self._peers[peer].masking, mask_purpose(self.client, peer, told), self.terms.session)
+        purpose = mask_purpose(self.client, peer, told)
+        return self._agreed(peer, self._masking, self._peers[peer].masking, purpose)
+
+    def _agreed(self, peer: int, own: KeyPair, theirs: bytes, purpose: bytes) -> bytes:
+        try:
+            return own.agree(theirs, purpose, self.terms.session)
+        except RefusedError as error:
+            raise RefusedError(f"client {peer} has announced {error}") from error
 
 
 def commitment(seed: bytes) -> bytes:

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec.structs import replace
 
-from winnow.core import Federation, Reply, Task, Until
-from winnow.learn.aggregate import LinearFold
+from winnow.core import Federation, Population, Reply, Task, Until
+from winnow.learn.aggregate import LinearFold, mean_weight
 from winnow.learn.collect import Expected, Refusal, sift
 from winnow.learn.stack import ModelState
 from winnow.privacy.secure.conversation import Conversation, Outcome
 from winnow.privacy.secure.encoding import Decoded, Parameters
-from winnow.privacy.secure.form import MODEL, Form, means, mismatch, public_values
+from winnow.privacy.secure.form import MODEL, Form, departures, means, mismatch, ordered, public_values
 from winnow.privacy.secure.group import Space
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.scalar import FINE_STEP
@@ -49,10 +50,15 @@ class SecureRound:
         form: Form,
         cohort: Sequence[Reply],
         counts: Mapping[int, int],
+        population: Population,
     ) -> None:
         self._settings, self._fold, self._expected, self._form = settings, fold, expected, form
         self._of_client = {reply.task.client: reply for reply in cohort}
-        self._weights, self._unit = _weights(fold, {client: counts[client] for client in self._of_client})
+        self._population = population
+        weights = {client: fold.weight_of(client, counts[client]) for client in self._of_client}
+        heaviest = (fold.weight_of(client, 1) for client in range(len(population)))
+        self._unit = max(heaviest if settings.encoding.private else weights.values(), default=1.0)
+        self._weights = {client: exact_share(weight, self._unit) for client, weight in weights.items()}
 
     def sum_up(self, federation: Federation) -> Summed:
         """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
@@ -66,7 +72,8 @@ class SecureRound:
             reason = f"the round was abandoned: {error}"
             told = [Refusal(client=client, reason=reason) for client in self._of_client]
             return Summed(answered=talk.answered, refused=talk.refused + told, left=self._expected.collected)
-        parts, weight = means(self._form, decoded.sums, self._expected.parts[MODEL], len(outcome.survivors))
+        sums = [*decoded.sums[:-1], np.array(self._divisor(float(decoded.sums[-1])))]
+        parts, weight = means(self._form, sums, self._expected.parts[MODEL], len(outcome.survivors))
         self._fold.add_mean(parts.pop(MODEL), weight * self._unit)
         following = self._settings.encoding.refresh(self._form, talk.parameters, decoded, talk.terms.round + 1)
         return Summed(
@@ -75,8 +82,16 @@ class SecureRound:
             left=following.as_arrays(),
             folded=[self._of_client[client] for client in outcome.survivors],
             parts=parts,
-            measured={"clipped": decoded.clipped, "overflowed": decoded.overflowed},
+            measured=_known({"clipped": decoded.clipped, "overflowed": decoded.overflowed}),
         )
+
+    def _divisor(self, weight: float) -> float:
+        """What a sum is divided by: the weight of those in it; or, where noise hides clients, what as many clients as
+        a round invites weigh on average. That is public, and the same whoever came.
+        """
+        if not self._settings.encoding.private:
+            return weight
+        return self._expected.invited * mean_weight(self._fold, self._population) / self._unit
 
     def _conversation(self, federation: Federation) -> Conversation:
         task = next(iter(self._of_client.values())).task
@@ -90,9 +105,17 @@ class SecureRound:
         )
 
     def _parameters(self, round: int) -> Parameters:
-        if self._expected.collected:
-            return Parameters.of(self._expected.collected)
-        return self._settings.encoding.first(self._form, public_values(self._form, self._expected.parts), round)
+        """Those that the last round left; new ones may be made of the server's own samples instead."""
+        encoding, expected = self._settings.encoding, self._expected
+        if expected.collected:
+            parameters = Parameters.of(expected.collected)
+        else:
+            parameters = encoding.first(self._form, public_values(self._form, expected.parts), round)
+        if expected.emulate is None or parameters.version < round:
+            return parameters
+        weight = sum(self._weights.values()) / len(self._weights)
+        update = departures(ordered(expected.emulate()), expected.parts[MODEL], weight)
+        return encoding.emulated(self._form, update, round)
 
     def _talk(self, talk: Conversation) -> Outcome:
         members, needed = len(self._of_client), self._settings.fewest
@@ -169,8 +192,10 @@ def _without_form(reply: Reply) -> Reply:
     return replace(reply, payload={name: part for name, part in reply.payload.items() if name != HELD})
 
 
-def _weights(fold: LinearFold, counts: Mapping[int, int]) -> tuple[dict[int, float], float]:
-    """What each client counts, as a share of the largest that can be sent exactly; and that largest."""
-    weights = {client: fold.weight_of(client, count) for client, count in counts.items()}
-    unit = max(weights.values(), default=1.0)
-    return {client: max(1, round(weight / unit / FINE_STEP)) * FINE_STEP for client, weight in weights.items()}, unit
+def exact_share(weight: float, unit: float) -> float:
+    """What a client counts, as a share of the largest that can be sent exactly."""
+    return max(1, round(weight / unit / FINE_STEP)) * FINE_STEP
+
+
+def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: figure for name, figure in figures.items() if figure is not None}

@@ -68,6 +68,14 @@ class Scalar(Encoding):
         sizes = [_largest(value) for entry, value in zip(form.entries, public, strict=True) if _is_quantised(entry)]
         return self._parameters(np.array([size or 1.0 for size in sizes]) * self._reach / LEAST_SPREAD, round)
 
+    def emulated(self, form: Form, update: Values, round: int) -> Parameters:
+        sizes = [
+            np.sqrt(np.mean(np.square(value))) if np.any(value) else NARROWEST
+            for entry, value in zip(form.entries, update, strict=True)
+            if _is_quantised(entry)
+        ]
+        return self._parameters(np.array(sizes, np.float64) * self._reach * WIDEN, round)
+
     def refresh(self, form: Form, before: Parameters, decoded: Decoded, round: int) -> Parameters:
         """The range that the root mean square calls for, but no less than half of the last: clients differ."""
         clipped, called_for = decoded.learnt[CLIPPED], np.sqrt(np.maximum(decoded.learnt[SPREAD], 0))
@@ -152,9 +160,10 @@ class Scalar(Encoding):
         return Parameters(version=round, arrays={SCALE: ranges / self._zero, ZERO: zeros})
 
     def _codes(self, form: Form, parameters: Parameters) -> list[_Code]:
-        scales, zeros = (parameters.arrays.get(name, np.zeros(0)) for name in (SCALE, ZERO))
         tensors = sum(map(_is_quantised, form.entries))
-        if len(scales) != tensors or len(zeros) != tensors or not (np.isfinite(scales) & (scales > 0)).all():
+        scales, zeros = (parameters.arrays.get(name, np.zeros(0)) for name in (SCALE, ZERO))
+        fits = {*parameters.arrays} == {SCALE, ZERO} and scales.shape == zeros.shape == (tensors,)
+        if not fits or not (np.isfinite(scales) & (scales > 0) & (zeros == self._zero)).all():
             raise RefusedError(f"the encoding's parameters do not fit an update with {tensors} tensors to quantise")
         shared = iter(zip(scales.tolist(), zeros.astype(np.int64).tolist(), strict=True))
         return [self._code(entry, shared) for entry in form.entries]

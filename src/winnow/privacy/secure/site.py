@@ -5,11 +5,10 @@ give the update away as the difference.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from winnow.core import Failure, Handler, Outcome, Reply, Task, stream
+from winnow.core import Reply, Task
+from winnow.learn.filters import Chance
 from winnow.learn.matching import AtSites
 from winnow.privacy.secure.form import departures
 from winnow.privacy.secure.group import Space, Vector
@@ -26,12 +25,12 @@ from winnow.privacy.secure.steps import (
     DEPOSIT,
     MASK,
     REVEAL,
-    SECURE,
     SHARE,
     Step,
-    as_array,
+    answering,
     carried,
     carried_numbers,
+    saying,
     session_of,
     told_in,
 )
@@ -45,10 +44,12 @@ if TYPE_CHECKING:
 class SecureSite:
     """The clients' secrets of this process: updates that wait to be masked, and the sessions under way."""
 
-    def __init__(self, settings: "Secure", identities: Identities) -> None:
-        self._settings, self._identities = settings, identities
+    def __init__(self, settings: "Secure", identities: Identities, chance: Chance) -> None:
+        """By `chance` values are rounded; the server must not foresee it."""
+        self._settings, self._identities, self._chance = settings, identities, chance
         self._updates = HeldUpdates(identities)
         self._members: dict[int, Member] = {}
+        self._told: dict[int, Told] = {}
 
     def at_site(self) -> AtSites:
         steps = {
@@ -59,7 +60,7 @@ class SecureSite:
             REVEAL: self._reveal,
             DEPOSIT: self._deposit,
         }
-        handlers: dict[str, Handler[Any]] = {name: partial(_answer_each, step) for name, step in steps.items()}
+        handlers = {name: answering(step) for name, step in steps.items()}
         return AtSites(handlers=handlers, filters=(self._updates.hold,), settings=dict.fromkeys(steps, Step))
 
     # The steps --------------------------------------------------------------------------------------------------------
@@ -68,7 +69,8 @@ class SecureSite:
         self._updates.look(task)
         member = Member(task.client, self._settings.terms(session_of(task), task.round), self._identities)
         self._members[task.client] = member
-        return _says(task, announcement=write(member.announce()))
+        self._told.pop(task.client, None)
+        return saying(task, announcement=write(member.announce()))
 
     def _share(self, task: Task) -> Reply:
         letters = self._member(task).share(read(carried(task.payload, "directory"), Directory))
@@ -83,17 +85,20 @@ class SecureSite:
         digest = told.digest(session_of(task), held.model)
         masked = member.mask(task.letters, vector, space, digest)
         self._updates.let_out(task)
-        return _says(task, words=masked, told=digest)
+        self._told[task.client] = told
+        return saying(task, words=masked, told=digest)
 
     def _confirm(self, task: Task) -> Reply:
-        survivors = carried_numbers(task.payload, "survivors").astype(int).tolist()
-        return _says(task, signature=self._member(task).confirm(survivors))
+        survivors, member = carried_numbers(task.payload, "survivors").astype(int).tolist(), self._member(task)
+        if task.client in self._told:
+            self._told[task.client].check_survivors(survivors, self._settings.heaviest)
+        return saying(task, signature=member.confirm(survivors))
 
     def _reveal(self, task: Task) -> Reply:
         signatures = read(carried(task.payload, "signatures"), dict[int, bytes])
         shares = self._member(task).reveal(signatures)
-        del self._members[task.client]
-        return _says(task, shares=write(shares))
+        del self._members[task.client], self._told[task.client]
+        return saying(task, shares=write(shares))
 
     def _deposit(self, task: Task) -> Reply:
         """With a mask keeper: the vector under one mask, whose seed is sealed to the keeper."""
@@ -106,10 +111,17 @@ class SecureSite:
         add_mask(vector, seed, space, sign=1)
         words = space.pack(space.reduce(vector))
         assigned = digest_of(words, space, self._settings.encoding.indexed(held.form))
-        contents = Contents(seed, len(told.members), digest, assigned)
+        contents = Contents(
+            seed=seed,
+            members=len(told.members),
+            told=digest,
+            weight=told.weight_of(task.client, self._settings.heaviest),
+            size=len(words),
+            assigned=assigned,
+        )
         deposit = make_deposit(task.client, contents, key, terms, self._identities)
         self._updates.let_out(task)
-        return _says(task, words=words, told=digest, deposit=write(deposit))
+        return saying(task, words=words, told=digest, deposit=write(deposit))
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
@@ -117,7 +129,7 @@ class SecureSite:
         """The client's update times its weight, encoded."""
         encoding, members = self._settings.encoding, len(told.members)
         values = departures(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
-        chance = stream(held.seed, "secure rounding", held.round, task.client)
+        chance = self._chance(held.task, "secure rounding")
         vector = encoding.encode(held.form, values, told.parameters, members, chance)
         return vector, encoding.space(held.form, members)
 
@@ -126,18 +138,3 @@ class SecureSite:
         if member is None or member.terms.session != session_of(task):
             raise RefusedError("this client takes part in no such session")
         return member
-
-
-def _answer_each(step: Callable[[Task], Reply], tasks: Sequence[Task], site: object) -> list[Outcome]:
-    """Each client answers for itself; what it refuses is a failure with its reason."""
-    outcomes: list[Outcome] = []
-    for task in tasks:
-        try:
-            outcomes.append(step(task))
-        except RefusedError as error:
-            outcomes.append(Failure(task=task, stage=f"answering {task.name}", reason=str(error)))
-    return outcomes
-
-
-def _says(task: Task, **data: bytes) -> Reply:
-    return Reply(task=task, payload={SECURE: {name: as_array(each) for name, each in data.items()}})

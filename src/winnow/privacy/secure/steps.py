@@ -1,12 +1,14 @@
 """The protocol's steps as tasks: their names, what they carry, and bytes as arrays."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from winnow.core import Payload, Task
+from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.told import Told
@@ -67,6 +69,22 @@ def told_in(payload: Payload) -> Told:
 
 def carried_numbers(payload: Payload, name: str) -> NDArray[np.float64]:
     array = np.asarray(payload.get(SECURE, {}).get(name, ()))
-    if array.ndim != 1 or not len(array) or array.dtype.kind not in "if":
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "if" or not np.isfinite(array).all():
         raise RefusedError(f"the message carries no {name}")
     return array.astype(np.float64)
+
+
+def saying(task: Task, **data: bytes) -> Reply:
+    return Reply(task=task, payload={SECURE: {name: as_array(each) for name, each in data.items()}})
+
+
+def answering(step: Callable[[Task], Reply]) -> Handler[Any]:
+    """A handler by which each client answers for itself; what it refuses is a failure with its reason."""
+
+    def answer(task: Task) -> Outcome:
+        try:
+            return step(task)
+        except RefusedError as error:
+            return Failure(task=task, stage=f"answering {task.name}", reason=str(error))
+
+    return lambda tasks, site: [answer(task) for task in tasks]

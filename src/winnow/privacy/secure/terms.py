@@ -41,6 +41,10 @@ class Terms(Struct, frozen=True, kw_only=True):
         """How many holders it takes to put a secret together."""
         return ceil(self.threshold * holders - ROUNDING) if circle.is_complete else needed_in_ring(holders)
 
+    def naming(self, what: str, *content: object) -> bytes:
+        """What a party signs: it counts in this session and round alone."""
+        return msgspec.msgpack.encode([f"winnow {what}", self.session, self.round, *content])
+
 
 class Announcement(Struct, frozen=True, kw_only=True):
     """A client's public keys for a session, and what its self-mask seed hashes to; signed by the client."""
@@ -51,10 +55,8 @@ class Announcement(Struct, frozen=True, kw_only=True):
     commitment: bytes
     signature: bytes = b""
 
-    def signed(self, session: bytes) -> bytes:
-        return msgspec.msgpack.encode(
-            ["winnow announcement", session, self.client, self.sealing, self.masking, self.commitment]
-        )
+    def signed(self, terms: Terms) -> bytes:
+        return terms.naming("announcement", self.client, self.sealing, self.masking, self.commitment)
 
 
 class Directory(Struct, frozen=True, kw_only=True):
@@ -64,8 +66,8 @@ class Directory(Struct, frozen=True, kw_only=True):
     announcements: list[Announcement]
 
 
-def list_to_sign(session: bytes, survivors: Sequence[int]) -> bytes:
-    return msgspec.msgpack.encode(["winnow survivors", session, list(survivors)])
+def list_to_sign(terms: Terms, survivors: Sequence[int]) -> bytes:
+    return terms.naming("survivors", list(survivors))
 
 
 def write(message: object) -> bytes:

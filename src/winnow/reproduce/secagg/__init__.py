@@ -29,9 +29,9 @@ CIFAR10 = TradeOff(
     ),
     codes=(
         NO_CODE,
-        *(scalar(8, 5), scalar(4, 2), scalar(2, 2)),
-        *(pruned(10), pruned(5), pruned(2)),
-        *(product(256, 8), product(64, 8), product(16, 8), product(4, 8)),
+        *(scalar(8, 5), scalar(2, 2)),
+        *(pruned(10), pruned(2)),
+        *(product(64, 8), product(16, 8), product(4, 8)),
     ),
 )
 

@@ -1,13 +1,7 @@
-"""Secure aggregation: time of a client and of the server, and a client's bytes, with 0, 10 and 30 % dropouts.
-
-Baseline: the same vectors added up in the clear, as float32; for the client's time, encoding without masks. Weights
-have 8 bits. 100 clients share masks all with all, 1,000 in a ring. Clients drop out when all others have masked their
-vectors, which is when it costs most. Times are of one processor core.
-"""
+"""Whole sessions of secure aggregation in one process, clients in turn, and what they cost a client and the server."""
 
 import os
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +10,8 @@ from typing import Literal
 import numpy as np
 from msgspec import msgpack
 
-from bench.table import Row
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.form import Entry, Form
-from winnow.privacy.secure.graph import safe_degree
 from winnow.privacy.secure.group import Space, Vector, Words
 from winnow.privacy.secure.identity import Remembering, RunAuthority
 from winnow.privacy.secure.keeper import Contents, MaskKeeper, make_deposit
@@ -29,12 +21,8 @@ from winnow.privacy.secure.scalar import Scalar
 from winnow.privacy.secure.tally import Tally
 from winnow.privacy.secure.terms import Terms
 
-CASES: tuple[tuple[int, int, Literal["complete", "ring"]], ...] = (
-    (100, 1_000_000, "complete"),
-    (1_000, 100_000, "ring"),
-)
-DROPOUTS = (0.0, 0.1, 0.3)
-CODE = Scalar(bits=8)
+BITS, BOUND = 8, 0.05
+CODE = Scalar(bits=BITS)
 TOLD = b"told"
 TIMED = 10
 """Clients whose time is taken."""
@@ -42,11 +30,12 @@ TIMED = 10
 
 @dataclass
 class Costs:
-    """Seconds of one client and of the server, and the bytes that one client sends."""
+    """Seconds of one client and of the server, and the bytes that one client sends and gets, the model apart."""
 
     client: float = 0.0
     server: float = 0.0
-    uplink: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
 
     @contextmanager
     def of_client(self, place: int) -> Iterator[None]:
@@ -73,7 +62,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.form = Form((Entry("model", "weight", (self.parameters // 100, 100), "float32"),))
-        self.scales = Parameters(version=1, arrays={"scale": np.array([0.05 / 127]), "zero": np.array([127.0])})
+        self.scales = Parameters(version=1, arrays={"scale": np.array([BOUND / 127]), "zero": np.array([127.0])})
         self.space: Space = CODE.space(self.form, self.clients)
         self.update = np.random.default_rng(0).normal(0, 0.01, self.form.entries[0].shape).astype(np.float32)
 
@@ -94,36 +83,8 @@ class World:
         return self.space.stretches[0].bits
 
 
-def measure() -> list[Row]:
-    return [row for case in CASES for row in _case(World(*case))]
-
-
-def _case(world: World) -> list[Row]:
-    encoding, adding = _plain(world)
-    plain_bytes = 4 * world.parameters
-    case = f"{world.clients:,} × {world.parameters:,}"
-    rows = [
-        Row(name=f"{case}: a client encodes", value=encoding, unit="ms", baseline=encoding),
-        Row(name="  server, in the clear", value=adding, unit="ms", baseline=adding),
-        Row(name="  bytes, in the clear", value=plain_bytes / 1e3, unit="kB", baseline=plain_bytes / 1e3),
-    ]
-    for name, way in ((_shape(world), pairwise), ("keeper", with_keeper)):
-        for share in DROPOUTS:
-            costs = way(world, share)
-            at = f"  {name}, {share:.0%} gone"
-            rows += [
-                Row(name=f"{at}: client", value=1e3 * costs.client, unit="ms", baseline=encoding),
-                Row(name=f"{at}: server", value=1e3 * costs.server, unit="ms", baseline=adding),
-                Row(name=f"{at}: bytes", value=costs.uplink / 1e3, unit="kB", baseline=plain_bytes / 1e3),
-            ]
-    return [*rows, _memory(world)]
-
-
-def _shape(world: World) -> str:
-    return "complete" if world.graph == "complete" else f"ring of {safe_degree(world.clients)}"
-
-
-def _plain(world: World) -> tuple[float, float]:
+def plain(world: World) -> tuple[float, float]:
+    """Seconds to encode one update, and to add all of them up in the clear."""
     updates = [world.update.copy() for _ in range(min(world.clients, 20))]
     total, start = np.zeros_like(world.update), time.process_time()
     for update in updates:
@@ -133,7 +94,7 @@ def _plain(world: World) -> tuple[float, float]:
     start = time.process_time()
     for client in range(TIMED):
         world.encoded(client)
-    return 1e3 * (time.process_time() - start) / TIMED, 1e3 * adding
+    return (time.process_time() - start) / TIMED, adding
 
 
 def pairwise(world: World, dropouts: float) -> Costs:
@@ -167,21 +128,21 @@ def pairwise(world: World, dropouts: float) -> Costs:
     with costs.of_server():
         total = tally.finish(shares)
     world.check(total[0][:50], tally.survivors)
-    small = (announced[0], letters, signatures[client], shares[client])
-    costs.uplink = len(packed) + sum(len(msgpack.encode(each)) for each in small)
+    costs.up = len(packed) + _weight(announced[0], letters, signatures[client], shares[client])
+    costs.down = _weight(directory, tally.letters_to(client), tally.survivors, signatures)
     return costs
 
 
 def with_keeper(world: World, dropouts: float) -> Costs:
     """The same with a mask keeper, whose work counts as the server's."""
     costs, terms = Costs(), world.terms()
-    keeper = MaskKeeper(world.identities, threshold=2 / 3, fewest=3)
-    key, total = keeper.key(), world.space.zeros()
+    keeper = MaskKeeper(world.identities, threshold=2 / 3, fewest=3, heaviest=0.75)
+    key, total, size = keeper.key(terms), world.space.zeros(), world.space.packed_bytes
     staying = list(range(round(dropouts * world.clients), world.clients))
     for client in staying:
         with costs.of_client(client - staying[0]):
             vector = world.encoded(client)
-            contents = Contents(os.urandom(32), world.clients, TOLD)
+            contents = Contents(seed=os.urandom(32), members=world.clients, told=TOLD, weight=1.0, size=size)
             deposit = make_deposit(client, contents, key, terms, world.identities)
             add_mask(vector, contents.seed, world.space, sign=1)
             packed = world.space.pack(world.space.reduce(vector))
@@ -191,28 +152,9 @@ def with_keeper(world: World, dropouts: float) -> Costs:
     with costs.of_server():
         world.space.subtract(total, world.space.unpack(keeper.total(terms, staying, world.space)))
     world.check(world.space.reduce(total)[0][:50], staying)
-    costs.uplink = len(packed) + len(msgpack.encode(deposit))
+    costs.up, costs.down = len(packed) + _weight(deposit), _weight(key)
     return costs
 
 
-def _memory(world: World) -> Row:
-    """The server's largest memory while vectors come in and masks go off, counted in vectors of words."""
-    few = World(30, world.parameters, "complete")
-    terms = few.terms()
-    members = {client: Member(client, terms, few.identities) for client in range(few.clients)}
-    tracemalloc.start()
-    tally = Tally(terms, few.space, [member.announce() for member in members.values()], TOLD)
-    for client, member in members.items():
-        tally.take_letters(client, member.share(tally.directory(client)))
-    for client in range(5, few.clients):
-        packed = members[client].mask(tally.letters_to(client), few.encoded(client), few.space, TOLD)
-        tracemalloc.reset_peak()
-        tally.add(client, packed)
-        peak = tracemalloc.get_traced_memory()[1]
-    signatures = {client: members[client].confirm(tally.survivors) for client in tally.survivors}
-    shares = {client: members[client].reveal(signatures) for client in tally.survivors}
-    tally.finish(shares)
-    peak = max(peak, tracemalloc.get_traced_memory()[1])
-    tracemalloc.stop()
-    vector = few.space.zeros()[0].nbytes
-    return Row(name="  server's memory, in vectors", value=peak / 1e6, unit="MB", baseline=vector / 1e6, goal="few")
+def _weight(*messages: object) -> int:
+    return sum(len(msgpack.encode(each)) for each in messages)

@@ -1,0 +1,71 @@
+"""The server's largest memory in a session: what vectors take, and what letters and shares take."""
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec import msgpack
+
+from bench.secure.sessions import TOLD, World
+from winnow.privacy.secure.identity import Remembering
+from winnow.privacy.secure.member import Member
+from winnow.privacy.secure.tally import Tally
+from winnow.privacy.secure.terms import Announcement
+
+DROPOUTS = 0.3
+T = TypeVar("T")
+
+
+@dataclass
+class Memory:
+    """Bytes at the server. Clients are in the same process, and what they hold is not counted."""
+
+    papers: int = 0
+    """Announcements, letters and shares, which are kept."""
+    vectors: int = 0
+    """The most that all else took at a time."""
+    _held: int = 0
+
+    def received(self, message: object, kind: type[T]) -> T:
+        """A message as the server has read it."""
+        written = msgpack.encode(message)
+        before = tracemalloc.get_traced_memory()[0]
+        read = msgpack.decode(written, type=kind)
+        self.papers += tracemalloc.get_traced_memory()[0] - before
+        return read
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        yield
+        after, peak = tracemalloc.get_traced_memory()
+        self.vectors = max(self.vectors, self._held + peak - before)
+        self._held += after - before
+
+
+def of_server(world: World) -> Memory:
+    """All vectors come one after another, as bytes of which only one is there at a time; then masks are taken off."""
+    memory, terms, known = Memory(), world.terms(), Remembering(world.identities)
+    members = {client: Member(client, terms, known) for client in range(world.clients)}
+    tracemalloc.start()
+    announced = [memory.received(member.announce(), Announcement) for member in members.values()]
+    with memory.working():
+        tally = Tally(terms, world.space, announced, TOLD)
+    for client, member in members.items():
+        letters = member.share(tally.directory(client))
+        tally.take_letters(client, memory.received(letters, dict[int, bytes]))
+    for client in range(round(DROPOUTS * world.clients), world.clients):
+        packed = bytearray(members[client].mask(tally.letters_to(client), world.encoded(client), world.space, TOLD))
+        with memory.working():
+            tally.add(client, bytes(packed))
+    signatures = {client: members[client].confirm(tally.survivors) for client in tally.survivors}
+    shares = {
+        client: memory.received(members[client].reveal(signatures), dict[int, bytes]) for client in tally.survivors
+    }
+    with memory.working():
+        tally.finish(shares)
+    tracemalloc.stop()
+    return memory

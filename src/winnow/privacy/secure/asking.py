@@ -1,0 +1,35 @@
+"""The server's questions to clients, in a conversation of several steps."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from winnow.core import Federation, Reply, Task
+from winnow.learn.collect import Refusal
+
+
+@dataclass(kw_only=True)
+class Asking:
+    """Asks, and keeps account of who answered (without what they said) and who was refused."""
+
+    federation: Federation
+    answered: list[Reply] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+    def ask(self, tasks: Sequence[Task]) -> Iterator[Reply]:
+        """The replies as they come; who fails is refused, with the reason."""
+        silent = {task.client: task for task in tasks}
+        with self.federation.dispatch(tasks) as exchange:
+            for outcome in exchange:
+                silent.pop(outcome.task.client, None)
+                if isinstance(outcome, Reply):
+                    self.answered.append(replace(outcome, payload={}, letters={}))
+                    yield outcome
+                else:
+                    self.refuse(outcome.task.client, f"failed while {outcome.stage}: {outcome.reason}")
+        for client, task in sorted(silent.items()):
+            self.refuse(client, f"did not answer {task.name} in time")
+
+    def refuse(self, client: int, reason: str) -> None:
+        self.refused.append(Refusal(client=client, reason=reason))

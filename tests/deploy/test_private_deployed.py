@@ -1,0 +1,436 @@
+"""Differential privacy between real processes: noise that nobody can foresee, bounds at sites, a budget that holds."""
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+import torch
+from broker import Broker
+from loopback import Loopback, StoppedError
+from msgspec.structs import replace as changed
+from scipy.optimize import brentq
+from scipy.stats import norm
+from test_conformance_deployed import deployed
+from test_secure_deployed import Notebook, answers, hire, wait_for
+from test_work_processes import dealt, small
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from command_line import call
+from winnow.core import AnyEvent, Cost, Invited, Refused, RoundFinished, Stopped
+from winnow.deploy.people.folder import write_run_folder
+from winnow.deploy.people.local import LocalFederation, local_federation
+from winnow.deploy.people.packing import describe
+from winnow.deploy.people.watching import described
+from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.wire.messages import Line
+from winnow.deploy.work.checkpoints import load_snapshot
+from winnow.deploy.work.forced import forced_filters
+from winnow.deploy.work.opening import open_arrays, open_parts
+from winnow.deploy.work.orders import Dispatch, Do, Finished
+from winnow.experiment.build import prepare
+from winnow.experiment.resolve import resolve, to_toml
+from winnow.experiment.schema import Experiment
+from winnow.privacy.secure.identity import authority_here
+from winnow.runs import RunFolder
+from winnow.runs.codec import decode_event, encode_event
+from world import blobs, experiment
+
+DELTA, Z = 1e-3, 2.0
+NOISE = f"noise_multiplier={Z}, delta={DELTA}"
+CENTRAL = f"collect={{name='central-dp', {NOISE}}}"
+WAYS = {
+    "central-dp": (CENTRAL,),
+    "poisson": (CENTRAL, "select.name=poisson"),
+    "local-dp": (f"filters=[{{name='local-dp', clip=1.0, {NOISE}}}]",),
+    "dp-sgd": (f"client={{name='dp-sgd', {NOISE}}}",),
+    "discrete-gaussian": ("collect.name=secure", f"collect.encoding={{name='discrete-gaussian', clip=1.0, {NOISE}}}"),
+    "profiles": (CENTRAL, "select.name=profile", f"select.matching={{name='noisy', clip=5.0, noise_multiplier={Z}}}"),
+}
+TOLD = {"local-dp": "local_epsilon", "dp-sgd": "record_epsilon"}
+BUDGET = {
+    "local-dp": "filters=[{{name='local-dp', clip=1.0, {noise}, epsilon={budget}}}]",
+    "dp-sgd": "client.epsilon={budget}",
+    "discrete-gaussian": "collect.encoding.epsilon={budget}",
+}
+EVERY_WAY = pytest.mark.parametrize("way", WAYS)
+
+
+def private(way: str, *sets: str) -> Experiment:
+    return experiment("engine.execution=loop", "rounds=3", *WAYS[way], *sets, algorithm="fedavg")
+
+
+def flat(model: Any) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1) for _, tensor in sorted(model.items())])
+
+
+def simulated(wanted: Experiment) -> torch.Tensor:
+    with prepare(wanted, dataset=blobs()) as run:
+        list(run.training.run(run.federation))
+        return flat(run.training.model)
+
+
+def log_of(lines: Sequence[str]) -> list[AnyEvent]:
+    return [decode_event(line.encode()) for line in lines]
+
+
+def spent(log: Sequence[AnyEvent], way: str) -> list[float]:
+    """What each round says that privacy has cost."""
+    return [event.metrics["privacy"][TOLD.get(way, "epsilon")] for event in log if isinstance(event, RoundFinished)]
+
+
+# What it must have cost -----------------------------------------------------------------------------------------------
+
+
+def gaussian(inverse_variance: float) -> float:
+    """ε of a Gaussian release, from its exact δ(ε) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ), where μ = 1/σ."""
+    mu = inverse_variance**0.5
+
+    def excess(epsilon: float) -> float:
+        return float(norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)) - DELTA
+
+    return float(brentq(excess, 0.0, 100.0)) if inverse_variance else 0.0
+
+
+def sampled(chance: float, times: int) -> float:
+    accountant = dp.pld.PLDAccountant(value_discretization_interval=1e-3)
+    event = dp.PoissonSampledDpEvent(chance, dp.GaussianDpEvent(Z)) if chance < 1 else dp.GaussianDpEvent(Z)
+    return float(accountant.compose(event, times).get_epsilon(DELTA))
+
+
+def concentrated(times: int) -> float:
+    accountant = dp.rdp.RdpAccountant()
+    return float(accountant.compose(dp.ZCDpEvent(1 / (2 * Z**2)), times).get_epsilon(DELTA))
+
+
+def owed(way: str, log: Sequence[AnyEvent], sizes: Sequence[int]) -> list[float]:
+    """ε after each round, worked out from whom the rounds invited."""
+    times, found = np.zeros(len(sizes), int), []
+    for event in log:
+        if isinstance(event, Invited):
+            times[event.clients] += 1
+            found.append(_owed(way, event.round, times, sizes))
+    return found
+
+
+def _owed(way: str, rounds: int, times: np.ndarray, sizes: Sequence[int]) -> float:
+    most = int(times.max())
+    if way == "poisson":
+        return sampled(3 / len(sizes), rounds)
+    if way == "dp-sgd":
+        steps = [(size, 2 * ceil(size / 8) * int(often)) for size, often in zip(sizes, times, strict=True) if often]
+        return max(sampled(min(1.0, 8 / size), count) for size, count in {*steps})
+    if way == "discrete-gaussian":
+        return concentrated(most)
+    return gaussian(((2 * most + 1) if way == "profiles" else most) / Z**2)
+
+
+def sizes_of(job: Loopback) -> list[int]:
+    return [size for member in job.members for size in member.data.sizes]
+
+
+# Over messages and files ----------------------------------------------------------------------------------------------
+
+
+@EVERY_WAY
+def test_noise_is_the_operating_systems(way: str, tmp_path: Path) -> None:
+    """A simulation repeats under its seed. Two deployed runs differ, from each other and from the simulation."""
+    wanted = private(way, "rounds=1")
+    here = [simulated(wanted) for _ in range(2)]
+    assert torch.equal(*here)
+    jobs = [deployed(wanted, tmp_path / name) for name in ("one", "other")]
+    for job in jobs:
+        job.run()
+    one, other = (
+        flat({n: t for n, t in load_snapshot(tmp_path / name / "committed").arrays.items() if n.startswith("model/")})
+        for name in ("one", "other")
+    )
+    for first, second in ((one, other), (one, here[0]), (other, here[0])):
+        assert (first != second).float().mean() > 0.9
+
+
+@EVERY_WAY
+def test_a_job_that_begins_anew_keeps_what_was_spent(way: str, tmp_path: Path) -> None:
+    job = deployed(private(way), tmp_path)
+    with pytest.raises(StoppedError):
+        job.run(stop_after=2)
+    result = job.run()
+    log = log_of(job.lines)
+    assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3]
+    assert spent(log, way) == pytest.approx(owed(way, log, sizes_of(job)), rel=2e-3)
+    assert result.summary.spent == {TOLD.get(way, "epsilon"): spent(log, way)[-1]}
+
+
+@EVERY_WAY
+def test_a_job_stops_at_its_budget_and_does_not_go_on_when_it_begins_anew(way: str, tmp_path: Path) -> None:
+    """All clients take part in each round, so that the budget lasts for two rounds, whoever counts."""
+    unbounded = deployed(private(way, "select.count=8"), tmp_path / "unbounded")
+    unbounded.run()
+    costs = spent(log_of(unbounded.lines), way)
+    budget = (costs[1] + costs[2]) / 2
+    bounded = BUDGET.get(way, "collect.epsilon={budget}").format(budget=budget, noise=NOISE)
+    job = deployed(private(way, "select.count=8", bounded), tmp_path / "bounded")
+    for _ in range(2):
+        result = job.run()
+        assert result.summary.rounds == 2
+        assert f"epsilon = {budget:g} does not last for round 3" in (result.summary.stopped or "")
+        assert isinstance(result.view.log[-1], Stopped)
+        assert spent(result.view.log, way) == pytest.approx(costs[:2])
+
+
+class Overheard(Loopback):
+    """A line on which somebody listens to what sites answer."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.updates: list[torch.Tensor] = []
+        self.profiles: list[np.ndarray] = []
+
+    def _do(self, message: Dispatch) -> None:
+        before = len(self._messages)
+        super()._do(message)
+        sent = {part: open_arrays(self._blob(blob.digest)) for part, blob in message.task.parts.items()}
+        for answered in list(self._messages)[before:]:
+            parts = open_parts(Path(answered.path))
+            if "model" in parts:
+                self.updates.append(flat(parts["model"]) - flat(sent["model"]))
+            if "profile" in parts:
+                self.profiles.append(np.concatenate([np.asarray(parts["profile"][n]) for n in ("mean", "variance")]))
+
+    def _blob(self, digest: str) -> Path:
+        return self.folder / "job" / "blobs" / digest
+
+
+@pytest.mark.parametrize("by", ["the job", "the site"])
+def test_updates_leave_bounded_and_noisy(by: str, tmp_path: Path) -> None:
+    """Whether the job asks for it or a site insists on it: with next to no noise no update is longer than the bound."""
+    bound, filtering = 0.01, {"name": "local-dp", "clip": 0.01, "noise_multiplier": 1e-6}
+    asked = f"filters=[{{name='local-dp', clip={bound}, noise_multiplier=1e-6}}]" if by == "the job" else "filters=[]"
+    job = deployed(experiment("engine.execution=loop", "rounds=2", asked, algorithm="fedavg"), tmp_path, Overheard)
+    assert isinstance(job, Overheard)
+    if by == "the site":
+        hire(job, authority_here(), forced_filters([filtering]))
+    job.run()
+    assert len(job.updates) == 6
+    assert all(float(update.norm()) == pytest.approx(bound, rel=1e-3) for update in job.updates)
+
+
+def test_profiles_leave_bounded_and_noisy(tmp_path: Path) -> None:
+    faint = "select.matching={name='noisy', clip=0.5, noise_multiplier=1e-6}"
+    wanted = private("profiles", faint)
+    job = deployed(wanted, tmp_path, Overheard)
+    assert isinstance(job, Overheard)
+    job.run()
+    assert len(job.profiles) == 8 + 3 * 3
+    for profile in job.profiles:
+        mean, variance = np.split(profile, 2)
+        assert mean @ mean + variance.sum() == pytest.approx(0.25, rel=1e-3)
+
+
+class Insistent(Loopback):
+    """A server that asks once more for what it has got, by the same task and by one of a later round than there is."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.more: dict[str, set[str | None]] = {"again": set(), "later": set()}
+
+    def _do(self, message: Dispatch) -> None:
+        super()._do(message)
+        task, blobs = message.task, self.folder / "job" / "blobs"
+        parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
+        for how, when in (("again", task.round), ("later", self.experiment.rounds + 1)):
+            answers = self.desks[int(message.site)].answer(Do(task=changed(task, round=when), parts=parts))
+            self.more[how] |= {did.answer.failure for did in answers}
+
+
+@pytest.mark.parametrize("way", ["local-dp", "dp-sgd", "profiles"])
+def test_a_site_lets_nothing_out_twice_for_noise_would_average_out(way: str, tmp_path: Path) -> None:
+    job = deployed(private(way), tmp_path, Insistent)
+    assert isinstance(job, Insistent)
+    hire(job, Notebook())
+    assert job.run().summary.rounds == 3
+    assert not [event for event in log_of(job.lines) if isinstance(event, Refused)]
+    things = ("first profile", "profile") if way == "profiles" else ("update",)
+    assert job.more["again"] == {f"a noisy {each} of this round, or of a later one, has left before" for each in things}
+    assert job.more["later"] == {"the job has 3 rounds, and this is for round 4"}
+
+
+def test_without_noise_at_the_site_it_answers_whoever_asks(tmp_path: Path) -> None:
+    """So that the test above could fail."""
+    job = deployed(private("central-dp"), tmp_path, Insistent)
+    assert isinstance(job, Insistent)
+    hire(job, Notebook())
+    job.run()
+    assert job.more == {"again": {None}, "later": {None}}
+
+
+class Spendthrift(Loopback):
+    """A server that keeps no book: it has all clients train in every round, whatever was spent, and new workers do."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.notebook = Notebook()
+        hire(self, self.notebook)
+
+    def _commit(self, message: Any) -> None:
+        hire(self, self.notebook)
+        super()._commit(message)
+
+
+@pytest.mark.parametrize("way", ["local-dp", "dp-sgd", "discrete-gaussian"])
+def test_a_site_keeps_to_the_budget_that_the_author_signed(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("winnow.privacy.dp.ledger.Book.refusal", lambda book: None)
+    free = deployed(private(way, "select.count=8"), tmp_path / "free")
+    free.run()
+    costs = spent(log_of(free.lines), way)
+    budget = (costs[1] + costs[2]) / 2
+    bounded = BUDGET[way].format(budget=budget, noise=NOISE)
+    job = deployed(private(way, "select.count=8", bounded), tmp_path / "bounded", Spendthrift)
+    log = job.run().view.log
+    folded = [len(event.folded) for event in log if isinstance(event, RoundFinished)]
+    assert folded[:2] == [8, 8]
+    assert folded[2] < 8 if way == "dp-sgd" else folded[2] == 0, "under dp-sgd clients with more data spend less"
+    reasons = {event.reason for event in log if isinstance(event, Refused) and event.client >= 0}
+    assert any(f"epsilon = {budget:g} does not last for 3 updates of this client" in each for each in reasons)
+
+
+# Between processes ----------------------------------------------------------------------------------------------------
+
+
+def brokered(
+    wanted: Experiment, folder: Path, stop_after: int | None = None, sites: int = 3
+) -> tuple[Broker, Finished]:
+    """A job between processes, whose runner is killed after a round if so wanted, and begins anew."""
+    broker = Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job")
+    try:
+        if stop_after:
+            assert broker.run(stop_after=stop_after) is None
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, Finished), ended
+    return broker, ended
+
+
+@pytest.mark.slow
+def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = (sampled(0.5, 2) + sampled(0.5, 3)) / 2
+    sets = ["select.name=poisson", CENTRAL, f"collect.epsilon={budget}"]
+    wanted = small("fedavg", sets=sets)
+    broker, ended = brokered(wanted, tmp_path, stop_after=1, sites=1)
+    log = log_of(broker.lines)
+    assert spent(log, "poisson") == pytest.approx([sampled(0.5, 1), sampled(0.5, 2)], rel=2e-3)
+    stopped = log[-1]
+    assert isinstance(stopped, Stopped)
+    result = json.loads(Path(ended.output["result.json"]).read_text())
+    assert result["privacy"] == {"epsilon": spent(log, "poisson")[-1]}
+    assert result["stopped"] == stopped.reason
+    (tmp_path / "events").write_text("".join(f"{line}\n" for line in broker.lines))
+    files = {name: Path(path) for name, path in ended.output.items()}
+    files |= {"events": tmp_path / "events", "checkpoint": broker.checkpoint or tmp_path}
+    write_run_folder(tmp_path / "run", to_toml(wanted), files, finished=True)
+    told = call(capsys, "explain", str(tmp_path / "run")).out
+    assert f"ε {result['privacy']['epsilon']:.3g}" in told
+    assert "noise of 2 times the bound hides whether a client" in " ".join(told.split())
+    assert stopped.reason in " ".join(call(capsys, "show", str(tmp_path / "run")).out.split())
+
+
+def test_the_progress_line_tells_what_was_spent_and_why_it_stopped() -> None:
+    metrics = {"test": {"loss": 0.5}, "privacy": {"epsilon": 1.234}}
+    finished = RoundFinished(
+        round=2, at=1.0, version=2, folded=np.array([0, 3]), metrics=metrics, loss=0.1, joules=0.0, cost=Cost()
+    )
+    lines = [
+        described(Line(number=0, at=0.0, source="server", kind="event", text=encode_event(event).decode()))
+        for event in (finished, Stopped(round=2, at=1.0, reason="it is spent"))
+    ]
+    assert lines == ["round 2: loss 0.5000, ε 1.23, 2 clients folded", "stopped after round 2: it is spent"]
+
+
+# Between real sites ---------------------------------------------------------------------------------------------------
+
+LEAVING = {"local-dp": ["update"], "dp-sgd": ["update"], "profiles": ["profile", "first profile"]}
+SETS = ("data.clients=9", "select.count=3", "local.epochs=2", "local.batch_size=8", "engine.execution=loop")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    with local_federation(describe("demo", sets=SETS, seed=5), 3, tmp_path_factory.mktemp("federation")) as running:
+        yield running
+
+
+def runners(federation: LocalFederation) -> list[int]:
+    """The processes that the server has started."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{federation.processes['server'].pid}/task").iterdir():
+        with suppress(OSError):  # it has gone since it was listed
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def departures(federation: LocalFederation, job: str) -> dict[tuple[str, int, str], int]:
+    """By site, client and thing, how often it has left."""
+    found = {}
+    for name in ("site-1", "site-2", "site-3"):
+        base = sqlite3.connect(federation.kit(name) / "state" / STATE_FILE)
+        rows = base.execute(
+            "SELECT client, what, times FROM departures JOIN submissions USING (submission) WHERE job = ?", (job,)
+        )
+        found |= {(name, client, what): times for client, what, times in rows}
+        base.close()
+    return found
+
+
+@pytest.mark.slow
+@EVERY_WAY
+def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_counts_none_twice(
+    way: str, federation: LocalFederation, tmp_path: Path
+) -> None:
+    sets = [*SETS, *WAYS[way]]
+    job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
+    wait_for(lambda: job.state().round >= 1 and answers(federation, "site-2") > 0, "the second round is under way")
+    for runner in runners(federation):
+        os.kill(runner, signal.SIGKILL)
+    assert job.wait(300).round == 4
+    lines = [line.text for line in job.lines()]
+    assert any("the job's process ended; it starts again from round" in line for line in lines)
+    log = RunFolder.open(job.download(tmp_path / "run")).log
+    assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3, 4]
+    assert [event.round for event in log if isinstance(event, Invited)] == [1, 2, 3, 4]
+    sizes = prepare(resolve("demo", sets=SETS, seed=5)).federation.population.sizes.tolist()
+    assert spent(log, way) == pytest.approx(owed(way, log, sizes), rel=2e-3)
+    left = departures(federation, job.name)
+    for client in range(9):
+        times = sum(client in event.clients for event in log if isinstance(event, Invited))
+        site, place = f"site-{client // 3 + 1}", client % 3
+        for what in LEAVING.get(way, ()):
+            assert left.get((site, place, what), 0) == (1 if what == "first profile" else times)
+
+
+@pytest.mark.slow
+def test_a_federations_job_stops_at_its_budget_and_its_log_says_why(
+    federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = (gaussian(2 / Z**2) + gaussian(3 / Z**2)) / 2
+    sets = [*SETS, *WAYS["central-dp"], "select.count=9", f"collect.epsilon={budget}"]
+    job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
+    assert job.wait(200).round == 2
+    told = [described(line) for line in job.lines()]
+    assert any(line is not None and f"ε {gaussian(2 / Z**2):.3g}" in line for line in told)
+    assert any(line is not None and line.startswith("stopped after round 2: collect.epsilon") for line in told)
+    folder = job.download(tmp_path / "run")
+    assert isinstance(list(RunFolder.open(folder).log)[-1], Stopped)
+    assert f"ε {gaussian(2 / Z**2):.3g}" in call(capsys, "explain", str(folder)).out

@@ -1,0 +1,279 @@
+"""A server that lies to the clients of secure aggregation about weights, members or scales: sites refuse, by name."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from winnow.core import Failure, Outcome, Reply, Task, wrap
+from winnow.learn.handlers import TrainSettings
+from winnow.learn.matching import AtSites
+from winnow.privacy.secure.collect import Secure
+from winnow.privacy.secure.encoding import Decoded, Parameters
+from winnow.privacy.secure.form import Form
+from winnow.privacy.secure.identity import Remembering, RunAuthority, authority_here
+from winnow.privacy.secure.keeper import Deposit, MaskKeeper
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.steps import (
+    ANNOUNCE,
+    CONFIRM,
+    DEPOSIT,
+    ENCODING,
+    MASK,
+    REVEAL,
+    SECURE,
+    SHARE,
+    Step,
+    as_array,
+    carried,
+    tell,
+)
+from winnow.privacy.secure.tally import Tally
+from winnow.privacy.secure.terms import Announcement, read, write
+from winnow.privacy.secure.told import Told
+
+CLIENTS = 6
+EVERYBODY = list(range(CLIENTS))
+MODEL = {"w": torch.zeros(20, 10), "b": torch.zeros(10)}
+ALIKE = [1.0] * CLIENTS
+TINY = 2.0**-24
+
+
+def update(client: int) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(client)
+    return {name: torch.tensor(rng.normal(size=tuple(like.shape)), dtype=torch.float32) for name, like in MODEL.items()}
+
+
+def train(tasks: Sequence[Task], site: object) -> list[Outcome]:
+    return [Reply(task=task, payload={"model": update(task.client)}) for task in tasks]
+
+
+@dataclass
+class Server:
+    """Sites, and a server that holds the conversation with them in its own way."""
+
+    at: AtSites = field(default_factory=lambda: Secure().at_sites())
+    settings: Secure = field(default_factory=Secure)
+    round: int = 1
+
+    def __post_init__(self) -> None:
+        self.session = os.urandom(16)
+        self.terms = self.settings.terms(self.session, self.round)
+        self.form = Form.of({"model": dict(sorted(MODEL.items()))})
+        spread = [3 * np.ones(entry.shape) for entry in self.form.entries]
+        self.parameters = self.settings.encoding.first(self.form, spread, 1)
+        trained = TrainSettings(local=None, client=None, seed=7, profile=False, value=False)
+        for client in EVERYBODY:
+            self.ask("train", client, {"model": MODEL}, settings=trained)
+
+    def ask(
+        self, name: str, client: int, payload: Mapping[str, Any], letters: Any = None, settings: Any = None
+    ) -> Reply:
+        task = Task(
+            name=name,
+            client=client,
+            round=self.round,
+            version=0,
+            payload=payload,
+            settings=settings or Step(session=self.session),
+            letters=letters or {},
+        )
+        (outcome,) = wrap(self.at.handlers.get(name, train), self.at.filters)([task], None)
+        if isinstance(outcome, Failure):
+            raise RefusedError(outcome.reason)
+        return outcome
+
+    def told(self, weights: Sequence[float], members: Sequence[int] = EVERYBODY, /, **more: Any) -> Told:
+        parameters = changed(self.parameters, arrays={**self.parameters.arrays, **more})
+        return Told(members=np.array(members), weights=np.array(weights), parameters=parameters)
+
+    @cached_property
+    def tally(self) -> Tally:
+        asked = [self.ask(ANNOUNCE, client, {}) for client in EVERYBODY]
+        announced = [read(carried(reply.payload, "announcement"), Announcement) for reply in asked]
+        tally = Tally(self.terms, self.settings.encoding.space(self.form, CLIENTS), announced)
+        for client in EVERYBODY:
+            payload = {SECURE: {"directory": as_array(write(tally.directory(client)))}}
+            tally.take_letters(client, self.ask(SHARE, client, payload).letters)
+        return tally
+
+    def mask(self, client: int, told: Told) -> None:
+        self.tally.told = told.digest(self.session, MODEL)
+        reply = self.ask(MASK, client, tell(told), self.tally.letters_to(client))
+        self.tally.add(client, carried(reply.payload, "words"))
+
+    def confirm(self, client: int, survivors: Sequence[int]) -> bytes:
+        return carried(self.ask(CONFIRM, client, {SECURE: {"survivors": np.array(survivors)}}).payload, "signature")
+
+    def deposit(self, client: int, told: Told, keeper: MaskKeeper) -> None:
+        payload = tell(told)
+        payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write(keeper.key(self.terms)))}}
+        deposited = carried(self.ask(DEPOSIT, client, payload).payload, "deposit")
+        keeper.deposit(self.terms, read(deposited, Deposit))
+
+    def sum(self) -> Decoded:
+        """What an honest server gets."""
+        for client in EVERYBODY:
+            self.mask(client, self.told(ALIKE))
+        signatures = {client: self.confirm(client, EVERYBODY) for client in EVERYBODY}
+        payload = {SECURE: {"signatures": as_array(write(signatures))}}
+        asked = {client: self.ask(REVEAL, client, payload) for client in EVERYBODY}
+        shares = {client: read(carried(reply.payload, "shares"), dict[int, bytes]) for client, reply in asked.items()}
+        return self.settings.encoding.decode(self.form, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
+
+
+def weights_of(decoded: Decoded) -> NDArray[np.float64]:
+    return decoded.sums[1]
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+LOPSIDED = [1.0, *[0.02] * 5]
+"""Of these weights the first is 0.91, and of their squares, as which updates add up, 0.998."""
+
+
+@pytest.mark.parametrize("client", [0, 3])
+def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight(client: int) -> None:
+    """Not only the heavy one refuses: if the others do not, its update is masked by nothing."""
+    server = Server()
+    with pytest.raises(RefusedError, match=r"one client makes up 100% of the sum, and collect.heaviest is 75%"):
+        server.mask(client, server.told(LOPSIDED))
+    keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
+        server.deposit(client, server.told(LOPSIDED), keeper)
+
+
+def test_the_share_of_one_client_is_as_large_as_the_job_allows() -> None:
+    weights = [1.0, *[0.3] * 5]  # 1 / (1 + 5 · 0.09) = 0.69
+    Server().mask(0, Server().told(weights))
+    strict = Secure(heaviest=0.6)
+    server = Server(at=strict.at_sites(), settings=strict)
+    with pytest.raises(RefusedError, match=r"one client makes up 69% of the sum, and collect.heaviest is 60%"):
+        server.mask(0, server.told(weights))
+
+
+def test_nobody_confirms_survivors_of_whom_one_has_nearly_all_the_weight() -> None:
+    """All together they were balanced; then the server calls the other heavy one a dropout."""
+    server = Server()
+    told = server.told([1.0, 1.0, TINY, TINY, TINY, TINY])
+    for client in EVERYBODY:
+        server.mask(client, told)
+    for client in (0, 2, 3, 4, 5):
+        with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
+            server.confirm(client, [0, 2, 3, 4, 5])
+    assert all(server.confirm(client, EVERYBODY) for client in EVERYBODY)
+
+
+def test_nor_does_the_keeper_tell_their_sum() -> None:
+    server = Server()
+    keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    for client in EVERYBODY:
+        server.deposit(client, server.told([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
+    with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
+        keeper.total(server.terms, [0, 2, 3, 4, 5], server.settings.encoding.space(server.form, CLIENTS))
+
+
+def test_weights_are_those_of_the_sessions_members() -> None:
+    """Others could be named who balance a heavy one, and are not in the sum at all."""
+    server = Server()
+    assert server.tally.members == EVERYBODY
+    with pytest.raises(RefusedError, match="the weights are not those of this session's members"):
+        server.mask(0, server.told([1.0, *[TINY] * 5, 1.0], [*EVERYBODY, 77]))
+    with pytest.raises(RefusedError, match="the weights are not those of this session's members"):
+        server.mask(0, server.told([1.0] * 3, [0, 1, 2]))
+
+
+# What all are told alike ----------------------------------------------------------------------------------------------
+
+
+def test_a_digest_tells_everything_apart_that_clients_are_told() -> None:
+    server = Server()
+    told = server.told(ALIKE)
+    scales = {"scale": 2 * server.parameters.arrays["scale"]}
+    moved = {**MODEL, "b": MODEL["b"] + 1}
+    digests = [
+        told.digest(server.session, MODEL),
+        told.digest(os.urandom(16), MODEL),
+        told.digest(server.session, moved),
+        told.digest(server.session, {"b": MODEL["b"], "w": MODEL["w"].reshape(10, 20)}),
+        server.told([*ALIKE[:-1], 0.5]).digest(server.session, MODEL),
+        server.told(ALIKE, [*EVERYBODY[:-1], 9]).digest(server.session, MODEL),
+        server.told(ALIKE, **scales).digest(server.session, MODEL),
+        changed(told, parameters=changed(told.parameters, version=5)).digest(server.session, MODEL),
+    ]
+    assert len({*digests}) == len(digests)
+    assert told.digest(server.session, dict(reversed(MODEL.items()))) == digests[0]
+
+
+def test_parameters_that_are_called_weights_do_not_stand_for_weights() -> None:
+    """They once did in the digest: every client could be told weights of its own, and none the wiser."""
+    server = Server()
+    named = {"members": np.arange(6.0), "weights": np.array(ALIKE)}
+    one, other = server.told(ALIKE, **named), server.told([1.0, *[0.5] * 5], **named)
+    assert one.digest(server.session, MODEL) != other.digest(server.session, MODEL)
+    with pytest.raises(RefusedError, match="the encoding's parameters do not fit"):
+        server.mask(0, one)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"zero": np.array([0.0])},
+        {"zero": np.array([np.nan])},
+        {"scale": np.array([np.inf])},
+        {"scale": np.array([[0.1]])},
+        {"bias": np.array([1.0])},
+    ],
+)
+def test_parameters_that_no_honest_server_tells_are_refused(wrong: dict[str, Any]) -> None:
+    server = Server()
+    with pytest.raises(RefusedError, match="the encoding's parameters do not fit"):
+        server.mask(0, server.told(ALIKE, **wrong))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "numbers", "reason"),
+    [
+        (SECURE, "weights", np.array([1.0, np.nan, 1, 1, 1, 1]), "the message carries no weights"),
+        (SECURE, "members", np.array([0.0, np.inf, 2, 3, 4, 5]), "the message carries no members"),
+        (ENCODING, "version", np.array([np.nan]), "the parameters of the encoding have no version"),
+        (ENCODING, "version", np.zeros(0), "the parameters of the encoding have no version"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(part: str, name: str, numbers: Any, reason: str) -> None:
+    server = Server()
+    payload = tell(server.told(ALIKE))
+    payload = {**payload, part: {**payload[part], name: numbers}}
+    with pytest.raises(RefusedError, match=reason):
+        server.ask(MASK, 0, payload, server.tally.letters_to(0))
+
+
+# Chance ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rounding_repeats_in_a_simulation_and_is_unforeseeable_anywhere_else() -> None:
+    """A server that knows the run's seed must not know which values were rounded up: with a coarse scale it could tell
+    whose value made a sum go up.
+    """
+    right = sum(update(client)["w"].double().numpy() for client in EVERYBODY)
+    simulated = [weights_of(Server().sum()) for _ in range(2)]
+    deployed = [weights_of(Server(at=Secure().sites(Remembering(RunAuthority()))).sum()) for _ in range(2)]
+    assert np.array_equal(*simulated)
+    assert not np.array_equal(*deployed)
+    assert not np.array_equal(simulated[0], deployed[0])
+    step = Server().parameters.arrays["scale"][0]
+    assert all(np.abs(found - right).max() <= CLIENTS * step for found in (*simulated, *deployed))
+
+
+def test_parameters_read_what_they_wrote() -> None:
+    parameters = Server().parameters
+    again = Parameters.of(parameters.as_arrays())
+    assert again.version == parameters.version
+    assert {*again.arrays} == {*parameters.arrays}
