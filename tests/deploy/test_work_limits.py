@@ -22,7 +22,8 @@ from winnow.deploy.work.process import told_outside
 from winnow.deploy.work.settings import encode_settings
 from winnow.learn.handlers import AssessSettings, ProfileSettings, TrainSettings
 from winnow.learn.local import Sgd
-from world import experiment
+from winnow.learn.stack import model_state
+from world import experiment, prepared
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,12 @@ def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
     signed = TrainSettings(
         local=site.wanted.local, client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
     )
-    assert site.ask("train", signed).answer.failure is None
+    model = model_state(prepared(algorithm="fedavg-rp").module)
+    assert site.ask("train", signed, model=model).answer.failure is None
     other = TrainSettings(
         local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
     )
-    assert "another training than the job's author signed" in (site.ask("train", other).answer.failure or "")
+    assert "another training than the job's author signed" in (site.ask("train", other, model=model).answer.failure or "")
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,18 @@ RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "repro
 
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="Which paper: fedprof, srpfl or secagg.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="PAPER",
+            help="fedprof, srpfl (personal models), or secagg (compression under secure aggregation).",
+            show_default=False,
+        ),
     ],
     what: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="WHAT…",
-            help="Tables and figures such as table1 or fig5; else all that can run here.",
+            help="Tables and figures such as table1 (fedprof) or fig2-mnist (secagg); else all that can run here.",
             show_default=False,
         ),
     ] = None,
@@ -132,6 +137,8 @@ def _show(paper: "Paper", names: tuple[str, ...], lines: "Lines", folder: Path) 
     write_text_page(folder / TEXT, paper, lines, names)
     page = write_page(folder / PAGE, paper, lines, names)
     typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
+    if not lines:
+        typer.echo("There are no results yet: leave out --no-run, or add --from FILE")
 
 
 def _paper(name: str) -> "Paper":
