@@ -260,7 +260,7 @@ MISTAKES = {
     "task of a DataSet": ({"data": from_arrays(*blobs()), "task": "regression"}, "nothing for a DataSet"),
     "prices": ({"data": (blobs()[0], np.arange(300))}, 'data.task = "classification" or "regression"'),
     "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
-    "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: input should be greater than or equal"),
+    "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: must be at least 1"),
     "class": ({"model": nn.Flatten}, "model: Flatten is a class; pass an instance: Flatten()"),
     "no model": ({"model": network}, "model: function is not understood; pass an nn.Module or a model by name"),
     "noise on tokens": (

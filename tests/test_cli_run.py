@@ -173,13 +173,26 @@ MISTAKES = {
     "file": (("run", "nowhere.toml"), "nowhere.toml: no such file"),
     "algorithm": (("run", "demo", "--algorithm", "fedpro"), "fedpro' is unknown; did you mean 'fedprof' or 'fedprox'?"),
     "key": (("run", "demo", "--set", "local.epoch=2"), "unknown key local.epoch; did you mean 'epochs'?"),
-    "type": (("run", "demo", "--set", "rounds=many"), "rounds = 'many': input should be a valid integer"),
-    "impossible": (("run", "demo", "--set", "select.fraction=2"), "select.fraction = 2: input should be less than"),
+    "type": (("run", "demo", "--set", "rounds=many"), "rounds = 'many': must be a whole number"),
+    "impossible": (("run", "demo", "--set", "select.fraction=2"), "select.fraction = 2: must be at most 1"),
     "member": (
         ("run", "demo", "--set", "model.name=mpl"),
         "model.name = 'mpl' is unknown; did you mean 'mlp'?\n",
     ),
-    "width": (("run", "demo", "--set", "model.hidden=[-5]"), "model.hidden[0] = -5: input should be greater than"),
+    "missing": (
+        ("run", "demo", "--set", "collect.name=homomorphic"),
+        "collect.holder is missing: the number of the client that holds the key",
+    ),
+    "missing in a name": (
+        ("run", "demo", "--set", "select.matching=noisy"),
+        "select.matching.noise_multiplier is missing: the noise's standard deviation",
+    ),
+    "numbers": (
+        ("run", "demo", "--set", "collect={name='secure', keeper=true, encoding={name='product', codewords=300}}"),
+        "collect.encoding.codewords = 300 is unknown; valid: 2, 4, 8, 16, 32, 64, 128, 256",
+    ),
+    "large": (("run", "demo", "--set", "model.hidden=[70000]"), "model.hidden[0] = 70000: must be at most 65536"),
+    "width": (("run", "demo", "--set", "model.hidden=[-5]"), "model.hidden[0] = -5: must be at least 1"),
     "setting without effect": (("run", "demo", "--set", "data.task=regression"), "data.task means nothing for"),
     "data set of a comparison": (("compare", "demo", "--set", "data.name=digts"), "no data set 'digts'; did you mean"),
     "file of a comparison": (("compare", "demo", "--set", "data.path=no.csv"), "there is no file"),
@@ -201,7 +214,7 @@ MISTAKES = {
     "list of tables": (("run", "demo", "--set", "data.corruptions=3"), "data.corruptions = 3: must be a list, in br"),
     "two mistakes": (
         ("run", "demo", "--set", "rounds=many", "--set", "select.alpha=x"),
-        "rounds = 'many': input should be a valid integer; select.alpha = 'x': input should be a valid number\n",
+        "rounds = 'many': must be a whole number; select.alpha = 'x': must be a number\n",
     ),
     "key of another member": (
         ("run", "demo", "--algorithm", "fedavg", "--set", "select.matching=plain"),

@@ -161,6 +161,12 @@ def test_the_noise_for_a_budget_is_the_least() -> None:
     assert epsilon([Release(noise=noise / 1.01, times=20, chance=0.1)], 1e-5) > 3.0
 
 
+def test_kinds_of_noise_are_not_taken_for_one_another() -> None:
+    """Their figures may be equal, and what was computed for one is kept."""
+    concentrated = epsilon([ConcentratedRelease(0.5, 20)], 1e-5)
+    assert epsilon([LaplaceRelease(0.5, 20)], 1e-5) != concentrated
+
+
 # Budgets --------------------------------------------------------------------------------------------------------------
 
 

@@ -2,17 +2,20 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from command_line import call, write_tiny
-from winnow.core import Choice
+from winnow.core import Choice, Population
 from winnow.experiment.disclosure import Explanation, disclose
 from winnow.learn.client import ClientUpdate
 from winnow.learn.collect import Collect
 from winnow.learn.filters import Filtering
 from winnow.learn.matching import Matching
+from winnow.privacy.dp import ledger_for
 from world import experiment, prepared
 
 SECURE = ("collect.name=secure", "select.count=5")
@@ -149,6 +152,118 @@ def test_noise_inside_a_sum_is_told_by_its_encoding() -> None:
     assert "hide" not in learnt(explained(*SECURE), "result")
 
 
+def test_sampling_counts_only_where_it_is_counted() -> None:
+    def said(*sets: str) -> str:
+        (words,) = (part for part in explained(*sets, "select.name=poisson").parts if part.startswith("poisson: "))
+        return words
+
+    assert "It counts for privacy" in said(*CENTRAL)
+    for sets in ((), (*SECURE, NOISY_SUMS), (f"filters=[{LOCAL}]",), (DP_SGD,)):
+        assert "It is not counted for privacy here: the server knows who took part." in said(*sets)
+
+
+@pytest.mark.parametrize("sets", [f"filters=[{LOCAL}]", "filters=[{name='sparse-vector', epsilon=1.0}]", DP_SGD])
+def test_nobody_must_be_trusted_where_nobody_need_be(sets: str) -> None:
+    words = " ".join(explained(sets).parts)
+    assert "must be trusted" not in words
+    assert "plain: the server sees every client's update, with the noise" in words
+    assert "must be trusted" in " ".join(explained().parts)
+
+
+def test_noisy_sums_are_told_as_noisy_and_both_limits_on_colluders_count() -> None:
+    told = explained(*SECURE, NOISY_SUMS)
+    assert learnt(told, "server").startswith("the sum of the updates of each round, with noise, and no client's own;")
+    assert "learns the noisy sum" in told.parts[0]
+    assert "fewer than 67 %" in told.parts[0]
+    assert (
+        "if 50 % of the members add theirs. For ε this limit counts beside the one that holds for masks"
+        in told.parts[0]
+    )
+    assert "the clients of one site are one party" in told.parts[0]
+
+
+def test_a_keepers_name_counts_in_deployed_jobs_only() -> None:
+    named = explained(*SECURE, "collect.keeper='site-1'")
+    assert learnt(named, "the mask keeper, in a deployed job site site-1 (a simulation has one of its own)")
+
+
+@pytest.mark.parametrize(
+    ("sets", "hidden"),
+    [
+        (DP_SGD, 'client.name = "dp-sgd" hides samples in updates, but FedProf'),
+        (f"filters=[{LOCAL}]", 'filters.name = "local-dp" hides updates in noise, but FedProf'),
+        ("collect.name=secure", 'collect.name = "secure" keeps updates from the server, but FedProf'),
+    ],
+)
+def test_warnings_say_what_a_protection_does(sets: str, hidden: str) -> None:
+    """And what they advise works as it is written."""
+    warnings = explained(sets, "select.count=5", algorithm="fedprof").warnings
+    (warning,) = (each for each in warnings if each.startswith(hidden))
+    noisy = re.search(r"select.matching = ({.*?})", warning)
+    assert noisy is not None
+    assert 'select.matching = "encrypted" with reference_clients = [0]' in warning
+    for advice in ((f"select.matching={noisy[1]}",), ('select.matching="encrypted"', "reference_clients=[0]")):
+        followed = explained(sets, "select.count=5", *advice, algorithm="fedprof").warnings
+        assert not any("profiles leave in the clear" in each for each in followed)
+
+
+# Budgets --------------------------------------------------------------------------------------------------------------
+
+WAYS = {
+    "central, Poisson": ("collect={name='central-dp', PRIVACY}", "select.name=poisson"),
+    "central": ("collect={name='central-dp', PRIVACY}",),
+    "in sums": ("collect={name='secure', encoding={name='discrete-gaussian', clip=1.0, PRIVACY}}",),
+    "local": ("filters=[{name='local-dp', clip=1.0, PRIVACY}]",),
+    "Laplace": ("filters=[{name='local-dp', clip=1.0, noise='laplace', PRIVACY}]",),
+}
+BUDGETS = {"central, Poisson": 6.0, "Laplace": 8.0}
+
+
+def rounds_within_budget(*sets: str) -> float:
+    """For how many rounds the book of a run lasts, in the median over many draws of 3 out of 8 clients."""
+    whole, clients, lasted = experiment(*sets, algorithm="fedavg-rp"), Population(sizes=np.full(8, 10)), []
+    for seed in range(101):
+        book, rng, rounds = ledger_for(whole.composed(), whole.filters)(clients), np.random.default_rng(seed), 0
+        assert book is not None
+        while book.refusal() is None:
+            book.book(rng.choice(8, 3, replace=False))
+            rounds += 1
+        lasted.append(rounds)
+    return float(np.median(lasted))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_budget_lasts_about_as_long_as_was_forecast(way: str) -> None:
+    def sets(noise: float) -> list[str]:
+        privacy = f"delta=0.01, epsilon={BUDGETS.get(way, 20.0)}, noise_multiplier={noise}"
+        return [each.replace("PRIVACY", privacy) for each in WAYS[way]]
+
+    (line,) = explained(*sets(0.7), "rounds=30").forecast
+    found = re.search(r"lasts for about (\d+) of 30 rounds; for all 30 it takes noise_multiplier = (.*) or more", line)
+    assert found is not None, line
+    assert abs(rounds_within_budget(*sets(0.7)) - int(found[1])) <= (0 if "Poisson" in way else 1)
+    enough = float(found[2])
+    assert "lasts for all 30 rounds" in explained(*sets(enough), "rounds=30").forecast[0]
+    assert "lasts for all 30 rounds" not in explained(*sets(0.97 * enough), "rounds=30").forecast[0]
+
+
+def test_budgets_without_a_forecast_say_so() -> None:
+    assert explained(*CENTRAL).forecast == ()
+    (samples,) = explained("client={name='dp-sgd', noise_multiplier=1.0, epsilon=3.0}").forecast
+    assert samples.startswith("client.epsilon: how long it lasts depends on how many samples")
+    noisy = "select.matching={name='noisy', clip=1.0, noise_multiplier=0.1}"
+    budget = "filters=[{name='local-dp', clip=1.0, noise_multiplier=1.0, epsilon=1.0}]"
+    (hopeless,) = explained(noisy, budget, algorithm="fedprof").forecast
+    assert hopeless.endswith(
+        "does not last for one round; no noise_multiplier makes it last for all: profiles alone spend more"
+    )
+    (refused,) = explained(
+        "collect={name='secure', encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0, epsilon=9.0}}",
+        algorithm="fedprof",
+    ).forecast
+    assert refused.startswith("unknown: ")
+
+
 # What undoes itself ---------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +315,7 @@ def test_a_file_and_a_preset_are_explained(tmp_path: Path, capsys: pytest.Captur
     assert "In the words of the parts" in told.out
     assert "Warnings" in told.out
     record = json.loads(call(capsys, "explain", "demo", "--json").out)
-    assert record.keys() == {"name", "algorithm", "parties", "parts", "warnings", "spent"}
+    assert record.keys() == {"name", "algorithm", "parties", "parts", "warnings", "spent", "forecast"}
     assert record["parties"][0]["name"] == "the server"
 
 

@@ -196,7 +196,7 @@ def test_counters_that_no_noise_covers_come_back_as_they_were_sent(filtering: Fi
     [
         ('[{name = "clpi", norm = 1.0}]', r"filters\[0\].name = 'clpi' is unknown; did you mean 'clip'"),
         ('[{name = "clip"}]', r"filters\[0\].norm is missing"),
-        ('[{name = "clip", norm = 0.0}]', r"filters\[0\].norm = 0.0: input should be greater than 0"),
+        ('[{name = "clip", norm = 0.0}]', r"filters\[0\].norm = 0.0: must be above 0"),
         ('[{name = "clip", norm = 1.0, gamma = 1.0}]', r"unknown key filters\[0\].gamma; it belongs to"),
         ('[{name = "sparse-vector", epsilon = 0.0}]', r"filters\[0\].epsilon = 0.0"),
         ('[{name = "exclude", names = []}]', r"filters\[0\].names"),

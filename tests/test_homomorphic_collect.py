@@ -65,6 +65,20 @@ class _Meddled:
         self._exchange.close()
 
 
+# What it weighs -------------------------------------------------------------------------------------------------------
+
+
+def test_ciphertexts_weigh_as_much_more_as_the_fleet_says_that_the_model_does() -> None:
+    uploads = []
+    for sets in ((), ("fleet.message_mb=2.0",)):
+        ready = prepared(*HOMOMORPHIC, *sets, algorithm="fedavg", rounds=1)
+        watched = Meddling(ready.federation, lambda outcome: outcome)
+        events_of(ready, watched)
+        uploads.append({seen.task.work.upload_bytes for seen in watched.seen if seen.task.name == ENCRYPT})
+    (real,), (stated,) = uploads
+    assert stated == round(real * 2e6 / (4 * (5 * 12 + 12 + 12 * 3 + 3)))
+
+
 # Learning -------------------------------------------------------------------------------------------------------------
 
 

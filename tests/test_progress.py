@@ -1,5 +1,6 @@
 """What a user sees while a run goes on."""
 
+from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
 
@@ -10,10 +11,11 @@ from rich.console import Console
 from winnow.core import Cost, Invited, RoundFinished
 from winnow.experiment import progress as module
 from winnow.experiment.progress import Course, Headline, Progress, duration
+from winnow.runs import Promise
 
 HEADLINE = Headline(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
-EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE)
+EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE, model_dump=dict)
 PREPARED = SimpleNamespace(facts=SimpleNamespace(metric="accuracy", notice=""))
 
 
@@ -39,6 +41,14 @@ def clock(monkeypatch):
     hands = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module.time, "monotonic", lambda: hands.now)
     return hands
+
+
+def test_an_epsilon_is_told_with_its_delta_and_budget():
+    promised = {"epsilon": Promise(delta=0.001, budget=8.0), "record_epsilon": Promise(delta=1e-5)}
+    course = Course(Headline(title="demo", metric="accuracy", rounds=10, promised=promised))
+    spent = {"epsilon": 4.849, "record_epsilon": 2.0, "local_epsilon": 1.0}
+    course.follow(replace(finished(1, 0.7), metrics={"privacy": spent}))
+    assert "ε 4.85 of 8, at δ = 0.001 · record ε 2, at δ = 1e-05 · local ε 1" in course.figures()
 
 
 def test_the_figures_follow_the_events():

@@ -1,12 +1,18 @@
 """Summaries against numbers worked out by hand, and against a plain second reading of the same events."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winnow.core import AnyEvent, Assessed, Cost, Refused, RoundFinished
-from winnow.runs import Reading, RunLabel, points, result_record, summarise
+from winnow.core import AnyEvent, Assessed, Cost, Invited, Refused, RoundFinished
+from winnow.report.tables import traffic
+from winnow.runs import Reading, RunLabel, points, promises, result_record, summarise
+from winnow.runs.codec import decode_event, encode_event
+from winnow.runs.summary import abandoned_text
 
 
 def finished(number: int, reference: float, test: float | None = None, joules: float = 3600.0) -> RoundFinished:
@@ -91,10 +97,77 @@ def test_the_record_of_a_result() -> None:
     )
     assert list(record) == [
         "schema", "name", "algorithm", "seed", "metric", "judged_by", "target", "rounds", "best", "last", "test",
-        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "cost", "refused", "stopped",
-        "privacy", "parameters", "private", "message_bytes", "winnow", "wall_seconds",
+        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "invitations", "cost", "refused",
+        "stopped", "abandoned", "privacy", "promised", "parameters", "private", "message_bytes", "winnow",
+        "wall_seconds",
     ]  # fmt: skip
     assert record["best"] == {"value": 0.9, "round": 3}
     assert record["test"] == {"best": {"value": 0.77, "round": 3}, "last": {"value": 0.55, "round": 5}}
     assert record["wh_to_target"] is None
     assert record["cost"]["transfer_joules"] == 18_000.0
+    assert "sent_bytes" not in record["cost"], "nobody counted them"
+
+
+def test_bytes_are_counted_over_rounds() -> None:
+    moved = [replace(event, cost=Cost(sent_bytes=2_000, received_bytes=500)) for event in (finished(1, 0.1),) * 3]
+    asked = [Invited(round=1, at=0.0, version=0, clients=np.array([0, 4]), counts=np.array([1, 3])) for _ in range(3)]
+    summary = summarise([*asked, *moved], metric="accuracy", target=None)
+    assert (summary.cost.sent_bytes, summary.cost.received_bytes, summary.invitations) == (6_000, 1_500, 6)
+    assert [point.sent_bytes for point in points(moved)] == [2_000, 4_000, 6_000]
+    assert traffic([summary]) == {
+        "sent": "1.00 kB a client and round, 6.00 kB in all",
+        "received": "250 B a client and round, 1.50 kB in all",
+    }
+    assert traffic([summarise(RUN, metric="accuracy", target=None)]) == {}
+
+
+def test_events_of_earlier_versions_have_no_bytes() -> None:
+    line = encode_event(finished(1, 0.5))
+    assert b"bytes" not in line
+    assert decode_event(line).cost == finished(1, 0.5).cost
+    counted = replace(finished(1, 0.5), cost=Cost(sent_bytes=7.0))
+    assert decode_event(encode_event(counted)).cost.sent_bytes == 7.0
+
+
+def test_rounds_that_came_to_nothing() -> None:
+    """Folding nobody counts if somebody was refused: nobody need be invited in a round."""
+    nobody = np.array([], np.int64)
+
+    def refused(number: int, reason: str) -> Refused:
+        return Refused(round=number, at=0.0, client=1, reason=reason)
+
+    events = [
+        refused(1, "one late"), finished(1, 0.1),
+        replace(finished(2, 0.1), folded=nobody),
+        *(refused(3, "the round was abandoned: too heavy") for _ in range(3)), refused(3, "too few"),
+        replace(finished(3, 0.1), folded=nobody),
+        refused(4, "too few"), replace(finished(4, 0.1), folded=nobody),
+    ]  # fmt: skip
+    summary = summarise(events, metric="accuracy", target=None)
+    assert summary.abandoned is not None
+    assert summary.abandoned.rounds == 2
+    assert abandoned_text(summary) == "2 of 4 rounds were abandoned: too heavy"
+    assert abandoned_text(summarise(RUN, metric="accuracy", target=None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"collect": {"name": "central-dp", "delta": 1e-3, "epsilon": 8.0}}, {"epsilon": (1e-3, 8.0)}),
+        (
+            {"collect": {"name": "secure", "encoding": {"name": "discrete-gaussian", "delta": 1e-4}}},
+            {"epsilon": (1e-4, None)},
+        ),
+        ({"filters": [{"name": "clip"}, {"name": "local-dp", "delta": 0.1}]}, {"local_epsilon": (0.1, None)}),
+        ({"client": {"name": "dp-sgd", "delta": 0.2, "epsilon": 1.0}}, {"record_epsilon": (0.2, 1.0)}),
+        ({"client": {"name": "hf-maml", "delta": 0.2}}, {}),
+        (
+            {"select": {"name": "fedprof", "matching": {"name": "noisy", "delta": 0.3}}},
+            {"profile_epsilon": (0.3, None)},
+        ),
+        ({"select": {"matching": "plain"}}, {}),
+        ({}, {}),
+    ],
+)
+def test_what_settings_promise(config: dict[str, Any], found: dict[str, tuple[float, float | None]]) -> None:
+    assert {name: (each.delta, each.budget) for name, each in promises(config).items()} == found

@@ -119,7 +119,7 @@ def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
     with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it"):
         deposit(stranger, terms(), 0, os.urandom(32))
     honest = MaskKeeper(AUTHORITY, **OWN)
-    with pytest.raises(RefusedError, match="1 members are too few for a sum, 3 are needed"):
+    with pytest.raises(RefusedError, match="1 member is too few for a sum, 3 are needed"):
         deposit(honest, terms(fewest=3), 0, os.urandom(32), members=1)
     of_another = honest.key(terms())
     contents = Contents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, size=1)

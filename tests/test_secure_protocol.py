@@ -430,7 +430,7 @@ def test_a_client_announces_once_and_to_its_neighbours() -> None:
     session = Session(terms(), SPACE, list(range(4)))
     with pytest.raises(RefusedError, match="announced keys twice"):
         Tally(session.terms, SPACE, [*session.announced.values(), session.announced[0]])
-    with pytest.raises(RefusedError, match="1 clients are too few for a sum, 2 are needed"):
+    with pytest.raises(RefusedError, match="1 client is too few for a sum, 2 are needed"):
         Tally(session.terms, SPACE, [session.announced[0]])
     with pytest.raises(RefusedError, match="its letters are not to its neighbours"):
         session.tally.take_letters(0, {1: b""})

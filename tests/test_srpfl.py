@@ -120,7 +120,7 @@ def test_the_sample_is_as_large_as_the_whole_says() -> None:
     ("sets", "message"),
     [
         (["select.sample={name='uniform', count=2}"], "select: sample: leave out fraction, count, replacement"),
-        (["select.sample={name='profile', alpha=-1.0}"], r"select.sample.alpha = -1.0: input should be"),
+        (["select.sample={name='profile', alpha=-1.0}"], r"select.sample.alpha = -1.0: must be at least"),
         (["select.sample=doubling"], "doubling goes around another selection, not around itself"),
         (["select.sample=fastest"], r"select.sample.name = 'fastest' is unknown"),
         (["pace.name=buffered"], r"select.name = 'doubling' needs pace.name = 'rounds', not 'buffered'"),

@@ -452,8 +452,8 @@ class TestSettings:
         ("setting", "line"),
         [
             ("engine.workers=rya", r"engine.workers: 'rya' is unknown; write a number of processes .* or 'ray'"),
-            ("engine.workers=-1", "engine.workers = -1: input should be greater than or equal to 0"),
-            ("engine.chunk=0", "engine.chunk = 0: input should be greater than or equal to 1"),
+            ("engine.workers=-1", "engine.workers = -1: must be at least 0"),
+            ("engine.chunk=0", "engine.chunk = 0: must be at least 1"),
         ],
     )
     def test_a_mistake_is_one_line(self, setting: str, line: str) -> None:

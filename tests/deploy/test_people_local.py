@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from command_line import call
-from winnow.core import RunError
+from winnow.core import ConfigError, RunError
 from winnow.deploy.people.local import local_federation
 from winnow.deploy.people.packing import describe
 from winnow.experiment.divide import divide
@@ -88,6 +88,18 @@ def test_a_server_that_does_not_start_is_told_with_its_own_words(
     described = describe("demo", sets=["data.clients=4"])
     with pytest.raises(RunError, match=r"server did not start: winnow: error: .*server\.toml"):
         local_federation(described, 1, tmp_path / "federation").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("keeper", "told"),
+    [("true", "keeper = true names none"), ("'site-9'", "there is no site 'site-9' in the job")],
+)
+def test_a_keeper_that_is_no_site_is_refused_before_anything_starts(keeper: str, told: str, tmp_path: Path) -> None:
+    described = describe("demo", algorithm="fedavg", sets=["collect.name=secure", f"collect.keeper={keeper}"])
+    with pytest.raises(ConfigError, match=f'{told}; write keeper = "SITE", one of site-1, site-2'):
+        local_federation(described, 2, tmp_path / "federation").__enter__()
+    assert list(tmp_path.iterdir()) == []
+    describe("demo", algorithm="fedavg", sets=["collect.name=secure", "collect.keeper=site-9"]).check_parties(None)
 
 
 def _spoil(folder: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from winnow.experiment.disclosure import Explanation
     from winnow.experiment.schema import Experiment
+    from winnow.runs import Promise
 
 
 def explain(
@@ -38,13 +39,14 @@ def explain(
 
     from winnow.cli.console import answers, write_json
     from winnow.experiment.disclosure import disclose
+    from winnow.runs import promises
 
     experiment, spent = _read(source, algorithm, sets or [], plugins or [])
     explanation = disclose(experiment, spent)
     if as_json:
         write_json(to_builtins(explanation))
     else:
-        answers().print(_shown(explanation))
+        answers().print(_shown(explanation, promises(experiment.model_dump())))
 
 
 def _read(
@@ -65,7 +67,7 @@ def _read(
     return stored_experiment(path), view.summary().spent
 
 
-def _shown(explanation: "Explanation") -> "RenderableType":
+def _shown(explanation: "Explanation", promised: Mapping[str, "Promise"]) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -77,7 +79,8 @@ def _shown(explanation: "Explanation") -> "RenderableType":
         lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
     for title, points in (
         ("In the words of the parts", explanation.parts),
-        ("Spent so far", spendings(explanation.spent)),
+        ("Spent so far", spendings(explanation.spent, promised)),
+        ("Budgets", explanation.forecast),
         ("Warnings", explanation.warnings),
     ):
         lines += [Text(f"\n{title}", style="bold"), *map(_point, points)] if points else []

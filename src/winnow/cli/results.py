@@ -8,10 +8,10 @@ from rich.text import Text
 
 from winnow.experiment.progress import duration, number
 from winnow.experiment.terminal import table
-from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table
+from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
 from winnow.report.traces import trace
 from winnow.runs import Reading, RunView, Summary, names, result_record
-from winnow.runs.summary import JUDGES, REFERENCE
+from winnow.runs.summary import JUDGES, REFERENCE, abandoned_text, privacy_facts
 
 ONLY_WHEN_FINISHED = ("parameters", "private", "message_bytes", "wall_seconds")
 
@@ -28,13 +28,18 @@ def run_record(view: RunView) -> dict[str, Any]:
 def run_lines(view: RunView) -> RenderableType:
     """The result in a few lines."""
     label, summary = view.label, view.summary()
-    state = "finished" if view.result else "not finished"
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     for name, text in _facts(view, summary):
         lines.add_row(name, text)
     title = Text(f"{label.name} · {label.algorithm} · seed {label.seed}", style="bold")
-    return Group(title + Text(f"  {state}, {_rounds(summary.rounds)}", style="not bold"), lines)
+    return Group(title + Text(f"  {_state(view, summary)}", style="not bold"), lines)
+
+
+def _state(view: RunView, summary: Summary) -> str:
+    if summary.stopped:
+        return f"stopped after {summary.rounds} of {_rounds(view.config.get('rounds', summary.rounds))}"
+    return f"{'finished' if view.result else 'not finished'}, {_rounds(summary.rounds)}"
 
 
 def run_tables(view: RunView) -> RenderableType:
@@ -55,11 +60,14 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         facts.insert(0, ("judged", JUDGES[summary.judged_by]))
     if summary.target is not None:
         facts.append((f"target {summary.target:g}", _reached(summary)))
-    facts += [(name.replace("_", " "), f"{value:.4g}") for name, value in summary.spent.items()]
+    facts += privacy_facts(summary)
     facts += [("stopped", summary.stopped)] if summary.stopped else []
     facts.append(("in all", f"{duration(summary.seconds)} {view.label.clock} time{_energy(summary, summary.wh)}"))
+    facts += traffic([summary]).items()
     if summary.refused:
-        facts.append(("refused", f"{summary.refused} replies"))
+        facts.append(("refused", "1 reply" if summary.refused == 1 else f"{summary.refused} replies"))
+    if summary.abandoned:
+        facts.append(("abandoned", abandoned_text(summary)))
     if view.path is not None:
         facts.append(("folder", str(view.path)))
         if (view.path / names.REPORT).exists():

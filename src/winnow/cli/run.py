@@ -93,6 +93,7 @@ def run(
     with interruptible(lambda: _how_to_resume(folder, data)):
         _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
     _answer(folder, as_json=as_json)
+    _warn(experiment, folder)
 
 
 def _plan(request: Request) -> "tuple[Experiment, Path]":
@@ -146,7 +147,7 @@ def _run(
 ) -> None:
     from winnow.cli.console import messages, say
     from winnow.cli.downloads import make_present
-    from winnow.experiment.folders import earlier_events, run_in
+    from winnow.experiment.folders import earlier_events, run_in, spent_up
     from winnow.experiment.progress import Progress
     from winnow.experiment.run import Inputs
     from winnow.experiment.timing import Instruments
@@ -165,7 +166,7 @@ def _run(
             on_event=lambda event: [watcher.seen(event) for watcher in watchers],
         )
     if made is None:
-        say(f"{folder} was finished already; ask for more with --rounds")
+        say(spent_up(folder) or f"{folder} was finished already; ask for more with --rounds")
     elif instruments is not None:
         _show_profile(instruments)
 
@@ -191,6 +192,16 @@ def _answer(folder: Path, *, as_json: bool) -> None:
         write_json(run_record(view))
     else:
         answers().print(run_lines(view))
+
+
+def _warn(experiment: "Experiment", folder: Path) -> None:
+    """Say that the settings undo a part of the privacy that they ask for, if they do."""
+    from winnow.cli.console import say
+    from winnow.experiment.undoing import warnings_for
+
+    count = sum(1 for _ in warnings_for(experiment))
+    if count:
+        say(f"{count} privacy warning{'' if count == 1 else 's'}: winnow explain {as_argument(folder)}")
 
 
 def _how_to_resume(folder: Path, data: Path | None) -> str:

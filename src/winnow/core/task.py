@@ -50,7 +50,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Cost(NamedTuple):
-    """What a reply cost its device: seconds and joules, each split by what they were spent on.
+    """What a reply cost its device: seconds and joules, each split by what they were spent on, and what crossed its
+    link; no bytes at all says that nobody counted them.
 
     A tuple, because a simulation makes one for every reply.
     """
@@ -61,6 +62,8 @@ class Cost(NamedTuple):
     transfer_joules: float = 0.0
     training_joules: float = 0.0
     profiling_joules: float = 0.0
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -70,6 +73,10 @@ class Cost(NamedTuple):
     def joules(self) -> float:
         return self.transfer_joules + self.training_joules + self.profiling_joules
 
+    def record(self) -> dict[str, float]:
+        """By name, without bytes that nobody counted."""
+        return {name: value for name, value in self._asdict().items() if value or name not in BYTES}
+
     @classmethod
     def total(cls, costs: Sequence["Cost"]) -> "Cost":
         """What several devices spent together, kind by kind."""
@@ -77,6 +84,7 @@ class Cost(NamedTuple):
 
 
 FREE = Cost()
+BYTES = ("sent_bytes", "received_bytes")
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):

@@ -56,7 +56,8 @@ def check_batches(module: nn.Module, local: LocalUpdate, sizes: "np.ndarray[tupl
     single = int((sizes == 1).sum())
     if single == len(sizes):
         raise ConfigError("every client has one sample, from which batch normalisation cannot learn; use another model")
-    return f"{single} clients with a single sample cannot train: the model normalises batches" if single else ""
+    clients = "1 client" if single == 1 else f"{single} clients"
+    return f"{clients} with a single sample cannot train: the model normalises batches" if single else ""
 
 
 def unjudged(judged_by: str, private: frozenset[str]) -> str:
@@ -76,7 +77,8 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
     summed, together = algorithm.collect.at_least, min(select.invited(clients), select.awaited_at_first(clients))
     if together < summed:
         raise ConfigError(
-            f"collect.fewest = {summed}, but select has {together} clients in a round; invite more, or lower it"
+            f"collect.fewest = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
+            "more, or lower it"
         )
     if select.invited(clients) < at_work:
         invited = select.invited(clients)

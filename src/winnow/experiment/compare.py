@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from winnow.core import ConfigError
+from winnow.experiment.reporting import write_reports
 from winnow.experiment.resolve import algorithm_names, resolve
 from winnow.experiment.schema import Experiment
 from winnow.experiment.terminal import table
 from winnow.learn.algorithm import Algorithm
-from winnow.report import Cells, ComparisonRow, comparison_cells, comparison_table, write_report
+from winnow.report import Cells, ComparisonRow, comparison_cells, comparison_table
 from winnow.runs import Reading, RunView, Summary
 from winnow.runs.files import one_line_errors, write_text_atomically
 
@@ -133,7 +134,7 @@ class Comparison:
 
     def report(self, path: str | Path) -> Path:
         """Write the joint report, one file that opens offline."""
-        return write_report(Path(path), self.runs)
+        return write_reports(Path(path), self.runs)
 
     def save(self, path: Path) -> None:
         """Write the records and the table as JSON."""

@@ -3,9 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from winnow.core import ConfigError
 from winnow.experiment.schema import Experiment
-from winnow.experiment.undoing import reports_losses, sends_profiles, tells_model_losses, warnings_for
-from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles
+from winnow.experiment.undoing import (
+    hides_at_clients,
+    reports_losses,
+    sends_profiles,
+    tells_model_losses,
+    warnings_for,
+)
+from winnow.learn.collect import InTheClear
+from winnow.learn.part import Part
+from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, Poisson, forecast
 from winnow.privacy.homomorphic.collect import Homomorphic
 from winnow.privacy.matching import Encrypted
 from winnow.privacy.secure.collect import Secure
@@ -32,6 +41,8 @@ class Explanation:
     """Combinations that undo one another."""
     spent: Mapping[str, float] = field(default_factory=dict)
     """The privacy that a run has cost so far, by guarantee."""
+    forecast: tuple[str, ...] = ()
+    """How long budgets last, before a run has spent anything, and the noise with which they last to the end."""
 
 
 def disclose(experiment: Experiment, spent: Mapping[str, float] | None = None) -> Explanation:
@@ -42,14 +53,36 @@ def disclose(experiment: Experiment, spent: Mapping[str, float] | None = None) -
         parts=tuple(_own_words(experiment)),
         warnings=tuple(warnings_for(experiment)),
         spent=spent or {},
+        forecast=() if spent else tuple(_forecast(experiment)),
     )
+
+
+def _forecast(experiment: Experiment) -> Iterator[str]:
+    clients = experiment.data.clients
+    if not clients:  # the data say how many there are
+        return
+    try:
+        yield from forecast(experiment.composed(), experiment.filters, clients, experiment.rounds)
+    except ConfigError as error:
+        yield f"unknown: {error}"
 
 
 def _own_words(experiment: Experiment) -> Iterator[str]:
     matching = experiment.select.matched
     parts = vars(experiment.composed()).values()
-    said = [part.says() for part in parts] + [matching.says() if sends_profiles(experiment) else ""]
+    said = [_said_by(part, experiment) for part in parts] + [matching.says() if sends_profiles(experiment) else ""]
     return filter(None, [*said, *(each.says() for each in experiment.filters), _filters_inside(experiment)])
+
+
+def _said_by(part: Part, experiment: Experiment) -> str:
+    """A part's own words, and what they come to beside the others."""
+    if isinstance(part, InTheClear) and hides_at_clients(experiment):
+        return "plain: the server sees every client's update, with the noise that it leaves the client with."
+    if not isinstance(part, Poisson):
+        return part.says()
+    if isinstance(experiment.collect, CentralDp):
+        return f"{part.says()} It counts for privacy; who publishes whom the rounds invited gives that away."
+    return f"{part.says()} It is not counted for privacy here: the server knows who took part."
 
 
 def _filters_inside(experiment: Experiment) -> str:
@@ -65,7 +98,8 @@ def _parties(experiment: Experiment) -> Iterator[Party]:
     if isinstance(collect, Homomorphic):
         yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
     if isinstance(collect, Secure) and collect.keeper:
-        where = f", at site {collect.keeper}" if isinstance(collect.keeper, str) else ""
+        named = isinstance(collect.keeper, str)
+        where = f", in a deployed job site {collect.keeper} (a simulation has one of its own)" if named else ""
         yield _party(f"the mask keeper{where}", _to_keeper(collect))
     if sends_profiles(experiment) and isinstance(experiment.select.matched, Encrypted):
         holder = ", ".join(map(str, experiment.reference_clients))
@@ -100,7 +134,8 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
 
 def _updates(experiment: Experiment) -> str:
     if experiment.collect.sums_only:
-        return "the sum of the updates of each round, and no client's own" + _beside_sums(experiment)
+        noise = ", with noise," if _noisy_sums(experiment) else ","
+        return f"the sum of the updates of each round{noise} and no client's own{_beside_sums(experiment)}"
     filtered = ", as the filters leave it" if experiment.filters else ""
     early = ", before noise is added" if isinstance(experiment.collect, CentralDp) else ""
     hidden = ", with noise that hides each sample" if isinstance(experiment.client, DpSgd) else ""
@@ -144,8 +179,10 @@ def _in_result(experiment: Experiment) -> Iterator[str]:
 
 
 def _hidden_in_models(experiment: Experiment) -> str:
-    collect = experiment.collect
-    if isinstance(collect, CentralDp):
+    if isinstance(experiment.collect, CentralDp):
         return ", which hide whether a client took part"
-    noisy_sums = isinstance(collect, Secure) and collect.encoding.private
-    return ", which hide what a client contributed" if noisy_sums else ""
+    return ", which hide what a client contributed" if _noisy_sums(experiment) else ""
+
+
+def _noisy_sums(experiment: Experiment) -> bool:
+    return isinstance(experiment.collect, Secure) and experiment.collect.encoding.private

@@ -11,6 +11,26 @@ from winnow.experiment.lookup import members_with, nested, section_of
 ONLY_WINNOW_WRITES = {"given"}
 """Names that no user can choose: a module passed in Python."""
 
+MUST = {
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "finite_number": "must be a finite number",
+    "tuple_type": "must be a list",
+    "string_type": "must be text, in quotes",
+    "string_too_short": "must not be empty",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+}
+"""What pydantic finds wrong with a value, in our words."""
+
 
 def explain(error: ValidationError, source: str, schema: type[Settings], table: Mapping[str, Any]) -> ConfigError:
     """All problems, unknown keys first; of a key that may hold one of several types, what the first one says."""
@@ -32,17 +52,14 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
         return f"{key}.name = {name!r} is unknown; {suggest(str(name), _choosable(context))}"
     if kind == "unnamed_choice":
         return f"{key}.name is missing; valid: {', '.join(_choosable(context))}"
-    if kind == "tuple_type":
-        return f"{key} = {given!r}: must be a list{_example(settings, path)}"
-    if kind == "string_type":
-        return f"{key} = {given!r}: must be text, in quotes"
     if kind == "missing":
-        return f"{key} is missing"
+        return f"{key} is missing{_described(settings, path)}"
     if kind == "literal_error":
-        return f"{key} = {given!r} is unknown; {suggest(str(given), _literals(settings, path))}"
+        return f"{key} = {given!r} is unknown; {_instead(given, _literals(settings, path))}"
     if kind == "value_error":
         return f"{key + ': ' if key else ''}{context['error']}"
-    return f"{key} = {given!r}: {_lower(problem['msg'])}"
+    wrong = MUST[kind].format(**_plain(context)) if kind in MUST else _lower(problem["msg"])
+    return f"{key} = {given!r}: {wrong}{_example(settings, path) if kind == 'tuple_type' else ''}"
 
 
 def _known_elsewhere(path: list[str], settings: type[Settings] | None, schema: type[Settings]) -> str:
@@ -83,9 +100,11 @@ def _walk(
 
 def _chosen(settings: type[Settings] | None, table: Any) -> type[Settings] | None:
     """The member that a table names, where the settings are a family."""
-    if settings is not None and issubclass(settings, Choice) and "members" in vars(settings):
-        return settings.members.get(str(table.get("name", settings.unnamed))) if isinstance(table, Mapping) else None
-    return settings
+    if settings is None or not issubclass(settings, Choice) or "members" not in vars(settings):
+        return settings
+    if isinstance(table, str):  # a name alone
+        return settings.members.get(table)
+    return settings.members.get(str(table.get("name", settings.unnamed))) if isinstance(table, Mapping) else None
 
 
 def _is_branch(step: str) -> bool:
@@ -93,10 +112,23 @@ def _is_branch(step: str) -> bool:
     return step in {"int", "float", "str", "bool"} or step.startswith(("constrained", "tuple[", "list[", "function-"))
 
 
-def _literals(settings: type[Settings] | None, path: list[str]) -> list[str]:
+def _literals(settings: type[Settings] | None, path: list[str]) -> list[str | int]:
     field = settings.model_fields.get(path[-1]) if settings else None
     values = get_args(field.annotation) if field else ()
-    return [str(v) for value in values for v in (get_args(value) or (value,)) if v is not type(None)]
+    return [v for value in values for v in (get_args(value) or (value,)) if v is not type(None)]
+
+
+def _instead(given: Any, choices: list[str | int]) -> str:
+    numbers = sorted(choice for choice in choices if isinstance(choice, int))
+    if len(numbers) == len(choices):
+        return f"valid: {', '.join(map(str, numbers))}"
+    return suggest(str(given), map(str, choices))
+
+
+def _described(settings: type[Settings] | None, path: list[str]) -> str:
+    """What a setting is that has no default, where the setting itself says it."""
+    field = settings.model_fields.get(path[-1]) if settings else None
+    return f": {field.description}" if field and field.description else ""
 
 
 def _example(settings: type[Settings] | None, path: list[str]) -> str:
@@ -105,6 +137,10 @@ def _example(settings: type[Settings] | None, path: list[str]) -> str:
     usual = field.default if field else ()
     plain = isinstance(usual, tuple) and all(isinstance(value, int | float | str) for value in usual)
     return f", such as {list(usual)}" if plain and usual else ", in brackets: […]"
+
+
+def _plain(limits: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{limit:g}" if isinstance(limit, float) else str(limit) for name, limit in limits.items()}
 
 
 def _lower(message: str) -> str:

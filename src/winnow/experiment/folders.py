@@ -18,6 +18,7 @@ from winnow.experiment.run import (
 )
 from winnow.experiment.schema import Experiment
 from winnow.runs import RunFolder, names
+from winnow.runs.summary import spendings
 
 RUNS = Path("runs")
 
@@ -46,8 +47,18 @@ def holds_run(path: Path) -> bool:
 
 
 def is_finished(path: Path, rounds: int) -> bool:
-    """Whether the folder's run has its result, and as many rounds as are asked for."""
-    return (path / names.RESULT).is_file() and stored_experiment(path).rounds >= rounds
+    """Whether the folder's run has its result, and as many rounds as are asked for or as its budget allows."""
+    if not (path / names.RESULT).is_file():
+        return False
+    return stored_experiment(path).rounds >= rounds or spent_up(path) is not None
+
+
+def spent_up(path: Path) -> str | None:
+    """Why the finished run in a folder cannot go on, if its privacy budget is spent; no rounds can be added then."""
+    summary = RunFolder.open(path).summary()
+    if summary.stopped is None:
+        return None
+    return f"{path} has spent its budget ({'; '.join(spendings(summary.spent))}) and cannot go on: {summary.stopped}"
 
 
 def with_stored_rounds(experiment: Experiment, out: Path) -> Experiment:

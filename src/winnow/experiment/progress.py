@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from winnow.core import AnyEvent, Assessed, Invited, RoundFinished
 from winnow.experiment.build import Prepared
 from winnow.experiment.schema import Experiment
-from winnow.runs import Point
+from winnow.runs import Point, Promise, promises
 from winnow.runs.summary import JOULES_PER_WH, PRIVACY, spendings
 from winnow.runs.track import Track
 
@@ -32,6 +32,7 @@ class Headline:
     metric: str
     rounds: int
     judged_by: str = "reference"
+    promised: Mapping[str, Promise] = field(default_factory=dict)
 
 
 class Course:
@@ -87,7 +88,7 @@ class Course:
             f"device {duration(self.point.seconds)}",
             *([f"{self.point.joules / JOULES_PER_WH:.3g} Wh"] if self.point.joules else []),
             f"{self.invited} invited",
-            *spendings(self.point.metrics.get(PRIVACY, {})),
+            *spendings(self.point.metrics.get(PRIVACY, {}), self.headline.promised),
         ]
         return " · ".join(parts)
 
@@ -199,6 +200,7 @@ class Progress:
                 metric=prepared.facts.metric,
                 rounds=self._experiment.rounds,
                 judged_by=self._experiment.judge.by,
+                promised=promises(self._experiment.model_dump()),
             )
         )
         for event in self._earlier:

@@ -16,6 +16,7 @@ from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
 from winnow.data import Conditions, DataSet, OnDemand
 from winnow.experiment.build import Prepared, prepare
 from winnow.experiment.place import current
+from winnow.experiment.reporting import write_reports
 from winnow.experiment.resolve import check, to_toml
 from winnow.experiment.schema import Experiment
 from winnow.experiment.subject import Facts
@@ -25,6 +26,7 @@ from winnow.learn.store import ClientStore
 from winnow.runs import RunFolder, RunLabel, RunView, Summary, names, points, result_record
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.metrics import row_of
+from winnow.runs.summary import abandoned_text, privacy_facts
 
 CHECKPOINT_SECONDS = 2.0
 """At most this much work, or one round if that takes longer, is done again after a kill."""
@@ -90,8 +92,8 @@ class Result:
         shown = [(f"{name} {summary.metric}", f"{r.value:.4f} (round {r.round})") for name, r in readings.items() if r]
         reached = "not reached" if summary.rounds_to_target is None else f"reached in round {summary.rounds_to_target}"
         target = [] if summary.target is None else [(f"target {summary.target:g}", reached)]
-        spent = [(name.replace("_", " "), f"{value:.4g}") for name, value in summary.spent.items()]
-        return [*shown, *target, *spent, *([("stopped", summary.stopped)] if summary.stopped else [])]
+        ends = {"stopped": summary.stopped, "abandoned": abandoned_text(summary)}
+        return [*shown, *target, *privacy_facts(summary), *((name, why) for name, why in ends.items() if why)]
 
 
 def execute(
@@ -278,6 +280,4 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
 
 def write_run_report(path: Path, view: RunView) -> Path:
     """Write the report of one run."""
-    from winnow.report import write_report  # noqa: PLC0415 - Plotly is not needed before a run has ended
-
-    return write_report(path, [view])
+    return write_reports(path, [view])

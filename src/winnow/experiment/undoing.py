@@ -17,6 +17,7 @@ from winnow.privacy.secure.scalar import MOST_CLIENTS
 
 NOISY = (LocalDp, SparseVector)
 """Filters after which an update is private at the client."""
+NOISY_PROFILES = 'select.matching = { name = "noisy", clip = 1.0, noise_multiplier = 1.0 }'
 
 
 def warnings_for(experiment: Experiment) -> Iterator[str]:
@@ -40,14 +41,19 @@ def reports_losses(experiment: Experiment) -> bool:
     return not _hides(experiment)
 
 
+def hides_at_clients(experiment: Experiment) -> bool:
+    """Whether updates leave the clients with noise already."""
+    return isinstance(experiment.client, DpSgd) or any(isinstance(each, NOISY) for each in experiment.filters)
+
+
 def _guards_updates(experiment: Experiment) -> str | None:
-    """The setting that keeps single updates from the server, if there is one."""
+    """The setting that keeps from the server what single updates tell, if there is one, and what it does."""
     if experiment.collect.sums_only:
-        return f'collect.name = "{_name(experiment.collect)}"'
+        return f'collect.name = "{_name(experiment.collect)}" keeps updates from the server'
     noisy = next((each for each in experiment.filters if isinstance(each, NOISY)), None)
     if noisy is not None:
-        return f'filters.name = "{_name(noisy)}"'
-    return 'client.name = "dp-sgd"' if isinstance(experiment.client, DpSgd) else None
+        return f'filters.name = "{_name(noisy)}" hides updates in noise'
+    return 'client.name = "dp-sgd" hides samples in updates' if isinstance(experiment.client, DpSgd) else None
 
 
 # The rules ------------------------------------------------------------------------------------------------------------
@@ -58,8 +64,8 @@ def _losses_beside(experiment: Experiment) -> str | None:
     if guard is None or not reports_losses(experiment):
         return None
     return (
-        f"{guard} keeps updates from the server, but each client's training loss leaves in the clear, and tells "
-        "whether its data are unlike the others'"
+        f"{guard}, but each client's training loss leaves in the clear, and tells whether its data are unlike the "
+        "others'"
     )
 
 
@@ -69,12 +75,11 @@ def _profiles_beside(experiment: Experiment) -> str | None:
         return None
     if isinstance(matching, Encrypted):
         return (
-            f"{guard} keeps updates from the server, but the variances of encrypted profiles are in the clear; "
-            'select.matching = "noisy" hides a client\'s data'
+            f"{guard}, but the variances of encrypted profiles are in the clear; {NOISY_PROFILES} hides a client's data"
         )
     return (
-        f"{guard} keeps updates from the server, but FedProf's profiles leave in the clear, means over a client's "
-        'samples; write select.matching = "encrypted" or "noisy", or another select'
+        f"{guard}, but FedProf's profiles leave in the clear, means over a client's samples; write {NOISY_PROFILES}, "
+        'or select.matching = "encrypted" with reference_clients = [0], or another select'
     )
 
 
@@ -108,9 +113,8 @@ def _published_sample(experiment: Experiment) -> str | None:
 
 def _selection_without_noise(experiment: Experiment) -> str | None:
     """Client-level privacy refuses this when settings are read; noise at the clients cannot know."""
-    noisy = isinstance(experiment.client, DpSgd) or any(isinstance(each, NOISY) for each in experiment.filters)
     by_profile = sends_profiles(experiment) and not isinstance(experiment.select.matched, NoisyProfiles)
-    if not noisy or not (by_profile or tells_model_losses(experiment)):
+    if not hides_at_clients(experiment) or not (by_profile or tells_model_losses(experiment)):
         return None
     what = "profiles" if by_profile else "losses"
     return (
@@ -227,8 +231,7 @@ def _hides(experiment: Experiment) -> bool:
     """Whether noise hides clients or samples, so that there is an ε."""
     collect = experiment.collect
     in_sums = isinstance(collect, Secure) and collect.encoding.private
-    at_clients = isinstance(experiment.client, DpSgd) or any(isinstance(each, NOISY) for each in experiment.filters)
-    return isinstance(collect, CentralDp) or in_sums or at_clients
+    return isinstance(collect, CentralDp) or in_sums or hides_at_clients(experiment)
 
 
 def _in_order(experiment: Experiment) -> Iterator[tuple[Filtering, Filtering]]:

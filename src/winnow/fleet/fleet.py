@@ -1,13 +1,13 @@
 """What work costs clients, and which of them vanish over it. A fleet is a few arrays, never an object a client."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Cost, Work, stream
+from winnow.core import NO_WORK, Cost, Work, stream
 
 ROUNDS_KEPT = 4
 """Rounds whose numbers are kept: tasks of one round may come in several parcels, and some outlast their round."""
@@ -34,9 +34,11 @@ class Costs:
         """The energy each device uses (its equation 28)."""
         return self.transfer_joules + self.training_joules + self.profiling_joules
 
-    def rows(self) -> list[Cost]:
-        """The cost to each device by itself."""
-        columns = [getattr(self, name).tolist() for name in Cost._fields]
+    def rows(self, work: Work = NO_WORK) -> list[Cost]:
+        """The cost to each device by itself, with the bytes that the work has each of them send and receive."""
+        spent = [getattr(self, field.name).tolist() for field in fields(self)]
+        moved = (work.upload_bytes + work.profile_bytes, work.download_bytes)
+        columns = [*spent, *([count] * len(self) for count in moved)]
         return [Cost(*values) for values in zip(*columns, strict=True)]
 
     def __len__(self) -> int:

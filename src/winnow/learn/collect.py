@@ -39,6 +39,8 @@ class Expected:
     """The server's randomness for a purpose in this round. In a simulation it repeats."""
     emulate: Callable[[], Payload] | None = None
     """An update of this round made of the server's own samples, where `Collect.emulates` asks for one."""
+    weighs: float = 1.0
+    """What a byte of an update counts in a transfer; another number than 1 where the fleet states a model's size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,12 @@ class Training:
             until=invitation.until,
             counts=dict(zip(clients, invitation.counts.tolist(), strict=True)),
             begin=lambda: algorithm.aggregate.start(self.shared, population, min(drawn, awaited or drawn)),
-            expected=replace(self.expected, invited=invited, noise=lambda purpose: self._noise(federation, purpose)),
+            expected=replace(
+                self.expected,
+                invited=invited,
+                noise=lambda purpose: self._noise(federation, purpose),
+                weighs=self._plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
+            ),
         )
 
     def apply(self, gathered: Gathered, federation: Federation, later: Sequence[Reply] = ()) -> None:
@@ -162,7 +167,7 @@ class Training:
         A rule such as the median may pass over an update that is not finite: its client keeps what it had.
         """
         self._spent += [reply.cost for reply in gathered.answered]
-        self._refusals += gathered.refused
+        self._refusals += _once_each(gathered.refused)
         self._collected = gathered.left
         federation.settle(reply.task for reply in (*gathered.folded, *later) if finite_update(reply))
         if gathered.folded or gathered.regardless:
@@ -316,3 +321,13 @@ class Training:
         self._best_score = snapshot.values["best_score"]
         self._verdict = Verdict(metrics=snapshot.values["metrics"], profile=profile)
         self.underway = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
+
+
+def _once_each(refusals: Sequence[Refusal]) -> list[Refusal]:
+    """A collection of several steps may refuse a client for what it did, and again as the round is abandoned: the first
+    reason is its own.
+    """
+    first: dict[int, Refusal] = {}
+    for refusal in refusals:
+        first.setdefault(refusal.client, refusal)
+    return list(first.values())

@@ -45,9 +45,10 @@ class Encrypted(Matching):
         ckks.require('select.matching = "encrypted"')
         if len(holders) != 1:
             number = f"names {len(holders)}" if holders else "names none"
+            example = holders[0] if holders else 3
             raise ConfigError(
                 'reference_clients: select.matching = "encrypted" needs one client, who holds the reference set '
-                f"and the secret key; the list {number}"
+                f"and the secret key; the list {number}: write reference_clients = [{example}]"
             )
         if elements > ckks.SLOTS:
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Tables, figures and the report: what came of a run, for people."""
 
 from winnow.report.numbers import Spread
+from winnow.report.privacy import Explained
 from winnow.report.report import write_report
 from winnow.report.tables import (
     Cells,
@@ -14,6 +15,7 @@ from winnow.report.tables import (
 __all__ = [
     "Cells",
     "ComparisonRow",
+    "Explained",
     "Spread",
     "comparison_cells",
     "comparison_table",

@@ -45,6 +45,10 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
+def points(texts: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
+
+
 def drawing(figure: go.Figure, caption: str) -> str:
     """A figure as data; the page's script draws it in the colours of the reader's scheme."""
     data = figure.to_json().replace("<", "\\u003c")  # so that no text in it can end the script element

@@ -46,6 +46,14 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if value.is_integer() else f"{value:,.{_places(value)}f}"
 
 
+def size_text(count: float) -> str:
+    """Bytes with three significant digits in the unit that fits: 640 B, 7.88 kB, 2.00 MB."""
+    unit, *larger = ("B", "kB", "MB", "GB", "TB")
+    while count >= 999.5 and larger:
+        count, unit = count / 1000, larger.pop(0)
+    return f"{count:,.{0 if unit == 'B' else _places(count)}f} {unit}"
+
+
 def _places(value: float) -> int:
     """How many decimal places show three significant digits."""
     if value == 0 or not math.isfinite(value):

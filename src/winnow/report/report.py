@@ -1,6 +1,7 @@
 """One self-contained HTML file about a run, or about several runs side by side."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from winnow.report.markup import (
 )
 from winnow.report.numbers import MISSING, number_text
 from winnow.report.page import page
+from winnow.report.privacy import Explain, nothing_known, privacy_section
 from winnow.report.traces import Trace
 from winnow.runs import Reading, RunView
 from winnow.runs.files import one_line_errors, write_text_atomically
@@ -31,15 +33,16 @@ NAMED_UP_TO = 6
 """More algorithms than this are counted in the title rather than named, and have no cards."""
 
 
-def write_report(path: Path, runs: Sequence[RunView]) -> Path:
-    """Write the report of these runs to `path`, whole or not at all."""
+def write_report(path: Path, runs: Sequence[RunView], explain: Explain = nothing_known) -> Path:
+    """Write the report of these runs to `path`, whole or not at all; `explain` says what a run means for privacy."""
     if not runs:
         raise RunError("there is no run to report on; name at least one run folder")
     metrics = sorted({run.label.metric for run in runs})
     if len(metrics) > 1:
         raise RunError(f"runs judged by different metrics ({', '.join(metrics)}) cannot share a report; report on each")
     groups = by_experiment(runs)
-    sections = (_headline, _progress, _fairness, _participation, _scores, _costs, _refusals, _configurations)
+    private = partial(privacy_section, explain=explain)
+    sections = (_headline, _progress, _fairness, _participation, _scores, _costs, private, _refusals, _configurations)
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
     with one_line_errors(path):
         write_text_atomically(path, text)
@@ -187,13 +190,12 @@ def _scores(groups: Groups) -> str:
 
 
 def _costs(groups: Groups) -> str:
-    pieces = [
-        table(
-            f"{algorithm}: what all devices spent together, {_seeds(runs).lower()}.",
-            *tables.cost_cells([run.summary for run in runs]),
-        )
-        for algorithm, runs in groups.items()
-    ]
+    pieces = []
+    for algorithm, runs in groups.items():
+        summaries = [run.summary for run in runs]
+        caption = f"{algorithm}: what all devices spent together, {_seeds(runs).lower()}."
+        moved = "; ".join(f"{way} {much}" for way, much in tables.traffic(summaries).items())
+        pieces += [table(caption, *tables.cost_cells(summaries)), paragraph(f"Clients {moved}.") if moved else ""]
     return section("Costs", *pieces)
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from winnow.core import Cost
-from winnow.report.numbers import MISSING, Spread, number_text, spread_text
+from winnow.report.numbers import MISSING, Spread, number_text, size_text, spread_text
 from winnow.report.traces import Participation
 from winnow.runs import Summary
 from winnow.runs.summary import JOULES_PER_WH
@@ -114,6 +114,18 @@ def cost_cells(summaries: Sequence[Summary]) -> tuple[Cells, list[Cells]]:
         )
         for kind, (seconds, joules) in split.items()
     ]
+
+
+def traffic(summaries: Sequence[Summary]) -> dict[str, str]:
+    """What clients sent and received, on average over an algorithm's runs; empty where nobody counted bytes."""
+    cost, invitations = _mean_cost([summary.cost for summary in summaries]), [each.invitations for each in summaries]
+    moved = {"sent": cost.sent_bytes, "received": cost.received_bytes}
+    times = max(float(np.mean(invitations)), 1.0)
+    return {
+        way: f"{size_text(count / times)} a client and round, {size_text(count)} in all"
+        for way, count in moved.items()
+        if count
+    }
 
 
 def _mean_cost(costs: Sequence[Cost]) -> Cost:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Invited, Refused, RunError, Scored
-from winnow.runs import Point, RunLabel, RunView, Summary, points, summarise
+from winnow.runs import Point, RunLabel, RunView, Summary, points
 
 EVERYONE = "all clients"
 
@@ -56,7 +56,7 @@ def trace(view: RunView) -> Trace:
     invited = [event for event in events if isinstance(event, Invited)]
     return Trace(
         label=view.label,
-        summary=summarise(events, metric=view.label.metric, target=view.label.target, judged_by=view.label.judged_by),
+        summary=view.summarised(events),
         points=tuple(points(events)),
         participation=_participation(view, invited, clients=scores.values.shape[1] if scores else 0),
         scores=scores,

@@ -2,6 +2,7 @@
 
 from winnow.runs.folder import RunFolder
 from winnow.runs.label import RunLabel
+from winnow.runs.promises import Promise, promises
 from winnow.runs.reclock import reclocked, with_communication
 from winnow.runs.summary import Reading, Summary, result_record, summarise
 from winnow.runs.track import Point, points
@@ -9,12 +10,14 @@ from winnow.runs.view import RunView
 
 __all__ = [
     "Point",
+    "Promise",
     "Reading",
     "RunFolder",
     "RunLabel",
     "RunView",
     "Summary",
     "points",
+    "promises",
     "reclocked",
     "result_record",
     "summarise",

@@ -20,7 +20,7 @@ def encode_event(event: AnyEvent) -> bytes:
     record: dict[str, Any] = {"kind": event.kind}
     record |= {field.name: getattr(event, field.name) for field in fields(event)}
     if isinstance(event, RoundFinished):
-        record["cost"] = event.cost._asdict()
+        record["cost"] = event.cost.record()
     if isinstance(event, Scored):
         record["scores"] = [float(f"{score:.6g}") for score in event.scores.tolist()]
     return msgspec.json.encode(record, enc_hook=plain) + b"\n"

@@ -37,10 +37,12 @@ class MetricsFile:
 
 
 def row_of(point: Point) -> Row:
-    """A point as a flat row; metrics are named by their data: `test.accuracy`."""
+    """A point as a flat row; metrics are named by their data: `test.accuracy`; bytes where they are counted."""
     measured = {f"{data}.{metric}": value for data, values in point.metrics.items() for metric, value in values.items()}
     known = {"round": point.round, "version": point.version, "seconds": point.seconds, "joules": point.joules}
-    return known | {"loss": point.loss} | measured
+    counted = {"sent_bytes": point.sent_bytes, "received_bytes": point.received_bytes}
+    moved = {name: int(value) for name, value in counted.items() if value}
+    return known | {"loss": point.loss} | measured | moved
 
 
 def _cell(value: float | None) -> str:

@@ -1,13 +1,15 @@
 """What a run achieved and what it took, worked out from its events alone."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from winnow.core import AnyEvent, Cost, Refused, RoundFinished, Stopped
+from winnow.core import AnyEvent, Cost, Invited, Refused, RoundFinished, Stopped
 from winnow.runs.label import SCHEMA, RunLabel
+from winnow.runs.promises import Promise
 from winnow.runs.track import Point, Track
 
 JOULES_PER_WH = 3600.0
@@ -20,12 +22,24 @@ JUDGES = {
 """Whose scores may decide, and what to call that in a sentence."""
 
 
+TOLD_ALL = "the round was abandoned: "
+"""What the reason begins with that everybody in an abandoned round is told."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     """A metric after some round."""
 
     value: float
     round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Abandoned:
+    """Rounds out of which nothing came, since no reply could be folded, and the reason given most often."""
+
+    rounds: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +71,17 @@ class Summary:
     """Why the run ended before its rounds were done."""
     spent: Mapping[str, float] = field(default_factory=dict)
     """What privacy it cost, by the guarantee's name: {"epsilon": …}."""
+    promised: Mapping[str, Promise] = field(default_factory=dict)
+    """At which δ, and up to which ε, by the same names; known where the configuration is."""
+    abandoned: Abandoned | None = None
+    invitations: int = 0
+    """How often a client was asked to train, over all rounds and clients."""
 
 
 def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, judged_by: str = REFERENCE) -> Summary:
     """Judge a run by `metric` as `judged_by` has it: the highest is best, the first at `target` or above reaches it."""
     track, points, costs, refused, stopped = Track(), list[Point](), list[Cost](), 0, None
+    vain, invitations = _InVain(), 0
     for event in events:
         point = track.follow(event)
         if point is not None:
@@ -70,6 +90,8 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, 
             costs.append(event.cost)
         refused += isinstance(event, Refused)
         stopped = event.reason if isinstance(event, Stopped) else None
+        invitations += len(event.clients) if isinstance(event, Invited) else 0
+        vain.follow(event)
     judged = [point for point in points if _reading(point, judged_by, metric)]
     best = max(judged, key=lambda point: point.metrics[judged_by][metric], default=None)
     last = judged[-1] if judged else None
@@ -92,6 +114,8 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, 
         judged_by=judged_by,
         stopped=stopped,
         spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
+        abandoned=vain.abandoned,
+        invitations=invitations,
     )
 
 
@@ -122,10 +146,13 @@ def result_record(
         "wh_to_target": summary.wh_to_target,
         "seconds": summary.seconds,
         "wh": summary.wh,
-        "cost": summary.cost._asdict(),
+        "invitations": summary.invitations,
+        "cost": summary.cost.record(),
         "refused": summary.refused,
         "stopped": summary.stopped,
+        "abandoned": asdict(summary.abandoned) if summary.abandoned else None,
         "privacy": dict(summary.spent),
+        "promised": {name: asdict(promise) for name, promise in summary.promised.items()},
         "parameters": parameters,
         "private": list(private),
         "message_bytes": message_bytes,
@@ -134,9 +161,60 @@ def result_record(
     }
 
 
-def spendings(spent: Mapping[str, float]) -> list[str]:
-    """What privacy a run has cost, as people read it."""
-    return [f"{name.replace('_', ' ').replace('epsilon', 'ε')} {value:.3g}" for name, value in spent.items()]
+def spendings(spent: Mapping[str, float], promised: Mapping[str, Promise] | None = None) -> list[str]:
+    """What privacy a run has cost, as people read it: `ε 4.85 of 8, at δ = 0.001`."""
+    promised = promised or {}
+    return [
+        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {spending(value, promised.get(name))}"
+        for name, value in spent.items()
+    ]
+
+
+def spending(value: float, promise: Promise | None, digits: int = 3) -> str:
+    if promise is None:
+        return f"{value:.{digits}g}"
+    budget = "" if promise.budget is None else f" of {promise.budget:g}"
+    return f"{value:.{digits}g}{budget}, at δ = {promise.delta:g}"
+
+
+def privacy_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Each guarantee's name and what it has come to, exactly enough to be compared with a budget."""
+    return [
+        (name.replace("_", " "), spending(value, summary.promised.get(name), digits=4))
+        for name, value in summary.spent.items()
+    ]
+
+
+def abandoned_text(summary: Summary) -> str:
+    """How many rounds came to nothing, and why; empty where none did."""
+    if summary.abandoned is None:
+        return ""
+    rounds, were = ("1 round", "was") if summary.rounds == 1 else (f"{summary.rounds} rounds", "were")
+    return f"{summary.abandoned.rounds} of {rounds} {were} abandoned: {summary.abandoned.reason}"
+
+
+class _InVain:
+    """Counts rounds in which replies were refused and none was folded."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._reasons, self._in_round = Counter[str](), Counter[str]()
+
+    def follow(self, event: AnyEvent) -> None:
+        if isinstance(event, Refused):
+            self._in_round[event.reason] += 1
+        if isinstance(event, RoundFinished):
+            if self._in_round and not len(event.folded):
+                self._rounds += 1
+                self._reasons += self._in_round
+            self._in_round = Counter()
+
+    @property
+    def abandoned(self) -> Abandoned | None:
+        if not self._rounds:
+            return None
+        ((reason, _),) = self._reasons.most_common(1)
+        return Abandoned(rounds=self._rounds, reason=reason.removeprefix(TOLD_ALL))
 
 
 def _reading(point: Point | None, data: str, metric: str) -> Reading | None:

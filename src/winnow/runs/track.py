@@ -10,7 +10,7 @@ NOT_TRAINED = float("nan")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """An assessed version of the model; seconds and joules are counted from the beginning of the run."""
+    """An assessed version of the model; seconds, joules and bytes are counted from the beginning of the run."""
 
     round: int
     version: int
@@ -18,6 +18,8 @@ class Point:
     joules: float
     loss: float
     metrics: Metrics
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
 
     def value(self, data: str, metric: str) -> float | None:
         """A metric as measured on some data, if it was."""
@@ -28,12 +30,14 @@ class Track:
     """Turns events into points, one event at a time."""
 
     def __init__(self) -> None:
-        self._joules = 0.0
+        self._joules = self._sent = self._received = 0.0
 
     def follow(self, event: AnyEvent) -> Point | None:
         """The point that this event adds, if it adds one."""
         if isinstance(event, RoundFinished):
             self._joules += event.joules
+            self._sent += event.cost.sent_bytes
+            self._received += event.cost.received_bytes
             return self._point(event, event.loss)
         if isinstance(event, Assessed):
             return self._point(event, NOT_TRAINED)
@@ -47,6 +51,8 @@ class Track:
             joules=self._joules,
             loss=loss,
             metrics=event.metrics,
+            sent_bytes=self._sent,
+            received_bytes=self._received,
         )
 
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -14,6 +14,7 @@ from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.codec import EventLog
 from winnow.runs.files import one_line_errors
 from winnow.runs.label import RunLabel
+from winnow.runs.promises import promises
 from winnow.runs.summary import Summary, summarise
 
 Content = TypeVar("Content")
@@ -69,8 +70,16 @@ class RunView:
         return iter(self.log)
 
     def summary(self) -> Summary:
+        return self.summarised(self.log)
+
+    def summarised(self, events: Iterable[AnyEvent]) -> Summary:
+        """The summary of this run's events for whoever has read them already."""
         label = self.label
-        return summarise(self.log, metric=label.metric, target=label.target, judged_by=label.judged_by)
+        summary = summarise(events, metric=label.metric, target=label.target, judged_by=label.judged_by)
+        if not summary.spent:
+            return summary
+        known = promises(self.config)
+        return replace(summary, promised={name: known[name] for name in summary.spent if name in known})
 
     @property
     def config(self) -> dict[str, Any]:

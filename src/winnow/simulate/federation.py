@@ -104,7 +104,7 @@ class InProcess(Generic[Site]):
             costs = self.fleet.costs(clients, self._population.sizes[clients], work, number)
             finish = (begun + costs.seconds).tolist()
             gone = (self.fleet.vanished(clients, number) & (work.training_passes > 0)).tolist()
-            for i, at, cost, vanishes in zip(members, finish, costs.rows(), gone, strict=True):
+            for i, at, cost, vanishes in zip(members, finish, costs.rows(work), gone, strict=True):
                 yield _Arrival(at, first + i, tasks[i], cost, vanishes)
 
     def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:

@@ -72,6 +72,7 @@ class Connection:
     ) -> "Job":
         """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
         described = source if isinstance(source, Described) else describe(source, **options)
+        described.check_parties(sites)
         wishes = {"sites": sites, "min_sites": min_sites, "priority": priority}
         return self._send(name or _new_name(described.title), described.bundle(self.kit, wishes))
 

@@ -54,6 +54,7 @@ def local_federation(
     Sites are told to connect to `port`. The server listens there, unless a relay does and passes on to `listen`.
     """
     names = [f"site-{number}" for number in range(1, sites + 1)]
+    described.check_parties(names)
     port = port or free_port()
     divide(described.data, described.seed, sites, folder / "data", data_directory)
     _provision(folder, names, port)

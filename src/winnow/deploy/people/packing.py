@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from winnow.experiment.place import Place, leave, take
 from winnow.experiment.resolve import resolve
 from winnow.experiment.run import Inputs, OnEvent
 from winnow.experiment.schema import Experiment
+from winnow.learn.collect import Collect
 
 DATA_KEYS = ("name", "own_test")
 """All that a job says of data: where they are and how they are spread is the sites' business."""
@@ -35,6 +36,15 @@ class Described:
     seed: int
     files: dict[str, bytes] = field(default_factory=dict)
     main: str = ""
+    collect: Collect | None = None
+    """How updates are collected; None for a workflow of the user's own."""
+
+    def check_parties(self, sites: Collection[str] | None) -> None:
+        """Refuse a collection that needs another party than the sites of the job; None: nobody knows yet who comes."""
+        if self.collect is not None:
+            named = self.collect.third_party
+            known = [named] if sites is None and named is not None else sites or ()
+            self.collect.between(dict.fromkeys(known, 0))
 
     @property
     def title(self) -> str:
@@ -78,7 +88,14 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
     if factory:
         file, _, function = factory.rpartition(":")
         table["model"]["factory"] = f"{_enclose(Path(file), own)}:{function}"
-    return Described(table=table, data=held_out(experiment), seed=experiment.seed, files=own, main=main)
+    return Described(
+        table=table,
+        data=held_out(experiment),
+        seed=experiment.seed,
+        files=own,
+        main=main,
+        collect=experiment.collect,
+    )
 
 
 def _enclose(path: Path, files: dict[str, bytes]) -> str:

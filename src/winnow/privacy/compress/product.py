@@ -93,7 +93,7 @@ class Product(Encoding):
 
     name: Literal["product"] = "product"
     needs_keeper: ClassVar[bool] = True
-    codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 256
+    codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
     block: int = Field(default=8, ge=1, le=LARGEST_BLOCK)
     smallest: int = Field(default=512, ge=0)
     shuffle: bool = True

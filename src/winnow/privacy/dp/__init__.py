@@ -2,10 +2,11 @@
 
 from winnow.privacy.dp.central import CentralDp
 from winnow.privacy.dp.dp_sgd import DpSgd
+from winnow.privacy.dp.forecast import forecast
 from winnow.privacy.dp.ledger import ledger_for
 from winnow.privacy.dp.local import LocalDp
 from winnow.privacy.dp.poisson import Poisson
 from winnow.privacy.dp.profiles import NoisyProfiles
 from winnow.privacy.dp.summed import DiscreteGaussian
 
-__all__ = ["CentralDp", "DiscreteGaussian", "DpSgd", "LocalDp", "NoisyProfiles", "Poisson", "ledger_for"]
+__all__ = ["CentralDp", "DiscreteGaussian", "DpSgd", "LocalDp", "NoisyProfiles", "Poisson", "forecast", "ledger_for"]

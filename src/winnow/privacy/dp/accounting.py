@@ -1,15 +1,17 @@
 """ε for what was released, by the privacy loss distributions of Google's dp-accounting."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from importlib import import_module
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from winnow.core import ConfigError
 
 
-class Release(NamedTuple):
+@dataclass(frozen=True)
+class Release:
     """A bounded sum, released some number of times with Gaussian noise of `noise` times its bound.
 
     With a `chance` below one, each client is in the sum with that chance, drawn for each alone every time (Poisson
@@ -21,14 +23,16 @@ class Release(NamedTuple):
     chance: float = 1.0
 
 
-class LaplaceRelease(NamedTuple):
+@dataclass(frozen=True)
+class LaplaceRelease:
     """The same with Laplace noise, where the bound is one of ‖·‖₁."""
 
     noise: float
     times: int = 1
 
 
-class ConcentratedRelease(NamedTuple):
+@dataclass(frozen=True)
+class ConcentratedRelease:
     """Releases of ρ-zero-concentrated differential privacy each, such as sums with discrete Gaussian noise."""
 
     rho: float
@@ -39,6 +43,7 @@ AnyRelease = Release | LaplaceRelease | ConcentratedRelease
 
 
 TIGHT = 1.001
+LOUDEST = 1e6
 FAINT = 0.1
 """With less noise sampling hardly amplifies, nor does composition save: simple bounds are taken, which always hold."""
 INTERVAL = 1e-3
@@ -75,7 +80,7 @@ def _gaussian(inverse_variance: float, delta: float) -> float:
 def _composed(releases: tuple[AnyRelease, ...], delta: float) -> float:
     if any(isinstance(release, ConcentratedRelease) for release in releases):
         return _by_moments(releases, delta)
-    losses = [_loss(release._replace(times=1)).self_compose(release.times) for release in releases]
+    losses = [_loss(replace(release, times=1)).self_compose(release.times) for release in releases]
     found = float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta))
     return max(found, 0.0)
 
@@ -119,9 +124,19 @@ def noise_for(budget: float, delta: float, times: int, chance: float = 1.0) -> f
     def lasts(noise: float) -> bool:
         return epsilon([Release(noise=noise, times=times, chance=chance)], delta) <= budget
 
+    found = least_noise(lasts)
+    if found is None:
+        raise ConfigError(f"no noise makes ε = {budget:g} at δ = {delta:g} last for {times} releases")
+    return found
+
+
+def least_noise(lasts: Callable[[float], bool]) -> float | None:
+    """The least noise multiplier, to three digits, with which something lasts; None if none does."""
     high = 1.0
     while not lasts(high):
         high *= 2
+        if high > LOUDEST:
+            return None
     low = high / 2
     while lasts(low):
         low, high = low / 2, low

@@ -98,7 +98,7 @@ def ledger_for(whole: Algorithm, filters: Sequence[Filtering]) -> OpenLedger:
 
     def opened(population: Population) -> Book | None:
         clients = len(population)
-        found = [*_of_collect(whole, clients), *_at_clients(whole, filters, population)]
+        found = [*client_guarantees(whole, filters, clients), *_to_samples(whole, population)]
         found = found or _of_profiles(whole, clients)
         return Book(found, clients) if found else None
 
@@ -109,14 +109,20 @@ def site_guarantees(whole: Algorithm, filters: Sequence[Filtering], size: int) -
     """What a site can hold by itself, whatever the server does, for a client with so many samples."""
     alone = Population(sizes=np.array([size], np.int64))
     in_sums = _of_collect(whole, len(alone)) if isinstance(whole.collect, Secure) else []
-    return [*_at_clients(whole, filters, alone), *in_sums]
+    return [*_of_filters(whole, filters, len(alone)), *_to_samples(whole, alone), *in_sums]
 
 
-def _at_clients(whole: Algorithm, filters: Sequence[Filtering], population: Population) -> list[Guarantee]:
-    return [
-        *(_of_filter(each, whole, len(population)) for each in filters if isinstance(each, LocalDp)),
-        *([_of_client(whole.client, whole, population)] if isinstance(whole.client, DpSgd) else ()),
-    ]
+def client_guarantees(whole: Algorithm, filters: Sequence[Filtering], clients: int) -> list[Guarantee]:
+    """What is promised to clients, which does not depend on how many samples they have."""
+    return [*_of_collect(whole, clients), *_of_filters(whole, filters, clients)]
+
+
+def _of_filters(whole: Algorithm, filters: Sequence[Filtering], clients: int) -> list[Guarantee]:
+    return [_of_filter(each, whole, clients) for each in filters if isinstance(each, LocalDp)]
+
+
+def _to_samples(whole: Algorithm, population: Population) -> list[Guarantee]:
+    return [_of_client(whole.client, whole, population)] if isinstance(whole.client, DpSgd) else []
 
 
 def _of_collect(whole: Algorithm, clients: int) -> list[Guarantee]:

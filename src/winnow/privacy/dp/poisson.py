@@ -17,10 +17,7 @@ class Poisson(Distinct):
     name: Literal["poisson"] = "poisson"
 
     def says(self) -> str:
-        return (
-            "poisson: whom a round invites depends on no data, and nobody but the server need know whom. Where noise "
-            "is added to sums, this counts for privacy; who publishes whom the rounds invited gives that away."
-        )
+        return "poisson: whom a round invites depends on no data, and nobody but the server need know whom."
 
     def chance(self, clients: int) -> float:
         return self.fraction if self.fraction is not None else self.invited(clients) / clients

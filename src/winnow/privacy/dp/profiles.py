@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from pydantic import Field
 
 from winnow.core import ConfigError, Handler, Outcome, Reply, Task, stream
 from winnow.learn.algorithm import Algorithm
@@ -39,7 +40,9 @@ class NoisyProfiles(InPlainSight):
     """
 
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family
-    noise_multiplier: NoiseMultiplier
+    noise_multiplier: NoiseMultiplier = Field(
+        description="the noise's standard deviation over the bound of what it hides, such as 1.0"
+    )
     clip: Bound
     delta: Delta = 1e-5
 

@@ -11,9 +11,16 @@ def _protects(noise: float) -> float:
     return noise
 
 
-NoiseMultiplier = Annotated[float, AfterValidator(_protects)]
+NoiseMultiplier = Annotated[
+    float,
+    AfterValidator(_protects),
+    Field(
+        description="the noise's standard deviation over the bound of what it hides, such as 1.0 (winnow explain "
+        "says how much it takes for a budget, epsilon)"
+    ),
+]
 """The noise's standard deviation over the bound of what it hides."""
 
-Bound = Annotated[float, Field(gt=0)]
+Bound = Annotated[float, Field(gt=0, description="the largest norm that is let through, such as 1.0")]
 Delta = Annotated[float, Field(gt=0, lt=1)]
 Budget = Annotated[float, Field(gt=0)]

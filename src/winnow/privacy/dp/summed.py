@@ -54,9 +54,10 @@ class DiscreteGaussian(Encoding):
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
             "discrete-gaussian: each client adds its share of noise, so that every sum hides what a client "
-            f"contributed, from the server too, if {100 * self.honest:.0f} % of the members add theirs; who took part "
-            f"the server knows. Losses stay at the clients. ε, at δ = {self.delta:g}, is told after every "
-            f"round{budget}. It costs accuracy, as noise in the clear would."
+            f"contributed, from the server too, if {100 * self.honest:.0f} % of the members add theirs. For ε this "
+            "limit counts beside the one that holds for masks, whichever is reached first: who colludes with the "
+            "server takes noise off. Who took part the server knows. Losses stay at the clients. ε, at δ = "
+            f"{self.delta:g}, is told after every round{budget}. It costs accuracy, as noise in the clear would."
         )
 
     def first(self, form: Form, public: Values, round: int) -> Parameters:

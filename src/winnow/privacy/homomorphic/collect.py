@@ -27,7 +27,7 @@ class Homomorphic(Collect):
     """
 
     name: Literal["homomorphic"] = "homomorphic"
-    holder: int = Field(ge=0)
+    holder: int = Field(ge=0, description="the number of the client that holds the key, such as 0")
     fewest: int = Field(default=3, ge=2)
     heaviest: float = Field(default=0.75, gt=0, le=1)
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}

@@ -24,7 +24,7 @@ from winnow.privacy.homomorphic.cipher import (
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
 from winnow.privacy.secure.asking import Asking
 from winnow.privacy.secure.form import MODEL, Form, means
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.refusal import RefusedError, too_few
 from winnow.privacy.secure.steps import SECURE, as_array, carried
 from winnow.privacy.secure.terms import SESSION_BYTES
 
@@ -81,7 +81,7 @@ class HomomorphicRound(Asking):
         common: Payload = {SECURE: {**key, **self._weights(members), "session": self._session}}
         work = Work(
             download_bytes=KEY_BYTES + WEIGHT_BYTES * len(members),
-            upload_bytes=CIPHERTEXT_BYTES * ciphertexts(self._count),
+            upload_bytes=self._transfer(CIPHERTEXT_BYTES * ciphertexts(self._count)),
         )
         total, summed = EncryptedSum(key["key"], self._count), []
         for reply in self._ask(ENCRYPT, members, common, work):
@@ -97,7 +97,7 @@ class HomomorphicRound(Asking):
     def _opened(self, total: EncryptedSum) -> NDArray[np.int64]:
         """The sum of each value, in steps, from the holder of the key."""
         size = CIPHERTEXT_BYTES * ciphertexts(self._count)
-        work = Work(download_bytes=size, upload_bytes=8 * self._count)
+        work = Work(download_bytes=self._transfer(size), upload_bytes=self._transfer(8 * self._count))
         payload: Payload = {CIPHERTEXTS: total.parts(), SECURE: {"count": np.array([self._count])}}
         steps = np.asarray(self._ask_holder(DECRYPT, payload, work).payload.get(SECURE, {}).get("steps", ()))
         if steps.shape != (self._count,) or steps.dtype != np.int64:
@@ -114,6 +114,9 @@ class HomomorphicRound(Asking):
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
+    def _transfer(self, size: int) -> int:
+        return round(self.expected.weighs * size)
+
     @property
     def _unit(self) -> float:
         """The largest weight: those that clients are told are shares of it."""
@@ -126,7 +129,7 @@ class HomomorphicRound(Asking):
 
     def _check_members(self, members: int) -> None:
         if members < self.settings.fewest:
-            raise RefusedError(f"{members} clients are too few for a sum, {self.settings.fewest} are needed")
+            raise too_few(members, "client", self.settings.fewest)
         if members > MOST_CLIENTS:
             raise RefusedError(f"at most {MOST_CLIENTS:,} clients can be added up in a round; invite fewer")
 

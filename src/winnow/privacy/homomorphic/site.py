@@ -16,7 +16,7 @@ from winnow.privacy.homomorphic import cipher
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.form import departures
 from winnow.privacy.secure.held import HeldUpdates
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.refusal import RefusedError, too_few
 from winnow.privacy.secure.steps import SECURE, answering, as_array, carried, carried_numbers
 from winnow.privacy.secure.terms import SESSION_BYTES
 from winnow.privacy.secure.told import Told
@@ -66,7 +66,7 @@ class HomomorphicSite:
         )
         members = len(told.members)
         if members < self._settings.fewest:
-            raise RefusedError(f"{members} members are too few for a sum, {self._settings.fewest} are needed")
+            raise too_few(members, "member", self._settings.fewest)
         values = departures(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
         flat = np.concatenate([value.reshape(-1) for value in values])
         encrypted = cipher.encrypt(ckks.read_context(as_array(key)), cipher.rounded(flat, members))

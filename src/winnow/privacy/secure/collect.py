@@ -57,8 +57,8 @@ class Secure(Collect):
         if self.encoding.needs_keeper and not self.keeper:
             code = getattr(self.encoding, "name", "")
             raise ValueError(
-                f"encoding.name = {code!r} needs keeper = true: codewords are counted, and pairwise masks cancel in "
-                "sums only; write keeper = true, or another encoding"
+                f"encoding.name = {code!r} needs a keeper: codewords are counted, and pairwise masks cancel in sums "
+                'only; write keeper = true, or keeper = "SITE" in a deployed job, or another encoding'
             )
         return self
 
@@ -73,10 +73,13 @@ class Secure(Collect):
     def says(self) -> str:
         cost = "one exchange" if self.keeper else "five exchanges, with letters between clients,"
         return (
-            f"secure: the server learns the sum of the updates of a round, over {self.fewest} clients or more, and no "
-            f"update. {self._trust()} A sum over few clients still tells of each. It costs {cost} besides training. "
-            f"{self.encoding.says()}"
+            f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
+            f"over {self.fewest} clients or more, and no update. {self._trust()} {self._few()}"
+            f"It costs {cost} besides training. {self.encoding.says()}"
         ).rstrip()
+
+    def _few(self) -> str:
+        return "" if self.encoding.private else "A sum over few clients still tells of each. "
 
     def _trust(self) -> str:
         if self.keeper:
@@ -84,12 +87,14 @@ class Secure(Collect):
         if self.graph == "complete":
             return (
                 f"Who colludes with the server must be fewer than {100 * self.threshold:.0f} % of all members; if the "
-                f"server also lies, fewer than {100 * (2 * self.threshold - 1):.0f} % of them all."
+                f"server also lies, fewer than {100 * (2 * self.threshold - 1):.0f} % of them all. In a deployed job "
+                "the clients of one site are one party: they collude together, or not at all."
             )
         return (
             f"Who colludes with the server must be fewer than {100 * TOGETHER:.0f} % of any client's neighbours, and "
             "the server must do as it should. One that lies about who dropped out learns no smaller sum as long as "
-            "nobody colludes with it; with the help of some who stand close together in the ring it may."
+            "nobody colludes with it; with the help of some who stand close together in the ring it may. In a deployed "
+            "job the clients of one site are one party: they collude together, or not at all."
         )
 
     def check_model(self, model: Arrays, members: int) -> None:
@@ -132,9 +137,9 @@ class Secure(Collect):
         name = self.third_party
         if name is None or name not in sites:
             wrong = "keeper = true names none" if name is None else f"there is no site {name!r} in the job"
+            among = f", one of {', '.join(sorted(sites))}" if sites else ", a site of the job"
             raise ConfigError(
-                f"collect.keeper: the server must not keep the masks itself, and {wrong}; "
-                f'write keeper = "SITE", one of {", ".join(sorted(sites))}'
+                f'collect.keeper: the server must not keep the masks itself, and {wrong}; write keeper = "SITE"{among}'
             )
         found = self.model_copy()
         found._kept_at = sites[name]

@@ -54,6 +54,8 @@ class Conversation(Asking):
     parameters: Parameters
     model: Arrays
     """The model that they were sent."""
+    weighs: float = 1.0
+    """What a byte of a masked update counts in a transfer."""
 
     def pairwise(self, space_for: Callable[[int], Space]) -> "Outcome":
         """The sum under pairwise and self-masks, with nobody's help but the clients'."""
@@ -72,7 +74,7 @@ class Conversation(Asking):
         told, masked = self._told([*self.weights]), dict[int, bytes]()
         space, digest, common = space_for(len(told.members)), self._digest(told), tell(told)
         total, key = space.zeros(), as_array(write(keeper.key(self.terms)))
-        work = Work(upload_bytes=space.packed_bytes + DEPOSIT_BYTES, download_bytes=_weight(common) + key.nbytes)
+        work = Work(upload_bytes=self._upload(space) + DEPOSIT_BYTES, download_bytes=_weight(common) + key.nbytes)
 
         def telling(_: int) -> Payload:
             return {**common, SECURE: {**common[SECURE], "keeper": key}}
@@ -125,7 +127,7 @@ class Conversation(Asking):
         common = tell(told)
         most = max((len(tally.letters_to(client)) for client in tally.sharing), default=0)
         work = Work(
-            download_bytes=most * LETTER_BYTES + _weight(common), upload_bytes=tally.space.packed_bytes + DIGEST_BYTES
+            download_bytes=most * LETTER_BYTES + _weight(common), upload_bytes=self._upload(tally.space) + DIGEST_BYTES
         )
 
         def telling(_: int) -> Payload:
@@ -164,6 +166,9 @@ class Conversation(Asking):
             weights=np.array([self.weights[client] for client in ordered], np.float64),
             parameters=self.parameters,
         )
+
+    def _upload(self, space: Space) -> int:
+        return round(self.weighs * space.packed_bytes)
 
     def _digest(self, told: Told) -> bytes:
         return told.digest(self.terms.session, self.model)

@@ -23,7 +23,7 @@ from winnow.privacy.secure.identity import KEEPER, Identities, authority_here
 from winnow.privacy.secure.indexing import histograms, write_counts
 from winnow.privacy.secure.keys import KeyPair, seal, unseal
 from winnow.privacy.secure.masks import SEED_BYTES, add_mask
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.refusal import RefusedError, too_few
 from winnow.privacy.secure.terms import Terms, read, write
 from winnow.privacy.secure.told import check_weights
 
@@ -147,7 +147,7 @@ class _Session:
         members, _, size = _common(self._deposited[survivors[0]]) if survivors else (0, b"", 0)
         needed = terms.survivors_needed(members)
         if len(survivors) < needed:
-            raise RefusedError(f"{len(survivors)} survivors are too few for a sum, {needed} are needed")
+            raise too_few(len(survivors), "survivor", needed)
         if space.packed_bytes != size:
             raise RefusedError(f"the sum is to have {space.packed_bytes} bytes, and the clients' vectors have {size}")
         check_weights(np.array([self._deposited[client].weight for client in survivors]), heaviest)
@@ -178,7 +178,7 @@ def make_deposit(client: int, contents: Contents, key: KeeperKey, terms: Terms, 
     if not identities.verifies(KEEPER, key_to_sign(terms, key.public), key.signature):
         raise RefusedError("the mask keeper's key is not signed by it, for this session")
     if contents.members < terms.fewest:
-        raise RefusedError(f"{contents.members} members are too few for a sum, {terms.fewest} are needed")
+        raise too_few(contents.members, "member", terms.fewest)
     pair = KeyPair()
     common = pair.agree(key.public, _purpose(client), terms.session)
     sealed = seal(common, write(contents), _purpose(client))

@@ -16,7 +16,7 @@ from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.keys import KeyPair, letter_purpose, mask_purpose, seal, unseal
 from winnow.privacy.secure.masks import SEED_BYTES, add_mask
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.refusal import RefusedError, too_few
 from winnow.privacy.secure.terms import Announcement, Directory, Terms, list_to_sign
 
 
@@ -99,7 +99,7 @@ class Member:
             raise RefusedError(f"client {min(silent)} is called a survivor and has shared no secrets")
         needed = self.terms.survivors_needed(len(self.members))
         if len(ordered) < needed:
-            raise RefusedError(f"{len(ordered)} survivors are too few for a sum, {needed} are needed")
+            raise too_few(len(ordered), "survivor", needed)
         if self.terms.circle(self.members).is_torn(ordered):
             raise RefusedError("so many in a row are called dropouts that the ring of survivors may fall apart")
         self._survivors = ordered
@@ -128,7 +128,7 @@ class Member:
         if len(set(ordered)) != len(ordered) or self.client not in ordered or ordered[0] < 0:
             raise RefusedError("the list of members has a client twice, or not this one")
         if len(ordered) < self.terms.fewest:
-            raise RefusedError(f"{len(ordered)} members are too few for a sum, {self.terms.fewest} are needed")
+            raise too_few(len(ordered), "member", self.terms.fewest)
         return ordered
 
     def _checked_peers(self, directory: Directory, neighbours: Sequence[int]) -> dict[int, Announcement]:

@@ -3,3 +3,9 @@
 
 class RefusedError(ValueError):
     """One line that says what was refused, and why; it never holds anything private."""
+
+
+def too_few(number: int, who: str, needed: int) -> RefusedError:
+    """So many members, survivors … do not make a sum."""
+    are = f"{who} is" if number == 1 else f"{who}s are"
+    return RefusedError(f"{number} {are} too few for a sum, {needed} are needed")

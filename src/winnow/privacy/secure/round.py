@@ -102,6 +102,7 @@ class SecureRound:
             weights=self._weights,
             parameters=self._parameters(task.round),
             model=self._expected.parts[MODEL],
+            weighs=self._expected.weighs,
         )
 
     def _parameters(self, round: int) -> Parameters:
@@ -120,7 +121,8 @@ class SecureRound:
     def _talk(self, talk: Conversation) -> Outcome:
         members, needed = len(self._of_client), self._settings.fewest
         if members < needed:
-            raise RefusedError(f"{members} clients have trained, and a sum takes {needed}")
+            trained = "1 client has" if members == 1 else f"{members} clients have"
+            raise RefusedError(f"{trained} trained, and a sum takes {needed}")
         settings = self._settings
         if settings.keeper:
             keeper = settings.keeper_for(talk.federation, talk.terms.round, talk.version)

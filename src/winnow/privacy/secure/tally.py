@@ -11,7 +11,7 @@ from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.keys import KeyPair, mask_purpose
 from winnow.privacy.secure.masks import add_mask
 from winnow.privacy.secure.member import commitment
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.refusal import RefusedError, too_few
 from winnow.privacy.secure.terms import Announcement, Directory, Terms
 
 
@@ -26,7 +26,7 @@ class Tally:
         self._circle = terms.circle([*self._announced])
         self.needed = terms.survivors_needed(len(self._announced))
         if len(self._announced) < self.needed:
-            raise RefusedError(f"{len(self._announced)} clients are too few for a sum, {self.needed} are needed")
+            raise too_few(len(self._announced), "client", self.needed)
         self._letters: dict[int, Mapping[int, bytes]] = {}
         self._sum: Vector = space.zeros()
         self._came: set[int] = set()
@@ -75,7 +75,7 @@ class Tally:
     def finish(self, revealed: Mapping[int, Mapping[int, bytes]]) -> Vector:
         """The sum of the survivors' vectors, given what each client has revealed of the others' secrets."""
         if len(self._came) < self.needed:
-            raise RefusedError(f"{len(self._came)} survivors are too few for a sum, {self.needed} are needed")
+            raise too_few(len(self._came), "survivor", self.needed)
         for member in self._letters:
             shares = {holder: own[member] for holder, own in revealed.items() if member in own}
             if member in self._came:
