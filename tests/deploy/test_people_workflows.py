@@ -1,8 +1,9 @@
 """Workflows of one's own, unchanged from the simulation to processes and to a federation; letters that nobody reads."""
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,10 @@ def looking_for(secret: bytes, folder: Path) -> Iterator[set[Path]]:
     over = threading.Event()
 
     def look() -> None:
-        for path in folder.rglob("*"):
-            try:
-                if path.is_file() and secret in path.read_bytes():
+        for path in (Path(within, name) for within, _, names in os.walk(folder) for name in names):
+            with suppress(OSError):  # it has gone since it was listed
+                if secret in path.read_bytes():
                     found.add(path)
-            except OSError:
-                pass  # it has gone since it was listed
 
     def watch() -> None:
         while not over.wait(0.02):

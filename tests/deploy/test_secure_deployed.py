@@ -236,9 +236,9 @@ def looking_for(secrets: Sequence[bytes], folder: Path) -> Iterator[set[bytes]]:
     over = threading.Event()
 
     def look() -> None:
-        for path in folder.rglob("*"):
+        for path in (Path(within, name) for within, _, names in os.walk(folder) for name in names):
             with suppress(OSError):  # it has gone since it was listed
-                content = path.read_bytes() if path.is_file() else b""
+                content = path.read_bytes()
                 found.update(secret for secret in secrets if secret in content)
 
     def watch() -> None:

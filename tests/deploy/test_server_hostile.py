@@ -1,6 +1,7 @@
 """What peers must not do, did by mistake, or do out of malice: each is refused in one line, and the job goes on."""
 
 import logging
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -150,7 +151,7 @@ def test_a_clock_that_is_wrong_is_noted_and_does_not_matter(world: World, caplog
     site = world.site("plant-a")
     with caplog.at_level(logging.WARNING):
         site.link.call(site.hello(now=time.time() + 3600))
-    assert "the clock of site plant-a differs by +3600 s" in caplog.text
+    assert re.search(r"the clock of site plant-a differs by \+3(600|5[5-9]\d) s", caplog.text)
 
 
 @pytest.mark.parametrize(
