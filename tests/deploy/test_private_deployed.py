@@ -21,7 +21,7 @@ from msgspec.structs import replace as changed
 from scipy.optimize import brentq
 from scipy.stats import norm
 from test_conformance_deployed import deployed
-from test_secure_deployed import Notebook, answers, hire, wait_for
+from test_secure_deployed import Notebook, hire, wait_for
 from test_work_processes import dealt, small
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -401,7 +401,7 @@ def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_c
 ) -> None:
     sets = [*SETS, *WAYS[way]]
     job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
-    wait_for(lambda: job.state().round >= 1 and answers(federation, "site-2") > 0, "the second round is under way")
+    wait_for(lambda: job.state().round >= 1, "the second round is under way")
     for runner in runners(federation):
         os.kill(runner, signal.SIGKILL)
     assert job.wait(300).round == 4
