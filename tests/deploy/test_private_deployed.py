@@ -45,7 +45,7 @@ from winnow.runs import RunFolder
 from winnow.runs.codec import decode_event, encode_event
 from world import blobs, experiment
 
-DELTA, Z = 1e-3, 2.0
+DELTA, Z = 5e-4, 2.0
 NOISE = f"noise_multiplier={Z}, delta={DELTA}"
 CENTRAL = f"collect={{name='central-dp', {NOISE}}}"
 WAYS = {
