@@ -13,7 +13,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
-	@echo "make test       the tests, under 12 minutes on 2 cores"
+	@echo "make test       the tests, under 8 minutes on 2 cores"
 	@echo "make test-slow  the slow checks too: kills, every preset, the papers' numbers"
 	@echo "make test-intersection  set intersection, in an environment of its own; part of test-slow"
 	@echo "make check      lint, format and types"
