@@ -51,12 +51,12 @@ def settled(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("algorithm", ["fedprof", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_killed_at_any_moment_and_resumed(tmp_path: Path, algorithm: str) -> None:
-    common = ("run", "demo", "--algorithm", algorithm, "--rounds", "600", "--seed", "3")
+    common = ("run", "demo", "--algorithm", algorithm, "--rounds", "400", "--seed", "3")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(winnow(*common, "--out", str(whole)))
     chance = random.Random(0)
     since, killed = 0, 0
-    for _ in range(3):
+    for _ in range(2):
         process = winnow(*common, "--out", str(broken), "--resume")
         if not kill_after_a_checkpoint(process, broken / "checkpoint.safetensors", since, chance.random()):
             break

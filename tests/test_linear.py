@@ -136,11 +136,11 @@ def test_stages_double_and_end_where_twice_as_many_gain_more_a_second():
 
 def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
     ratios = {
-        clients: np.mean([measure(LinearCase(clients=clients, starters=16), seed, 90).ratio for seed in range(4)])
-        for clients in (32, 512)
+        clients: np.mean([measure(LinearCase(clients=clients, starters=16), seed, 90).ratio for seed in range(2)])
+        for clients in (32, 256)
     }
-    assert ratios[512] < ratios[32] < 1
-    assert ratios[512] < bound(512)
+    assert ratios[256] < ratios[32] < 1
+    assert ratios[256] < bound(256)
     assert bound(4096) < bound(64)
 
 

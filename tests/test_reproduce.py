@@ -46,6 +46,7 @@ def page_of(lines: list[RunLine]) -> str:
     return unescape(write_page(Path("page.html"), FEDPROF, keyed(lines)).read_text())
 
 
+@pytest.mark.slow
 def test_a_table_is_run_kept_and_shown_beside_the_paper(capsys):
     done = call(capsys, "reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 2, *TINY, "--quiet")
     assert done.code == 0, done.err
