@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from papers import a_project, kit_of, provision
 from siting import Script, World, agent_at, deploy, serving, task
 
+from winnow.core.errors import ConfigError
 from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.state import SiteState
 from winnow.deploy.trust.documents import is_signed, marked
@@ -74,6 +75,7 @@ def notary(folder: Path) -> Callable[..., Notary]:
     def make(site: str = "plant-a", **settings: object) -> Notary:
         kit = kit_of(folder, site)
         made = Notary(kit, SiteState(folder / f"{site}.sqlite"), "a job", **settings)  # type: ignore[arg-type]
+        made.number({"plant-a": 0, "plant-b": 2}[site], 2)
         made.know([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
         return made
 
@@ -134,9 +136,6 @@ def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., No
     ):
         ours.know(listed)
         assert ours.signatories(1) == []
-        assert ours.certify(1, Sign(client=0, content=ANNOUNCED)) == Signed(
-            refused="this site does not sign for client 0"
-        )
     chosen = notary(named=["plant-a"])
     assert chosen.signatories(1) == [], "the author wants plant-a alone"
     for kit in (kits["the-lead"], kits["server-1"], kits["plant-a"]):
@@ -144,28 +143,66 @@ def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., No
         assert [each.site for each in ours.signatories(1)] == ["plant-a"]
 
 
-def test_an_update_leaves_once_whatever_becomes_of_process_job_and_numbers(folder: Path) -> None:
+def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path) -> None:
     kit, path = kit_of(folder, "plant-a"), folder / "state.sqlite"
 
-    def released(client: int, round: int, first: int = 0, submission: str = "a job") -> bool:
+    def released(client: int, round: int, submission: str = "a job") -> bool:
         """As a new agent would have it."""
         state = SiteState(path)
         made = Notary(kit, state, submission)
-        made.know([neighbour(kit, first)])
+        made.number(10, 2)
         answer = made.certify(round, Release(client=client))
         state.forget("a job")
         state.close()
         assert isinstance(answer, Released)
         return answer.first
 
-    assert released(0, 3)
-    assert released(1, 3)
-    assert not released(0, 3)
-    assert not released(0, 2)
-    assert not released(7, 3, first=7), "the same client under another number"
+    assert released(10, 3)
+    assert released(11, 3)
+    assert not released(10, 3)
+    assert not released(10, 2)
     assert not released(5, 4), "somebody else's"
-    assert released(0, 4)
-    assert released(0, 3, submission="submitted again")
+    assert released(10, 4)
+    assert released(10, 3, submission="submitted again")
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
+    anew: bool, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, path = kit_of(folder, "plant-a"), kit_of(folder, "plant-b"), folder / "state.sqlite"
+    ours = Notary(a, SiteState(path), "a job")
+    ours.know([neighbour(a, 0, clients=60)])
+    assert ours.neighbours == (), "nobody has numbered them yet"
+    assert ours.certify(1, Release(client=0)) == Released(times=0)
+    ours.number(4, 2)
+    ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
+    assert len(ours.neighbours) == 2
+    assert ours.certify(1, Release(client=4)) == Released(times=1)
+    if anew:
+        ours = Notary(a, SiteState(path), "a job")
+    assert ours.first_number(None) == 4
+    for first in (0, 3, 5, 60):
+        with pytest.raises(ConfigError, match=f"clients from {first}, and in this job they are numbered from 4"):
+            ours.number(first, 2)
+    with pytest.raises(ConfigError, match="have 60 clients, and had 2 when the job began"):
+        ours.number(4, 60)
+    for listed in (
+        [neighbour(a, 0)],
+        [neighbour(a, 4, clients=60)],
+        [neighbour(a, 4), neighbour(b, 0, clients=3)],
+        [neighbour(a, 4), neighbour(b, 6, clients=4)],
+    ):
+        caplog.clear()
+        ours.know(listed)
+        assert ours.neighbours == ()
+        assert "other clients than it has in this job" in caplog.text
+        assert ours.certify(1, Release(client=4)) == Released(times=0), "it left before"
+        assert all(ours.certify(1, Release(client=number)) == Released(times=0) for number in (0, 3, 6, 60))
+    ours.number(None, 2)
+    ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
+    assert len(ours.neighbours) == 2
+    assert ours.certify(2, Release(client=4)) == Released(times=2)
 
 
 def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path) -> None:

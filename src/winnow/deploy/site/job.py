@@ -108,6 +108,7 @@ class HostedJob(Thread):
             if self._description is None:
                 self._description = self._prepare(order)
             elif order.clients_from is not None and self._labour is not None:
+                self._notary.number(order.clients_from, len(self._description.sizes))
                 self._labour.assign_numbers(order.clients_from)
             self._office.state.remember(order)
         except (StoppedError, Unreachable):
@@ -149,16 +150,17 @@ class HostedJob(Thread):
             self._labour = labour
         self._reports.silent = place.gated
         office = self._office
-        notary = Notary(
+        self._notary = Notary(
             office.kit,
             office.state,
             submission,
             named=self._bundle.named_sites,
             keeps=office.judge.keeps_masks,
         )
-        self._answers = Answers(self._office, self.job, labour, notary, spool, self._cancelled)
+        self._answers = Answers(self._office, self.job, labour, self._notary, spool, self._cancelled)
         self._answers.sweep(-1, order.bundle.digest)
-        description = labour.prepare(order.clients_from)
+        description = labour.prepare(self._notary.first_number(order.clients_from))
+        self._notary.number(order.clients_from, len(description.sizes))
         self._note("joined", f"with data {terms.data}")
         return description
 

@@ -5,12 +5,13 @@ as anything else; and the certificates of other sites, which came from the serve
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from winnow.core.errors import ConfigError
 from winnow.deploy.site.state import SiteState
 from winnow.deploy.trust.documents import ALGORITHM
 from winnow.deploy.trust.errors import IdentityError
@@ -45,8 +46,8 @@ class Notary:
         self._keeps, self._now = keeps, now
         self._revoked = kit.watch_revocations()
         self._neighbours: tuple[Neighbour, ...] = ()
-        self._own = range(0)
         self._known: tuple[int, int, list[Signatory]] | None = None
+        self._numbering = state.numbering(submission)
 
     @property
     def neighbours(self) -> Sequence[Neighbour]:
@@ -57,18 +58,45 @@ class Notary:
     def revocations(self) -> Revocations:
         return self._revoked.current()
 
+    def first_number(self, said: int | None) -> int | None:
+        """The number of this site's first client: as it was fixed in this job, or else as the server says."""
+        own = self._numbering.get(self._kit.name)
+        if own is None:
+            return said
+        if said not in (None, own.start):
+            raise ConfigError(
+                f"the server numbers this site's clients from {said}, and in this job they are numbered from "
+                f"{own.start}; the job must be submitted anew"
+            )
+        return own.start
+
+    def number(self, first: int | None, clients: int) -> None:
+        """Fix the numbers of this site's own clients, of whom its data have so many, once they are known.
+
+        What they have let out is booked by these numbers, and the job's process finds their data by the same ones: a
+        server that could change either would get one client's noisy update as often as it liked.
+        """
+        first = self.first_number(first)
+        if first is None:
+            return
+        self._fix({self._kit.name: range(first, first + clients)})
+        if (before := len(self._own)) != clients:
+            raise ConfigError(
+                f"this site's data have {clients} clients, and had {before} when the job began here; "
+                "the job must be submitted anew"
+            )
+
     def know(self, neighbours: Sequence[Neighbour]) -> None:
-        """Where the job's clients are, as the server says. A site or a client that is there twice is not believed."""
+        """Where the job's clients are, as the server says. What contradicts itself, or what it has said before in this
+        job, is not believed.
+        """
         self._known = None
         self._neighbours = ()
-        self._own = range(0)
         if fault := self._fault(neighbours):
             log.warning("the server's list of this job's sites is not believed: %s", fault)
             return
         self._neighbours = tuple(neighbours)
-        for each in neighbours:
-            if each.site == self._kit.name:
-                self._own = range(each.clients_from, each.clients_from + each.clients)
+        self._fix(_numbers(neighbours))
 
     def signatories(self, round: int) -> list[Signatory]:
         """The sites whose signatures count; worked out anew for each round, and when certificates are revoked."""
@@ -105,13 +133,28 @@ class Notary:
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return Signatory(site=neighbour.site, clients_from=neighbour.clients_from, clients=neighbour.clients, key=key)
 
+    @property
+    def _own(self) -> range:
+        return self._numbering.get(self._kit.name, range(0))
+
+    def _fix(self, numbers: Mapping[str, range]) -> None:
+        self._state.number(self._submission, numbers)
+        self._numbering = self._state.numbering(self._submission)
+
     def _fault(self, neighbours: Sequence[Neighbour]) -> str | None:
         names = [each.site for each in neighbours]
         if len(set(names)) < len(names):
             return "it names a site twice"
         if self._named and (strangers := sorted({*names} - self._named)):
             return f"it has {strangers[0]}, whom the job's author did not name"
-        ordered = sorted(neighbours, key=lambda each: each.clients_from)
-        if any(one.clients_from + one.clients > other.clients_from for one, other in pairwise(ordered)):
+        said, fixed = _numbers(neighbours), {**self._numbering, self._kit.name: self._own}
+        if wrong := [site for site in said if fixed.get(site, said[site]) != said[site]]:
+            return f"it gives {wrong[0]} other clients than it has in this job"
+        ordered = sorted((fixed | said).values(), key=lambda clients: clients.start)
+        if any(one.stop > other.start for one, other in pairwise(ordered)):
             return "it gives a client to two sites"
         return None
+
+
+def _numbers(neighbours: Sequence[Neighbour]) -> dict[str, range]:
+    return {each.site: range(each.clients_from, each.clients_from + each.clients) for each in neighbours}

@@ -5,7 +5,7 @@ killed in between has at most a file too many, which `Job` sweeps up.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -32,6 +32,10 @@ CREATE TABLE IF NOT EXISTS departures (
     submission TEXT NOT NULL, client INTEGER NOT NULL, what TEXT NOT NULL,
     round INTEGER NOT NULL, times INTEGER NOT NULL,
     PRIMARY KEY (submission, client, what)
+) STRICT;
+CREATE TABLE IF NOT EXISTS numbering (
+    submission TEXT NOT NULL, site TEXT NOT NULL, first INTEGER NOT NULL, clients INTEGER NOT NULL,
+    PRIMARY KEY (submission, site)
 ) STRICT;
 """
 
@@ -144,9 +148,21 @@ class SiteState:
         [(name,)] = self._rows("SELECT job FROM submissions WHERE submission = ?", submission)
         return str(name)
 
+    def numbering(self, submission: str) -> dict[str, range]:
+        """Which clients of a job are at which sites, as it was fixed."""
+        rows = self._rows("SELECT site, first, clients FROM numbering WHERE submission = ?", submission)
+        return {site: range(first, first + clients) for site, first, clients in rows}
+
+    def number(self, submission: str, numbers: Mapping[str, range]) -> None:
+        """Fix the numbers of sites' clients in a job; who has numbers keeps them. They outlive the job."""
+        rows = [(submission, site, clients.start, len(clients)) for site, clients in numbers.items()]
+        with self._changing() as base:
+            base.executemany("INSERT INTO numbering VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
+
     def release(self, submission: str, client: int, round: int, what: str) -> int:
         """Note that something leaves; how often it has with this time, or 0 if it had in this round or a later one.
 
+        A client is known by its place among the site's own, from 0 on, for its number in the job is the server's word.
         This outlives the job: whoever has it deployed once more does not get the same update into another sum, nor the
         same numbers under other noise.
         """

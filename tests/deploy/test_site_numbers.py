@@ -1,0 +1,98 @@
+"""A server that numbers a site's clients anew, to have one client's noisy update again and again: it gets one a round."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from siting import POLICY, Script, World, agent_at, deploy, serving, task
+
+from winnow.deploy.fence.launch import GATE, WORKER
+from winnow.deploy.wire.arrays import write_arrays
+from winnow.deploy.wire.messages import Answer, Assign, Deploy, Given, Joined, Neighbour, Stop
+from winnow.deploy.wire.tasks import named
+from winnow.deploy.work.settings import encode_settings
+from winnow.experiment.resolve import resolve, to_toml
+from winnow.learn.handlers import TrainSettings
+from winnow.learn.models import build_model
+
+WANTED = resolve(
+    "demo",
+    algorithm="fedavg",
+    rounds=2,
+    sets=[
+        "engine.execution=loop",
+        "model={name='mlp', hidden=[4]}",
+        "filters=[{name='local-dp', clip=1.0, noise_multiplier=2.0, delta=1e-4}]",
+    ],
+)
+
+
+class Hostile:
+    """Speaks to an agent whose data have one client, under whatever number it likes."""
+
+    def __init__(self, folder: Path) -> None:
+        clients, name = folder / "clients", WANTED.data.name
+        clients.mkdir(parents=True)
+        np.savez(clients / "0.npz", x=np.ones((6, 8, 8), np.float32), y=np.arange(6))
+        site = f'[resources]\nmemory_mb = 4000\ncpus = 1\n[data.{name}]\nfolder = "{clients}"\nclasses = 10\n'
+        self.world = World(folder / "project", policy=POLICY.replace("turbines", name), site=site)
+        self.script = Script(folder / "server")
+        self._bundle = self.world.bundle(to_toml(WANTED))
+        self._joined = self._given = 0
+
+    def deploy(self, first: int | None, listed: tuple[int, int], *, anew: bool) -> Joined:
+        """Deploy the job, where it runs or once it was stopped; what the site says to it."""
+        kit = self.world.kit()
+        own = Neighbour(site=kit.name, clients_from=listed[0], clients=listed[1], certificate=kit.certificate_pem)
+        order: Deploy = deploy(self.script, self._bundle, clients_from=first, neighbours=[own])
+        self.script.tell(*[Stop(job="job-1")] * anew, order)
+        self._joined += 1
+        joined: Joined = self.script.wait(Joined, self._joined, seconds=120)
+        return joined
+
+    def train(self, client: int, round: int) -> Answer:
+        """Ask for an update, of a model that nobody was asked to train before."""
+        model = self.script.spool.folder / "model"
+        write_arrays(model, {name: tensor + self._given for name, tensor in _model().items()})
+        settings = TrainSettings(local=WANTED.local, client=WANTED.client, seed=WANTED.seed, profile=False, value=False)
+        assigned = task("train", clients=(client,), round=round)
+        wire = replace(
+            assigned.task, settings=encode_settings(settings), parts={"model": self.script.hold(model.read_bytes())}
+        )
+        self.script.tell(Assign(job="job-1", task=named(wire)))
+        self._given += 1
+        given: Given = self.script.wait(Given, self._given, seconds=120)
+        return given.answer
+
+
+def _model() -> dict[str, Any]:
+    return dict(build_model(WANTED.model, (8, 8), 10, seed=0).state_dict())
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Any:
+    server = Hostile(tmp_path)
+    with (
+        serving(server.world, server.script, "grpc://localhost:0") as running,
+        agent_at(server.world, running.url, WORKER, GATE),
+    ):
+        yield server
+
+
+@pytest.mark.parametrize("wanted", [6, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_client_under_many_numbers_lets_out_one_update_a_round(wanted: int, hostile: Hostile) -> None:
+    """So many noisy updates of one client the server would like to have in one round."""
+    assert hostile.deploy(0, (0, 1), anew=False).accepted
+    assert hostile.train(0, 1).blob is not None
+    for number in range(1, wanted):
+        joined = hostile.deploy(number, (0, wanted), anew=number > 1)
+        assert joined.reason.startswith(f"the server numbers this site's clients from {number}, and in this job they")
+        assert not joined.accepted
+        assert hostile.train(number, 1).failure == "this site takes no part in the job"
+    assert hostile.deploy(None, (0, wanted), anew=True).accepted, "its list of sites is not believed"
+    assert all(hostile.train(number, 1).blob is None for number in range(1, wanted, 2))
+    assert "has left before" in str(hostile.train(0, 1).failure)
+    assert hostile.train(0, 2).blob is not None
+    assert "has left before" in str(hostile.train(0, 2).failure)
