@@ -142,10 +142,14 @@ def test_losses_are_told_to_nobody() -> None:
     assert all(np.isnan(event.loss) for event in rounds)
 
 
-def test_updates_that_are_not_finite_are_refused() -> None:
-    found = gathered({0: np.full(8, np.nan), 1: np.full(8, 0.01)}, QUIET)
-    assert [each.client for each in found.refused] == [0]
-    assert np.isfinite(changed(found)).all()
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_counts_as_no_change_and_no_log_tells_of_it(odd: float) -> None:
+    partly = np.array([odd, 0.01, odd, 0.02, 0.0, 0.0, 0.0, 0.0])
+    found = gathered({0: partly, 1: np.full(8, 0.01)}, QUIET)
+    assert found.refused == []
+    assert len(found.folded) == 2
+    clean = gathered({0: np.where(np.isfinite(partly), partly, 0.0), 1: np.full(8, 0.01)}, QUIET)
+    np.testing.assert_allclose(changed(found), changed(clean), atol=1e-7)
 
 
 # The adaptive bound ---------------------------------------------------------------------------------------------------

@@ -353,12 +353,24 @@ def test_wrong_shares_of_one_are_worked_around_and_of_many_end_the_round() -> No
     assert all("do not fit: one of its holders sent a wrong one" in reason for reason in reasons_of(events).values())
 
 
-def test_an_update_that_is_not_finite_never_leaves_its_site() -> None:
+def test_what_is_not_finite_is_summed_as_no_change_and_nobody_is_told() -> None:
     ready = prepared("rounds=1", *SECURE, "local.learning_rate=1e30", algorithm="fedavg-rp")
-    federation = Meddling(ready.federation)
-    reasons = reasons_of(ready.training.run(federation))
-    assert reasons
-    assert all("the update is not finite" in reason for reason in reasons.values())
+    events = events_of(ready)
+    assert reasons_of(events) == {}
+    assert len(rounds_of(events)[0].folded) == 5
+    assert all(bool(tensor.isfinite().all()) for tensor in ready.training.model.values())
+
+
+def test_a_model_that_is_not_finite_is_refused_before_anybody_trains() -> None:
+    """What leaves is the departure from it; the refusal depends on no data."""
+    ready = prepared("rounds=1", *SECURE, algorithm="fedavg-rp")
+    tasks = [
+        replace(task, payload={"model": {name: tensor * np.nan for name, tensor in task.payload["model"].items()}})
+        for task in ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
+    ]
+    with ready.federation.dispatch(tasks) as exchange:
+        reasons = {outcome.reason for outcome in exchange}
+    assert reasons == {"the model that came with the task is not finite"}
 
 
 def test_too_little_room_for_the_sum_abandons_the_round_by_name() -> None:

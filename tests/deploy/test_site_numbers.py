@@ -1,4 +1,4 @@
-"""A server that numbers a site's clients anew, to have one client's noisy update again and again: it gets one a round."""
+"""A server that renumbers a site's clients, to have one noisy update again and again, gets one a round."""
 
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,7 @@ at a site; the other undoes at the server what has to be undone (bytes become a 
 in which they are written, and are undone in the opposite one. None of them edits an algorithm.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from winnow.core import (
     Choice,
     Clock,
     Exchange,
+    Failure,
     Federation,
     Filter,
     Handler,
@@ -35,6 +37,8 @@ from winnow.learn.handlers import TrainSettings
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
+
+log = logging.getLogger(__name__)
 
 Chance: TypeAlias = Callable[[Task, str], np.random.Generator]
 """Where a filter's randomness comes from, by the task that it works on and the purpose."""
@@ -107,6 +111,25 @@ def untold(outcome: Outcome) -> Outcome:
     if not isinstance(outcome, Reply) or outcome.task.name != "train":
         return outcome
     return replace(outcome, metrics={name: value for name, value in outcome.metrics.items() if name != "loss"})
+
+
+def failing_alike(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
+    """A filter around what noise is to hide: however a training or a profile fails, it is told in the same words. The
+    server chooses the model, and could give each question an error of its own. The site's log says more.
+    """
+    if tasks[0].name not in ("train", "profile"):
+        return list(call_next(tasks, site))
+    try:
+        outcomes = call_next(tasks, site)
+    except Exception as error:
+        log.exception("a task failed")
+        outcomes = [Failure(task=task, stage="", reason=str(error)) for task in tasks]
+    return [_untold_failure(each) if isinstance(each, Failure) else each for each in outcomes]
+
+
+def _untold_failure(failure: Failure) -> Failure:
+    log.warning("client %d: %s: %s", failure.task.client, failure.stage, failure.reason)
+    return replace(failure, stage="answering", reason="it failed; the site's log says why")
 
 
 def site_filters(filters: Sequence[Filtering], chance: Chance = seeded) -> tuple[Filter[Any], ...]:

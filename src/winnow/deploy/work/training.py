@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from winnow.core import Failure, Filter, Handler, Outcome, Task
+from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
 from winnow.data import ClientData, ClientsOnDemand, Examples
 from winnow.deploy.work.data import SiteData
 from winnow.deploy.work.desk import Service
@@ -90,6 +90,7 @@ def _as_signed(experiment: Experiment, subject: Subject) -> Filter[LearningSite]
     )
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
+        _check_model(tasks[0], subject.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
             signed = asked == training
@@ -103,6 +104,16 @@ def _as_signed(experiment: Experiment, subject: Subject) -> Filter[LearningSite]
         return call_next(tasks, site)
 
     return check
+
+
+def _check_model(task: Task, own: Arrays) -> None:
+    """Refuse a model that is not the job's: whether it can be trained at all might depend on a sample."""
+    if task.name == "train" and "model" not in task.payload:
+        raise ModelError("a training task brings no model: what leaves is judged by how it departs from one")
+    for name, tensor in task.payload.get("model", {}).items():
+        like = own.get(name)
+        if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
+            raise ModelError(f"the task's model is not the job's: {name} is not there, or has another shape or type")
 
 
 def _tuned_as_signed(asked: Tuning | None, experiment: Experiment) -> bool:

@@ -17,7 +17,7 @@ from winnow.privacy.compress.keeping import All, Keeping
 from winnow.privacy.compress.malformed import MalformedError
 from winnow.privacy.compress.numbers import Float32, Numbers
 from winnow.privacy.compress.packet import Format
-from winnow.privacy.filters.changes import Vector, changed_parts, flatten, in_order, not_finite, unflatten
+from winnow.privacy.filters.changes import Vector, changed_parts, finite_or_zero, flatten, in_order, unflatten
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
@@ -97,9 +97,7 @@ class Compress(Filtering):
         unsent: dict[str, torch.Tensor] = {}
         for part in changed_parts(outcome, task):
             sent = task.payload[part]
-            changes = flatten(part, payload[part], sent) + _fed_back(task, part)
-            if not np.isfinite(changes).all():
-                return not_finite(outcome, "compressing")
+            changes = finite_or_zero(flatten(part, payload[part], sent)) + _fed_back(task, part)
             sealed = self.format.write(changes, payload[part], sent, chance(task, f"compress/{part}"))
             payload[part] = {PACKET: sealed.data}
             unsent[part] = torch.from_numpy(np.where(sealed.told, np.float32(0), changes))

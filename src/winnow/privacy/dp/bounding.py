@@ -12,8 +12,9 @@ from winnow.privacy.filters.changes import laid_out, shaped
 
 
 def departure(model: Arrays, start: Arrays, weight: float) -> Tensor:
-    """w·(θ_k − θ) over all real tensors, one after another, in double precision."""
-    return weight * (laid_out(model, start, torch.float64) - laid_out(start, start, torch.float64))
+    """w·(θ_k − θ) over all real tensors, one after another, in double precision; 0 where that is not finite."""
+    change = laid_out(model, start, torch.float64) - laid_out(start, start, torch.float64)
+    return weight * change.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def bounded(vector: Tensor, norm: float) -> tuple[Tensor, bool]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from winnow.core import Arrays, Federation, Reply, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Expected, Gathered, Refusal, finite_update, sift
+from winnow.learn.collect import Collect, Expected, Gathered, sift
 from winnow.learn.filters import without_loss
 from winnow.learn.matching import AtSites
 from winnow.privacy.dp.bounding import AdaptiveBound, bounded, departure, moved
@@ -28,6 +28,8 @@ class CentralDp(Collect):
     client over what it gives a client on average, C is `clip` and z `noise_multiplier`; K is how many clients a round
     invites by the settings, never how many there were. With `adaptive`, C is only the first bound, and follows the
     `quantile` of the updates' norms. A run stops before it would spend more than `epsilon`.
+
+    What is not finite in an update counts as no change: its refusal would stand in the log, and no noise covers that.
     """
 
     name: Literal["central-dp"] = "central-dp"
@@ -82,13 +84,7 @@ class CentralDp(Collect):
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused = sift(outcomes, expected)
-        folded = [reply for reply in sound if finite_update(reply)]
-        refused += [
-            Refusal(client=reply.task.client, reason="the update is not finite")
-            for reply in sound
-            if not finite_update(reply)
-        ]
+        folded, refused = sift(outcomes, expected)
         unit = mean_weight(fold, federation.population)
         weights = [fold.weight_of(reply.task.client, counts[reply.task.client]) / unit for reply in folded]
         mean, bound = self._noisy_mean(folded, weights, expected)
@@ -97,7 +93,7 @@ class CentralDp(Collect):
             model=fold.finish(),
             parts={},
             folded=folded,
-            reported=sound,
+            reported=folded,
             refused=refused,
             answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)],
             left={CLIP: np.array([bound])},

@@ -25,9 +25,9 @@ from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
 class DpSgd(ClientUpdate):
     """θ ← θ − η·(Σ_i clip(g_i) + N(0, (z·C)²)) / B over batches in which each sample is with a chance of B/n.
 
-    z is `noise_multiplier`, C `clip`, B the batch size of `local`, or n where that is smaller. A client's ε is that of
-    its own sampling rate and of all steps that it has taken; it hides a sample, not the client. Clients train one after
-    another.
+    z is `noise_multiplier`, C `clip`, B the batch size of `local`, or n where that is smaller. What is not finite in
+    g_i counts as 0. A client's ε is that of its own sampling rate and of all steps that it has taken; it hides a
+    sample, not the client. Clients train one after another.
     """
 
     name: Literal["dp-sgd"] = "dp-sgd"
@@ -94,6 +94,9 @@ class DpSgd(ClientUpdate):
         with warnings.catch_warnings():  # samples need no gradients, of which torch would warn the hooks
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             torch.autograd.backward(job.execution.loss(private(x), y).mean())
+        for parameter in private.parameters():
+            if parameter.requires_grad:  # a bound times infinity is no number: one sample would spoil the whole model
+                parameter.grad_sample.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def _private(self, module: nn.Module) -> Any:
         """The module with hooks that keep every sample's gradient."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from winnow.core import Failure, Filter, Handler, Outcome, Reply, Task
+from winnow.core import Failure, Filter, Handler, Outcome, Task
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.filters import Filtering
+from winnow.learn.filters import Filtering, failing_alike
 from winnow.learn.parties import UPDATE, Identities
 from winnow.privacy.dp.ledger import Guarantee, site_guarantees
 from winnow.privacy.dp.profiles import NoisyProfiles
@@ -41,16 +41,20 @@ class SiteLimits:
         return (self._limited,) if self._leaving("train") else ()
 
     def _limited(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-        outcomes = []
-        for task, outcome in zip(tasks, call_next(tasks, site), strict=True):
-            reason = self._reason_against(task) if isinstance(outcome, Reply) else None
-            failed = Failure(task=task, stage="letting it out", reason=reason or "")
-            outcomes.append(outcome if reason is None else failed)
-        return outcomes
+        """What may leave is noted before it is made: that it could not be made tells something, too."""
+        outcomes: dict[int, Outcome] = {}
+        for place, task in enumerate(tasks):
+            if (reason := self._reason_against(task)) is not None:
+                outcomes[place] = Failure(task=task, stage="letting it out", reason=reason)
+        left = [place for place in range(len(tasks)) if place not in outcomes]
+        if left:
+            made = failing_alike([tasks[place] for place in left], site, call_next)
+            outcomes.update(zip(left, made, strict=True))
+        return [outcomes[place] for place in range(len(tasks))]
 
     def _reason_against(self, task: Task) -> str | None:
-        """Why what was made must not leave; None if it may, which is then noted."""
-        if task.round > self.rounds:
+        """Why what is asked for must not leave; None if it may, which is then noted."""
+        if task.round > self.rounds or (task.name == "train" and task.round < 1):
             return f"the job has {self.rounds} rounds, and this is for round {task.round}"
         for what in self._leaving(task.name):
             times = self.identities.release(task.client, task.round, what)

@@ -60,6 +60,15 @@ def flatten(part: str, arrays: Arrays, sent: Arrays) -> Vector:
     return vector
 
 
+def finite_or_zero(changes: Vector) -> Vector:
+    """No change where one is not finite.
+
+    Whether an update is finite is an exact answer to whoever chose the model: it may be so with one sample, and not
+    without. So nothing is refused for that. The same object comes back if all changes are finite.
+    """
+    return changes if np.isfinite(changes).all() else np.nan_to_num(changes, nan=0.0, posinf=0.0, neginf=0.0)
+
+
 def unflatten(part: str, vector: Vector, sent: Arrays) -> dict[str, Any]:
     """The real tensors with these changes."""
     changes = {name: change.to(sent[name]) for name, change in shaped(torch.from_numpy(vector), sent).items()}
@@ -100,9 +109,7 @@ class OnChanges(Filtering):
         for part in changed_parts(outcome, outcome.task):
             arrays, sent = outcome.payload[part], outcome.task.payload[part]
             changes = flatten(part, arrays, sent)
-            if not np.isfinite(changes).all():
-                return not_finite(outcome, "filtering")
-            altered = self.altered(changes, sent, chance(outcome.task, f"{_name(self)}/{part}"))
+            altered = self.altered(finite_or_zero(changes), sent, chance(outcome.task, f"{_name(self)}/{part}"))
             real = unflatten(part, altered, sent) if altered is not changes else {}
             payload[part] = in_order({**arrays, **self.buffers(arrays, sent), **real}, sent)
         filtered = replace(outcome, payload=payload)
@@ -125,10 +132,6 @@ def _fault(reply: Reply) -> str | None:
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.is_floating_point() == other.is_floating_point()
-
-
-def not_finite(reply: Reply, doing: str) -> Failure:
-    return Failure(task=reply.task, stage=f"{doing} its update", reason="the update is not finite")
 
 
 def in_order(arrays: Arrays, like: Arrays) -> dict[str, Any]:

@@ -53,11 +53,11 @@ def make_keys() -> Context:
 
 
 def rounded(values: NDArray[np.float64], members: int) -> NDArray[np.float64]:
-    """The values in whole steps; refused if so many clients with values as large could exceed the capacity."""
-    room, largest = CAPACITY / members, float(np.abs(values).max(initial=0.0))
-    if not largest <= room:
-        raise UnreadableError(f"a value is too large: a sum of {members} clients has room for {room:g} from each")
-    steps: NDArray[np.float64] = np.rint(values / STEP) * STEP
+    """The values in whole steps, cut off where so many clients with values as large could exceed the capacity: that one
+    had been refused would tell that it is so large.
+    """
+    room = CAPACITY / members
+    steps: NDArray[np.float64] = np.rint(np.clip(values, -room, room) / STEP) * STEP
     return steps
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.learn.collect import finite
 from winnow.learn.parties import Identities
-from winnow.learn.tree import real
 from winnow.privacy.secure.form import MODEL, Form, ordered
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import HELD, as_array
@@ -43,6 +43,9 @@ class HeldUpdates:
 
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
         """A filter: updates stay here, and only their form leaves, whatever the task was."""
+        if not all(finite(task.payload.get(MODEL, {})) for task in tasks):
+            reason = "the model that came with the task is not finite"
+            return [Failure(task=task, stage="holding its update back", reason=reason) for task in tasks]
         return [self._kept_back(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
 
     def look(self, task: Task) -> Held:
@@ -64,10 +67,27 @@ class HeldUpdates:
     def _kept_back(self, task: Task, outcome: Outcome) -> Outcome:
         if not isinstance(outcome, Reply) or MODEL not in outcome.payload:
             return outcome
-        parts = ordered({name: part for name, part in outcome.payload.items() if name not in OUTSIDE})
+        sent = {MODEL: task.payload.get(MODEL, {})}
+        parts = ordered(
+            {
+                name: _finite_or_unchanged(part, sent.get(name, {}))
+                for name, part in outcome.payload.items()
+                if name not in OUTSIDE
+            }
+        )
         outside = {name: part for name, part in outcome.payload.items() if name in OUTSIDE}
-        if not all(finite(part) for part in parts.values() if real(part)):
-            return Failure(task=task, stage="holding its update back", reason="the update is not finite")
         form = Form.of(parts)
         self._held[task.client] = Held(parts=parts, form=form, task=task)
         return replace(outcome, payload={**outside, HELD: {"form": as_array(form.write())}})
+
+
+def _finite_or_unchanged(part: Arrays, sent: Arrays) -> Arrays:
+    """The part without what is not finite: there it is as it was sent, or zero. To refuse it would be an exact answer
+    to whoever chose the model, and what leaves in a sum is to tell nothing else.
+    """
+    if finite(part):
+        return part
+    return {
+        name: torch.where(tensor.isfinite(), tensor, sent[name].to(tensor) if name in sent else 0)
+        for name, tensor in part.items()
+    }
