@@ -1,23 +1,26 @@
 """Homomorphic aggregation with sites of their own: over messages and files it gives the simulation's model."""
 
+import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from broker import Broker, SiteStub
 from loopback import StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
+from test_site_numbers import Hostile, attacking
 from test_work_processes import dealt, events_of, same, small
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.deploy.work.orders import Did, Dispatch, Finished
 from winnow.experiment.build import prepare
-from winnow.experiment.resolve import to_toml
+from winnow.experiment.resolve import resolve, to_toml
 from winnow.experiment.run import execute
 from winnow.experiment.schema import Experiment
-from winnow.privacy.homomorphic.site import ENCRYPT
+from winnow.privacy.homomorphic.site import ENCRYPT, MAKE_KEY
 from world import blobs, experiment
 
 pytest.importorskip("tenseal", reason="needs the extra `encryption`")
@@ -45,6 +48,24 @@ def test_a_runner_that_begins_anew_goes_on_with_fresh_keys(tmp_path: Path) -> No
     resumed = broken.run()
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+
+
+def test_whatever_becomes_of_its_processes_a_site_makes_one_key_a_round(tmp_path: Path) -> None:
+    """The agent remembers: a server that has the job deployed anew, and so another worker, gets no second key."""
+    wanted = resolve(
+        "demo", algorithm="fedavg", sets=["engine.execution=loop", "collect={name='homomorphic', holder=0}"]
+    )
+
+    def key(server: Hostile, round: int) -> str | None:
+        session = np.frombuffer(os.urandom(16), np.uint8)
+        return server.ask(MAKE_KEY, 0, round, secure={"session": session, "count": np.array([10.0])}).failure
+
+    with attacking(Hostile(tmp_path, wanted)) as server:
+        assert server.deploy(0, (0, 1), anew=False).accepted
+        assert key(server, 1) is None
+        assert server.deploy(0, (0, 1), anew=True).accepted
+        assert key(server, 1) == "a key of this round, or of a later one, was made before"
+        assert key(server, 2) is None
 
 
 # Between processes ----------------------------------------------------------------------------------------------------

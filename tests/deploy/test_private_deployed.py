@@ -118,14 +118,12 @@ def owed(way: str, log: Sequence[AnyEvent], sizes: Sequence[int]) -> list[float]
     for event in log:
         if isinstance(event, Invited):
             times[event.clients] += 1
-            found.append(_owed(way, event.round, times, sizes))
+            found.append(_owed(way, times, sizes))
     return found
 
 
-def _owed(way: str, rounds: int, times: np.ndarray, sizes: Sequence[int]) -> float:
+def _owed(way: str, times: np.ndarray, sizes: Sequence[int]) -> float:
     most = int(times.max())
-    if way == "poisson":
-        return sampled(3 / len(sizes), rounds)
     if way == "dp-sgd":
         steps = [(size, 2 * ceil(size / 8) * int(often)) for size, often in zip(sizes, times, strict=True) if often]
         return max(sampled(min(1.0, 8 / size), count) for size, count in {*steps})
@@ -185,6 +183,17 @@ def test_a_job_stops_at_its_budget_and_does_not_go_on_when_it_begins_anew(way: s
         assert f"epsilon = {budget:g} does not last for round 3" in (result.summary.stopped or "")
         assert isinstance(result.view.log[-1], Stopped)
         assert spent(result.view.log, way) == pytest.approx(costs[:2])
+
+
+def test_poisson_sampling_amplifies_nothing_where_the_log_says_who_was_drawn(tmp_path: Path) -> None:
+    """Whoever reads a job's lines knows the rounds with a client: its ε is that of those rounds, in full."""
+    job = deployed(private("poisson", "rounds=4"), tmp_path)
+    job.run()
+    log = log_of(job.lines)
+    drawn = [event.clients.tolist() for event in log if isinstance(event, Invited)]
+    assert len(drawn) == 4, "the lines say it"
+    most = max(sum(client in invited for invited in drawn) for client in range(8))
+    assert spent(log, "poisson")[-1] == pytest.approx(gaussian(most / Z**2), rel=2e-3)
 
 
 class Overheard(Loopback):
@@ -327,12 +336,12 @@ def brokered(
 def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    budget = (sampled(0.5, 2) + sampled(0.5, 3)) / 2
-    sets = ["select.name=poisson", CENTRAL, f"collect.epsilon={budget}"]
+    budget = (gaussian(2 / Z**2) + gaussian(3 / Z**2)) / 2
+    sets = ["select.name=poisson", "select.fraction=1.0", CENTRAL, f"collect.epsilon={budget}"]
     wanted = small("fedavg", sets=sets)
     broker, ended = brokered(wanted, tmp_path, stop_after=1, sites=1)
     log = log_of(broker.lines)
-    assert spent(log, "poisson") == pytest.approx([sampled(0.5, 1), sampled(0.5, 2)], rel=2e-3)
+    assert spent(log, "poisson") == pytest.approx([gaussian(1 / Z**2), gaussian(2 / Z**2)], rel=2e-3)
     stopped = log[-1]
     assert isinstance(stopped, Stopped)
     result = json.loads(Path(ended.output["result.json"]).read_text())

@@ -1,5 +1,7 @@
 """A server that renumbers a site's clients, to have one noisy update again and again, gets one a round."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from winnow.deploy.wire.messages import Answer, Assign, Deploy, Given, Joined, N
 from winnow.deploy.wire.tasks import named
 from winnow.deploy.work.settings import encode_settings
 from winnow.experiment.resolve import resolve, to_toml
+from winnow.experiment.schema import Experiment
 from winnow.learn.handlers import TrainSettings
 from winnow.learn.models import build_model
 
@@ -32,14 +35,14 @@ WANTED = resolve(
 class Hostile:
     """Speaks to an agent whose data have one client, under whatever number it likes."""
 
-    def __init__(self, folder: Path) -> None:
-        clients, name = folder / "clients", WANTED.data.name
+    def __init__(self, folder: Path, wanted: Experiment = WANTED) -> None:
+        clients, name = folder / "clients", wanted.data.name
         clients.mkdir(parents=True)
         np.savez(clients / "0.npz", x=np.ones((6, 8, 8), np.float32), y=np.arange(6))
         site = f'[resources]\nmemory_mb = 4000\ncpus = 1\n[data.{name}]\nfolder = "{clients}"\nclasses = 10\n'
         self.world = World(folder / "project", policy=POLICY.replace("turbines", name), site=site)
         self.script = Script(folder / "server")
-        self._bundle = self.world.bundle(to_toml(WANTED))
+        self._bundle = self.world.bundle(to_toml(wanted))
         self._joined = self._given = 0
 
     def deploy(self, first: int | None, listed: tuple[int, int], *, anew: bool) -> Joined:
@@ -54,13 +57,16 @@ class Hostile:
 
     def train(self, client: int, round: int) -> Answer:
         """Ask for an update, of a model that nobody was asked to train before."""
-        model = self.script.spool.folder / "model"
-        write_arrays(model, {name: tensor + self._given for name, tensor in _model().items()})
+        model = {name: tensor + self._given for name, tensor in _model().items()}
         settings = TrainSettings(local=WANTED.local, client=WANTED.client, seed=WANTED.seed, profile=False, value=False)
-        assigned = task("train", clients=(client,), round=round)
-        wire = replace(
-            assigned.task, settings=encode_settings(settings), parts={"model": self.script.hold(model.read_bytes())}
-        )
+        return self.ask("train", client, round, encode_settings(settings), model=model)
+
+    def ask(self, name: str, client: int, round: int, settings: bytes = b"null", **parts: Any) -> Answer:
+        blobs = {}
+        for part, arrays in parts.items():
+            write_arrays(self.script.spool.folder / part, arrays)
+            blobs[part] = self.script.hold((self.script.spool.folder / part).read_bytes())
+        wire = replace(task(name, clients=(client,), round=round).task, settings=settings, parts=blobs)
         self.script.tell(Assign(job="job-1", task=named(wire)))
         self._given += 1
         given: Given = self.script.wait(Given, self._given, seconds=120)
@@ -71,13 +77,18 @@ def _model() -> dict[str, Any]:
     return dict(build_model(WANTED.model, (8, 8), 10, seed=0).state_dict())
 
 
-@pytest.fixture
-def hostile(tmp_path: Path) -> Any:
-    server = Hostile(tmp_path)
+@contextmanager
+def attacking(server: Hostile) -> Iterator[Hostile]:
     with (
         serving(server.world, server.script, "grpc://localhost:0") as running,
         agent_at(server.world, running.url, WORKER, GATE),
     ):
+        yield server
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[Hostile]:
+    with attacking(Hostile(tmp_path)) as server:
         yield server
 
 

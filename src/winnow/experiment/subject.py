@@ -67,6 +67,8 @@ class Subject:
     loss: Loss
     some: tuple[Tensor, Tensor]
     classes: int | None
+    draws_are_told: bool = False
+    """Whether others than the server learn whom each round invites."""
 
     @cached_property
     def execution(self) -> Execution:
@@ -93,7 +95,8 @@ class Subject:
     @cached_property
     def ledger(self) -> OpenLedger:
         """Opens the book of what privacy the run costs."""
-        return ledger_for(self.experiment.composed(), self.experiment.filters)
+        whole, filters = self.experiment.composed(), self.experiment.filters
+        return ledger_for(whole, filters, draws_are_told=self.draws_are_told)
 
     @cached_property
     def examiner(self) -> Examiner:

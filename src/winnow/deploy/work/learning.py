@@ -95,6 +95,7 @@ def _subject(
         loss=loss_for(experiment, classes, inputs.loss),
         some=(as_tensor(like.x[:SAMPLE], device), as_tensor(like.y[:SAMPLE], device)),
         classes=classes,
+        draws_are_told=True,  # the job's lines and its downloaded log say who was invited, folded and refused
     )
 
 

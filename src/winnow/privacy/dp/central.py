@@ -62,9 +62,9 @@ class CentralDp(Collect):
             "central-dp: the server sees every update, and must be trusted with them and to add the noise; losses stay "
             f"at the clients. Towards all who see its models, noise of {self.noise_multiplier:g} times the bound hides "
             f"whether a client took part at all: ε, at δ = {self.delta:g}, is told after every round{budget}. "
-            'Amplification by sampling is counted for select.name = "poisson" alone, and holds while nobody else '
-            "learns who was drawn; under any other selection a client pays in full whenever it takes part. It costs "
-            "accuracy, less the more clients a round invites."
+            'Amplification by sampling is counted for select.name = "poisson" alone, in a simulation, whose log must '
+            "not be published. Under any other selection, and in a deployed job, whose log its members read, a client "
+            "pays in full whenever it takes part. It costs accuracy, less the more clients a round invites."
         )
 
     def at_sites(self) -> AtSites:

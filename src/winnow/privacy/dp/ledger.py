@@ -89,8 +89,10 @@ class Book:
         self._times = np.array(state["times"], np.int64)
 
 
-def ledger_for(whole: Algorithm, filters: Sequence[Filtering]) -> OpenLedger:
-    """Opens the book of a run; where nothing claims privacy, there is none."""
+def ledger_for(whole: Algorithm, filters: Sequence[Filtering], *, draws_are_told: bool = False) -> OpenLedger:
+    """Opens the book of a run; where nothing claims privacy, there is none. Where others learn whom rounds have drawn,
+    sampling hides nobody and amplifies nothing.
+    """
     private = isinstance(whole.collect, CentralDp | Secure) or isinstance(whole.client, DpSgd)
     noisy_profiles = isinstance(whole.select.matched, NoisyProfiles)
     if not private and not noisy_profiles and not any(isinstance(each, LocalDp) for each in filters):
@@ -98,7 +100,8 @@ def ledger_for(whole: Algorithm, filters: Sequence[Filtering]) -> OpenLedger:
 
     def opened(population: Population) -> Book | None:
         clients = len(population)
-        found = [*client_guarantees(whole, filters, clients), *_to_samples(whole, population)]
+        told = client_guarantees(whole, filters, clients, draws_are_told=draws_are_told)
+        found = [*told, *_to_samples(whole, population)]
         found = found or _of_profiles(whole, clients)
         return Book(found, clients) if found else None
 
@@ -112,9 +115,11 @@ def site_guarantees(whole: Algorithm, filters: Sequence[Filtering], size: int) -
     return [*_of_filters(whole, filters, len(alone)), *_to_samples(whole, alone), *in_sums]
 
 
-def client_guarantees(whole: Algorithm, filters: Sequence[Filtering], clients: int) -> list[Guarantee]:
+def client_guarantees(
+    whole: Algorithm, filters: Sequence[Filtering], clients: int, *, draws_are_told: bool = False
+) -> list[Guarantee]:
     """What is promised to clients, which does not depend on how many samples they have."""
-    return [*_of_collect(whole, clients), *_of_filters(whole, filters, clients)]
+    return [*_of_collect(whole, clients, draws_are_told=draws_are_told), *_of_filters(whole, filters, clients)]
 
 
 def _of_filters(whole: Algorithm, filters: Sequence[Filtering], clients: int) -> list[Guarantee]:
@@ -125,10 +130,10 @@ def _to_samples(whole: Algorithm, population: Population) -> list[Guarantee]:
     return [_of_client(whole.client, whole, population)] if isinstance(whole.client, DpSgd) else []
 
 
-def _of_collect(whole: Algorithm, clients: int) -> list[Guarantee]:
+def _of_collect(whole: Algorithm, clients: int, *, draws_are_told: bool = False) -> list[Guarantee]:
     collect = whole.collect
     if isinstance(collect, CentralDp):
-        chance, noise = whole.select.chance(clients), collect.noise_multiplier
+        chance, noise = None if draws_are_told else whole.select.chance(clients), collect.noise_multiplier
 
         def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
             if chance is not None:

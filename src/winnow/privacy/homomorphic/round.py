@@ -72,7 +72,8 @@ class HomomorphicRound(Asking):
 
     def _key(self) -> Arrays:
         """A public key from its holder, for this round alone."""
-        reply = self._ask_holder(MAKE_KEY, {}, Work(upload_bytes=KEY_BYTES))
+        asked: Payload = {SECURE: {"count": np.array([self._count])}}
+        reply = self._ask_holder(MAKE_KEY, asked, Work(upload_bytes=KEY_BYTES))
         return {name: as_array(carried(reply.payload, name)) for name in ("key", "signature")}
 
     def _encrypted_sum(self, key: Arrays) -> tuple[EncryptedSum, list[int]]:
@@ -98,8 +99,8 @@ class HomomorphicRound(Asking):
         """The sum of each value, in steps, from the holder of the key."""
         size = CIPHERTEXT_BYTES * ciphertexts(self._count)
         work = Work(download_bytes=self._transfer(size), upload_bytes=self._transfer(8 * self._count))
-        payload: Payload = {CIPHERTEXTS: total.parts(), SECURE: {"count": np.array([self._count])}}
-        steps = np.asarray(self._ask_holder(DECRYPT, payload, work).payload.get(SECURE, {}).get("steps", ()))
+        answer = self._ask_holder(DECRYPT, {CIPHERTEXTS: total.parts()}, work)
+        steps = np.asarray(answer.payload.get(SECURE, {}).get("steps", ()))
         if steps.shape != (self._count,) or steps.dtype != np.int64:
             raise RefusedError(f"the holder of the key sent no sum of {self._count} values")
         return steps
