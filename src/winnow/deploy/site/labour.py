@@ -62,7 +62,7 @@ class StoppedError(WinnowError):
 class Labour:
     """One thread has the work done; any other may stop it."""
 
-    def __init__(self, place: Workplace, hear: Callable[[Said | Measured], None]) -> None:
+    def __init__(self, place: Workplace, hear: Callable[[Said | Measured | Noted], None]) -> None:
         self.place = place
         self._hear = hear
         self._clients_from: int | None = None
@@ -225,11 +225,8 @@ class Labour:
         except WorkerDiedError:
             self._check_stopped()
             raise
-        if isinstance(message, Said | Measured):
+        if isinstance(message, Said | Measured | Noted):
             self._hear(message)
-            return None
-        if isinstance(message, Noted):
-            log.warning("job %s: %s", self.place.job, one_line(message.line))
             return None
         return message
 

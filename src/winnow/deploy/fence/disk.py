@@ -39,13 +39,16 @@ class DiskWatch(Thread):
 
 
 def holds_more(places: Sequence[Path], process: int, most: int) -> bool:
-    """Whether these files and folders, and deleted files that the process has open, take more bytes than that."""
-    total = 0
-    for status in chain(*map(_files, places), _deleted(process)):
+    """Whether these files and folders, and deleted files that the process has open, take more bytes than that.
+
+    How large a deleted file is that it only has mapped nobody can tell, so that is too much in any case.
+    """
+    total, deleted = 0, list(_deleted(process))
+    for status in chain(*map(_files, places), deleted):
         total += max(status.st_blocks * SECTOR, LEAST)
         if total > most:
             return True
-    return False
+    return _hides_a_file(places, process, {status.st_ino for status in deleted})
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
@@ -66,3 +69,14 @@ def _deleted(process: int) -> Iterator[os.stat_result]:
                 status = each.stat()
                 if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
                     yield status
+
+
+def _hides_a_file(places: Sequence[Path], process: int, opened: set[int]) -> bool:
+    """Whether the process has a deleted file of these places mapped that it does not have open."""
+    own = tuple(str(place.resolve()) for place in places)
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
+            *_, inode, name = line.split(maxsplit=5) if line.endswith(" (deleted)") else ("0", "")
+            if name.startswith(own) and int(inode) not in opened:
+                return True
+    return False
