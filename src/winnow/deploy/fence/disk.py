@@ -43,12 +43,12 @@ def holds_more(places: Sequence[Path], process: int, most: int) -> bool:
 
     How large a deleted file is that it only has mapped nobody can tell, so that is too much in any case.
     """
-    total, deleted = 0, list(_deleted(process))
+    mapped, deleted, total = _mapped(places, process), list(_deleted(process)), 0
     for status in chain(*map(_files, places), deleted):
         total += max(status.st_blocks * SECTOR, LEAST)
         if total > most:
             return True
-    return _hides_a_file(places, process, {status.st_ino for status in deleted})
+    return bool(mapped & _mapped(places, process) - {status.st_ino for status in deleted})
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
@@ -71,12 +71,12 @@ def _deleted(process: int) -> Iterator[os.stat_result]:
                     yield status
 
 
-def _hides_a_file(places: Sequence[Path], process: int, opened: set[int]) -> bool:
-    """Whether the process has a deleted file of these places mapped that it does not have open."""
-    own = tuple(str(place.resolve()) for place in places)
+def _mapped(places: Sequence[Path], process: int) -> set[int]:
+    """The numbers of deleted files of these places that the process has mapped."""
+    own, found = tuple(str(place.resolve()) for place in places), set()
     with suppress(OSError):
         for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
             *_, inode, name = line.split(maxsplit=5) if line.endswith(" (deleted)") else ("0", "")
-            if name.startswith(own) and int(inode) not in opened:
-                return True
-    return False
+            if name.startswith(own):
+                found.add(int(inode))
+    return found
