@@ -53,6 +53,9 @@ def speak(channel: Channel[Any], begin: Begin, fake: dict[str, Any]) -> None:
         channel.send(Said(line=ODD))
     for _ in range(fake.get("chatter", 0)):
         channel.send(Said(line="chatter"))
+    for number in range(fake.get("fill_mb", 0)):
+        (Path(begin.folder) / f"full-{number}").write_bytes(bytes(1 << 20))
+        time.sleep(0.1 if number > 64 else 0)
     if "show_data" in fake:
         channel.send(Said(line=f"sees data {sorted(begin.data)}, password {os.environ.get('PGPASSWORD')}"))
 

@@ -207,8 +207,8 @@ class Person:
     def __post_init__(self) -> None:
         self.link = link_to(self.kit, *self.endpoints)
 
-    def submit(self, job: str, folder: Path, config: str) -> Blob:
-        bundle = signed(self.kit, config)
+    def submit(self, job: str, folder: Path, config: str, **files: bytes) -> Blob:
+        bundle = signed(self.kit, config, **files)
         path = folder / f"{job}-{self.kit.name}.bundle"
         path.write_bytes(write_bundle(bundle))
         blob = blob_of(path)

@@ -17,6 +17,7 @@ from winnow.deploy.work.orders import (
     Did,
     Do,
     Measured,
+    Noted,
     Place,
     Prepare,
     Quit,
@@ -120,6 +121,12 @@ class Worker:
         import msgspec
 
         self.channel.send(Did(answer=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here)))
+
+    def flood(self, order: Do, answer: Answer, settings: Any) -> None:
+        """Notes more for the site's log than anybody will read."""
+        for _ in range(settings):
+            self.channel.send(Noted(line="flooded" + 10_000 * "x"))
+        self.echo(order, answer, None)
 
     def fill(self, order: Do, answer: Answer, settings: Any) -> None:
         """Writes many files, which it deletes at once if it is told to, and keeps them open."""

@@ -64,11 +64,11 @@ def test_it_starts_logs_in_json_and_leaves_when_told_to(kits: Path, tmp_path: Pa
     config, log = tmp_path / "server.toml", tmp_path / "log"
     config.write_text(f"address = '{kit_of(kits.parent, 'server-1').endpoints[0]}'\n")
     command = [sys.executable, "-m", "winnow.cli", "server", str(kits / "server-1"), "--config", str(config)]
-    migrated = subprocess.run([*command, "--migrate-only"], capture_output=True, text=True, check=True)
+    migrated = subprocess.run([*command, "--migrate-only"], capture_output=True, text=True, check=True, umask=0)
     assert "is up to date" in migrated.stderr
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--json-logs"], stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            [*command, "--json-logs"], stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}, umask=0
         )
     try:
         eventually(lambda: "this server leads (token 1)" in log.read_text(), 20)
@@ -76,6 +76,9 @@ def test_it_starts_logs_in_json_and_leaves_when_told_to(kits: Path, tmp_path: Pa
         assert process.wait(10) == 0
     finally:
         process.kill()
+    state = tmp_path / "state"
+    assert {"server.db"} <= {path.name for path in state.rglob("*")}
+    assert [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077] == []
     messages = [msgspec.json.decode(line)["message"] for line in log.read_bytes().splitlines()]
     assert any("listens at grpc://0.0.0.0:" in message for message in messages)
     assert messages[-1] == "server server-1 has stopped"

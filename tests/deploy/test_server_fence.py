@@ -29,8 +29,36 @@ print("secret" if os.environ.get("SECRET") else "no secret")
 """
 
 
-async def said_by(folder: Path, *, fenced: bool) -> list[FromRunner]:
-    limits = Limits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)))
+FILLING = """
+import os, time
+try:
+    with open("large", "wb") as file:
+        file.seek(65 << 20)
+        file.write(b"x")
+except OSError as error:
+    print("large:", error.strerror)
+os.unlink("large")
+held = []
+for number in range(200):
+    held.append(open(f"small-{number}", "w+b"))
+    held[-1].write(bytes(1 << 20))
+    held[-1].flush()
+    HIDE
+time.sleep(60)
+print("nobody minds")
+"""
+HIDING = {
+    "not at all": "pass",
+    "deleted": "os.unlink(f'small-{number}')",
+    "mapped": (
+        "import ctypes; os.unlink(f'small-{number}'); m, file = ctypes.CDLL(None).mmap, held.pop();"
+        " m(None, ctypes.c_size_t(1), 1, 1, file.fileno(), ctypes.c_long(0)); file.close()"
+    ),
+}
+
+
+async def said_by(folder: Path, *, fenced: bool, disk_mb: int = 1000) -> list[FromRunner]:
+    limits = Limits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)), disk_mb=disk_mb)
     sandbox = Sandbox(read=[str(folder)], write=[str(folder)]) if fenced else None
     process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox)
     process.send(
@@ -41,6 +69,7 @@ async def said_by(folder: Path, *, fenced: bool) -> list[FromRunner]:
         messages.append(message)
         if isinstance(message, Finished | GaveUp):
             break
+    assert process.wrote_too_much == (message is None)
     await process.end()
     return messages
 
@@ -65,3 +94,16 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     assert "network failed" in lines
     assert "own folder succeeded" in lines
     assert "no secret" in lines
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+def test_a_job_that_fills_the_servers_disk_is_ended(tmp_path: Path, hiding: str) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    program = FILLING.replace("HIDE", HIDING[hiding]).encode()
+    bundle = Bundle(config="[data]\nname = 'x'\n", files={"filling.py": program}, main="filling.py")
+    (folder / "bundle").write_bytes(write_bundle(bundle))
+    lines = [
+        message.line for message in asyncio.run(said_by(folder, fenced=True, disk_mb=64)) if isinstance(message, Said)
+    ]
+    assert lines == ["large: File too large"]

@@ -112,6 +112,23 @@ def test_what_the_database_refuses_is_the_jobs_failure(world: World, monkeypatch
     assert person.link.call(Status()).token == 1
 
 
+def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
+    kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "winnow.deploy.server.reign.reason_against", lambda: "the fake runner lies outside of all walls"
+    )
+    with a_world(kits, tmp_path, "sandbox = 'none'\n[limits]\ncode_disk_mb = 64\n") as world:
+        world.site("plant-a")
+        person = world.person()
+        person.submit("job", world.folder, job_config(1, HERE, "fill_mb = 300"), **{"mine.py": b"x = 1"})
+        assert "it wrote more than 64 MB, which is code_disk_mb" in person.wait("job", "failed").reason
+        eventually(lambda: not list(world.folder.rglob("full-*")))
+        person.submit("other", world.folder, job_config(1, HERE, "fill_mb = 70"))
+        person.wait("other", "finished")
+        assert person.link.call(Status()).token == 1
+
+
 def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = Ledger.append, []
 

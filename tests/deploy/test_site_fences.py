@@ -14,9 +14,12 @@ from winnow.deploy.fence import confine, landlock, seccomp
 from winnow.deploy.fence.kernel import SandboxError
 from winnow.deploy.site.handover import HandoverError, take
 from winnow.deploy.site.labour import UNSAID
+from winnow.deploy.site.reports import LINES_A_TASK
 from winnow.deploy.wire.messages import Given, Joined
 
 NUMBERS = count()
+LIBC = "import ctypes; libc = ctypes.CDLL(None)"
+XATTR = "ctypes.byref((ctypes.c_uint64 * 2)())"
 PAIR = "import fcntl, socket; a, b = socket.socketpair()"
 needs_a_sandbox = pytest.mark.skipif(confine.reason_against() is not None, reason=str(confine.reason_against()))
 
@@ -81,6 +84,17 @@ def hostile(world: World, other: Path) -> dict[str, str]:
         "outlive the agent": "import ctypes; assert ctypes.CDLL(None).prctl(1, 0, 0, 0, 0) == 0",
         "change the host's name": "import socket; socket.sethostname('mine')",
         "new namespaces": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+        "watch the key": f"{LIBC}; assert libc.inotify_add_watch(libc.inotify_init1(0), b'{key}', 32) >= 0",
+        "watch the key by fanotify": f"{LIBC}; assert libc.fanotify_init(0x200, 0) >= 0",
+        "watch a folder": "import fcntl as f, os; f.fcntl(os.open(folder, os.O_RDONLY), f.F_NOTIFY, f.DN_ACCESS)",
+        "attributes of the key": f"import os; os.listxattr({str(key)!r})",
+        "mark the key": f"{LIBC}; assert libc.syscall(463, -100, b'{key}', 0, b'user.x', {XATTR}, 16) == 0",
+        "connections of the machine": "open('/proc/self/net/tcp').read()",
+        "connections by a thread": "import threading as t; open(f'/proc/self/task/{t.get_native_id()}/net/tcp').read()",
+        "the machine's devices": "open('/proc/net/dev').read()",
+        "the machine's file systems": "open('/proc/self/mountinfo').read()",
+        "the kernel's log": f"{LIBC}; assert libc.klogctl(10, None, 0) >= 0",
+        "wait for the agent's end": "import os; os.pidfd_open(agent)",
         "see the agent's secrets": "import os; assert 'SECRET_OF_THE_AGENT' in os.environ",
     }
 
@@ -153,6 +167,10 @@ def test_a_file_that_is_handed_over_is_plain_and_inside(tmp_path: Path) -> None:
     (folder / "deep" / "file").write_text("x")
     take(folder, str(folder / "deep" / "file"), tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "x"
+    (folder / "open").write_text("x")
+    (folder / "open").chmod(0o666)
+    take(folder, str(folder / "open"), tmp_path / "shut")
+    assert (tmp_path / "shut").stat().st_mode & 0o777 == 0o600
     os.mkfifo(folder / "pipe")
     (folder / "one").write_text("x")
     os.link(folder / "one", folder / "two")
@@ -210,6 +228,21 @@ def test_a_strangers_words_are_no_way_around_the_filters(world: World, script: S
         assert (refused.accepted, refused.reason) == (False, UNSAID)
     for secret in (b"such column", b"SIGKILL", b"4711"):
         assert secret not in b"".join(script.raw)
+
+
+def test_a_flood_of_notes_is_cut_in_the_sites_log(
+    world: World, script: Script, near: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "winnow")
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()), task("flood", settings=3 * LINES_A_TASK))
+        assert script.wait(Given).answer.failure is None
+        script.tell(task("flood", settings=1, round=2))
+        assert script.wait(Given, 2).answer.failure is None
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if "flooded" in line]) == LINES_A_TASK + 1, "each task may say something"
+    assert len([line for line in lines if "the rest is dropped" in line]) == 1
+    assert max(map(len, lines)) < 1000
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -1,6 +1,7 @@
 """`winnow site` as it is run: a small process that ends when told to, and may be killed at any moment."""
 
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -90,6 +91,23 @@ def test_an_idle_site_is_small_and_ends_when_told_to(world: World, script: Scrip
     lines = said.splitlines()
     assert "site plant-a of Plant A: data turbines; 2 cpus, 2000 MB, 0 gpus; servers grpc://localhost:" in lines[0]
     assert lines[-1].endswith("stopped")
+
+
+def test_other_users_of_the_machine_may_read_nothing_of_it(world: World, script: Script, server: Any) -> None:
+    """Whatever its umask was: state, logs, downloads, replies, what clients keep, what the worker wrote."""
+    (world.kit_folder / "state").mkdir(mode=0o755)
+    with started(
+        "/bin/sh", "-c", f"umask 0; exec {shlex.join([sys.executable, '-c', AGENT, str(world.kit_folder), WORKER])}"
+    ):
+        first = task()
+        script.tell(deploy(script, world.bundle()), first, settle(first), task(round=2))
+        script.wait(Given, 2)
+        made = [world.kit_folder / "state", *(world.kit_folder / "state").rglob("*"), *world.kit_folder.glob("audit*")]
+        assert {"site.sqlite", "worker.log", "work", "kept", "replies", "parts", "count"} <= {
+            path.name for path in made
+        }
+        assert any(path.parent.name == "kept" for path in made)
+        assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
 def test_told_to_restart_it_begins_anew(world: World, script: Script, server: Any) -> None:

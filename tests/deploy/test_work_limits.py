@@ -16,13 +16,14 @@ from winnow.deploy.wire.arrays import write_arrays
 from winnow.deploy.wire.messages import WireTask
 from winnow.deploy.wire.tasks import UNNAMED, named
 from winnow.deploy.work.bundle import Bundle, read_bundle, write_bundle
-from winnow.deploy.work.forced import forced_filters, judged
+from winnow.deploy.work.forced import BESIDES, forced_filters, judged
 from winnow.deploy.work.orders import Did, Do
 from winnow.deploy.work.process import told_outside
 from winnow.deploy.work.settings import encode_settings
-from winnow.learn.handlers import AssessSettings, ProfileSettings, TrainSettings
+from winnow.learn.handlers import HANDLERS, AssessSettings, ProfileSettings, TrainSettings
 from winnow.learn.local import Sgd
 from winnow.learn.stack import model_state
+from winnow.privacy.secure.identity import authority_here
 from world import experiment, prepared
 
 
@@ -103,6 +104,36 @@ def test_nothing_leaves_past_forced_filters() -> None:
     assert isinstance(outcome, Reply)
     (outcome,) = judged([replace(bare, name="judge")], None, reply_of(profile=profile))
     assert isinstance(outcome, Failure)
+
+
+def test_a_task_that_forced_filters_do_not_know_is_not_done() -> None:
+    done = []
+
+    def handler(tasks: Any, site: Any) -> Any:
+        done.append(tasks)
+        return [Reply(task=task, metrics={"secret": 1.0}) for task in tasks]
+
+    (outcome,) = judged([Task(name="census", client=0, round=1, version=0)], None, handler)
+    assert isinstance(outcome, Failure)
+    assert "'census'" in outcome.reason
+    assert not done
+
+
+PROTOCOLS = {
+    "secure": ("fedavg", "collect={name='secure'}"),
+    "a mask keeper": ("fedavg", "collect={name='secure', keeper='1'}"),
+    "homomorphic": ("fedavg", "collect={name='homomorphic', holder=1}"),
+    "encrypted": ("fedprof", "select.matching.name=encrypted", "reference_clients=[1]"),
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_forced_filters_know_every_task_of_winnows_own(name: str) -> None:
+    algorithm, *sets = PROTOCOLS[name]
+    wanted = experiment(*sets, algorithm=algorithm)
+    besides = wanted.collect.sites(authority_here()).around(wanted.select.matched.at_sites())
+    assert besides.handlers
+    assert besides.handlers.keys() | HANDLERS.keys() <= BESIDES.keys()
 
 
 def test_a_forced_filter_that_does_not_exist_is_said_so() -> None:

@@ -3,8 +3,8 @@
 A small program of the kernel's BPF machine looks at the number of every call, and at an argument of some. A job's own
 code gets no sockets at all (no network, and no way to a database or daemon of the machine either), starts no other
 processes (so that it cannot multiply, and its limits are the limits of all of it), sends signals to nobody else and
-changes nobody's limits or priority, changes no modes and owners of files, and has no memory outside of what its limits
-count.
+changes nobody's limits or priority, changes no modes and owners of files, watches none that it may not open, and has no
+memory outside of what its limits count.
 """
 
 import ctypes
@@ -36,7 +36,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     # other processes
     "fork": (57, None), "vfork": (58, None), "ptrace": (101, 117), "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130),
+    "process_vm_writev": (311, 271), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424), "tkill": (200, 130),
     "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "setpriority": (141, 140), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
     "move_pages": (279, 239), "process_madvise": (440, 440),
@@ -45,7 +46,13 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None),
     "utimes": (235, None), "utimensat": (280, 88), "futimesat": (261, None), "setxattr": (188, 5),
     "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16), "open_by_handle_at": (304, 265),
+    "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
+    "open_by_handle_at": (304, 265),
+    # what happens to files that Landlock does not let it open, and attributes of theirs
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+    "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "getxattr": (191, 8), "lgetxattr": (192, 9),
+    "listxattr": (194, 11), "llistxattr": (195, 12), "getxattrat": (464, 464), "listxattrat": (465, 465),
+    "file_getattr": (468, 468),
     # memory that no limit counts
     "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "memfd_secret": (447, 447),
     # the machine
@@ -53,13 +60,14 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
     "mount_setattr": (442, 442), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "reboot": (169, 142),
-    "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273),
+    "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "syslog": (103, 116),
+    "statmount": (457, 457), "listmount": (458, 458), "open_tree_attr": (467, 467),
 }  # fmt: skip
 PRETENDED_UNKNOWN = {"clone3": (435, 435), "memfd_create": (319, 279)}
 """Their callers know an older way, whose arguments can be looked at."""
 SOCKETPAIR, CLONE, PRCTL, PRLIMIT = (53, 199), (56, 220), (157, 167), (302, 261)
 SIGNALS_BY_FILE: dict[str, tuple[tuple[int, int], tuple[int, ...]]] = {
-    "fcntl": ((72, 25), (8, 10, 15)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+    "fcntl": ((72, 25), (8, 10, 15, 1026)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_NOTIFY
     "ioctl": ((16, 29), (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP
 }
 """What has the kernel send a signal to some process when a file of ours has something to read."""

@@ -28,6 +28,7 @@ from winnow.deploy.server.throne import Throne
 from winnow.deploy.trust.audit import AuditLog
 from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
 from winnow.deploy.trust.errors import IdentityError
+from winnow.deploy.trust.files import own_files_only, private_folder
 from winnow.deploy.trust.identity import Peer, recogniser
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.revocation import Revocations
@@ -53,7 +54,7 @@ class WinnowServer:
         self._kit = kit
         self.config = read_config(path, required=config_path is not None)
         self.state = self.config.state_folder(path.parent)
-        self.state.mkdir(parents=True, exist_ok=True)
+        private_folder(self.state)
         url = self.config.database_url(path.parent)
         self.database = Database(url, patience=self.config.lease / 2)
         self.address = own_address(kit, self.config)
@@ -164,6 +165,7 @@ def _auditor(audit: AuditLog, kit: Kit) -> Auditor:
 
 def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) -> None:
     """What the command does. SIGTERM and SIGINT stop the server in an orderly way."""
+    own_files_only()
     server = WinnowServer(Kit.load(kit, "server"), config)
     if migrate_only:
         server.migrate()

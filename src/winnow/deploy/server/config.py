@@ -31,6 +31,8 @@ class Limits(Settings):
     """That run at the same time; the others wait."""
     code_mb: int = Field(default=4096, ge=64)
     """Of memory, for the process of a job that brings code of its own."""
+    code_disk_mb: int = Field(default=20_000, ge=64)
+    """Of files, for the same."""
 
 
 class ServerConfig(Settings):

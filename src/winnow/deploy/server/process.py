@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from winnow.deploy.fence.confine import Limits, Sandbox, environment
+from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
+from winnow.deploy.fence.disk import DiskWatch
 from winnow.deploy.fence.launch import RUNNER, Launch
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromRunner, ToRunner
@@ -50,6 +51,8 @@ class RunnerProcess:
                 start_new_session=True,
             )
             self._instruct(msgspec.json.encode(launch))
+        self._watch = DiskWatch(self._process, [folder, log_file], limits.disk_mb * MB, self.kill)
+        self._watch.start()
         self._line = ours
         self._channel: Channel[FromRunner] = Channel(ours, FromRunner)  # type: ignore[arg-type]
         self._loop = asyncio.get_running_loop()
@@ -69,6 +72,11 @@ class RunnerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def wrote_too_much(self) -> bool:
+        """Whether it was ended for what it has written."""
+        return self._watch.exceeded
+
     def send(self, message: ToRunner) -> None:
         self._to_say.put(message)
 
@@ -86,6 +94,7 @@ class RunnerProcess:
         except (TimeoutError, subprocess.TimeoutExpired):
             log.debug("runner %d is killed", self.pid)
         self.kill()
+        self._watch.stop()
         status = await asyncio.to_thread(self._process.wait)
         self._ended = True
         self._to_say.put(None)

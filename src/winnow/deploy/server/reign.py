@@ -66,6 +66,7 @@ class Reign:
             jobs=jobs,
             data=config.data,
             memory_mb=config.limits.code_mb,
+            disk_mb=config.limits.code_disk_mb,
             unfenced=config.sandbox == "none" and reason_against() is not None,
             runner=estate.runner,
         )

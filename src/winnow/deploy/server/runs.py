@@ -71,6 +71,7 @@ class Workshop:
     jobs: Path
     data: dict[str, dict[str, Any]]
     memory_mb: int
+    disk_mb: int
     """What the process of a job with code of its own may use."""
     unfenced: bool = False
     runner: str = RUNNER
@@ -153,7 +154,7 @@ class JobRun:
         process = self._process = RunnerProcess(
             Path(begin.folder),
             self._shop.jobs / self.job / LOG_FILE,
-            limits=limits_for(bundle, self._shop.memory_mb),
+            limits=limits_for(bundle, self._shop.memory_mb, self._shop.disk_mb),
             sandbox=self._sandbox(bundle, begin.data),
             worker=self._shop.runner,
         )
@@ -163,6 +164,11 @@ class JobRun:
             ending = await self._heed(process, message)
             if ending is not None:
                 return ending
+        if process.wrote_too_much:
+            return Ending(
+                failure=f"its process was ended: it wrote more than {self._shop.disk_mb} MB, which is code_disk_mb of "
+                "the server's [limits]"
+            )
         return None
 
     def _sandbox(self, bundle: Bundle, data: Mapping[str, Mapping[str, Any]]) -> Sandbox | None:

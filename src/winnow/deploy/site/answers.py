@@ -1,7 +1,7 @@
 """A task's answers: those that were made already are given again, the missing ones are made, once, and kept."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from winnow.core.errors import WinnowError
 from winnow.deploy.site.folder import file_name
 from winnow.deploy.site.handover import take
-from winnow.deploy.site.labour import UNSAID, Labour, StoppedError
+from winnow.deploy.site.labour import Labour, StoppedError
 from winnow.deploy.site.letters import PostOffice
 from winnow.deploy.site.notary import Notary
 from winnow.deploy.site.office import Office
@@ -24,7 +24,8 @@ from winnow.deploy.work.orders import Did, Do
 
 log = logging.getLogger(__name__)
 
-UNFIT = "what the job's own code made did not pass this site's filters; its log says why"
+WORKING = "working"
+"""The stage of every failure of code behind a gate, whatever failed."""
 
 
 class Answers:
@@ -76,18 +77,23 @@ class Answers:
         with self._failing(task, waiting, "preparing"):
             order = self._order(task)
             certify = partial(self._notary.certify, task.round)
-            for did in self._labour.do(order, lambda: task.id in self._cancelled, certify):
+            for did in self._in_order(self._labour.do(order, lambda: task.id in self._cancelled, certify)):
                 client = did.answer.client
                 waiting.discard(client)
                 if task.id in self._cancelled:
                     continue
-                with self._failing(task, {client}, "handing over", self._labour.told):
+                stage = WORKING if self._labour.place.gated else "handing over"
+                with self._failing(task, {client}, stage, self._labour.told):
                     made = self._accepted(order, did)
                     self._office.state.add(made)
                     if task.id in self._cancelled:  # meanwhile: if it was settled too, nobody else deletes this
                         self._office.state.drop(made)
                     else:
                         self._deliver(made)
+
+    def _in_order(self, answers: Iterator[Did]) -> Iterable[Did]:
+        """As they come; behind a gate all together, for the order in which they come could say anything."""
+        return sorted(answers, key=lambda did: did.answer.client) if self._labour.place.gated else answers
 
     @contextmanager
     def _failing(
@@ -115,12 +121,10 @@ class Answers:
     def _accepted(self, order: Do, did: Did) -> Made:
         """An answer in the agent's own words, its files where only the agent can change them."""
         task, client = order.task, did.answer.client
+        did = self._screened(order, did)
         life = self._labour.life if did.volatile else ""
         if did.answer.failure is not None:
-            return Made(answer=self._failed(task, did, "working", UNSAID), round=task.round, life=life)
-        did = self._screened(order, did)
-        if did.answer.failure is not None:
-            return Made(answer=self._failed(task, did, "filtering", UNFIT), round=task.round, life=life)
+            return Made(answer=self._failed(task, did), round=task.round, life=life)
         payload = self._taken(did.payload, self._folder.replies / file_name(task, client))
         keep = self._taken(did.keep, self._folder.kept / file_name(task, client))
         return Made(
@@ -139,10 +143,10 @@ class Answers:
             life=life,
         )
 
-    def _failed(self, task: WireTask, did: Did, stage: str, instead: str) -> Answer:
+    def _failed(self, task: WireTask, did: Did) -> Answer:
         """A failure as it may be told; of a stranger's code behind a gate, no more than that it failed."""
-        failure = one_line(self._labour.told(did.answer.failure or "", instead))
-        failed = Answer(job=self._job, task=task.id, client=did.answer.client, stage=stage, failure=failure)
+        failure = one_line(self._labour.told(did.answer.failure or ""))
+        failed = Answer(job=self._job, task=task.id, client=did.answer.client, stage=WORKING, failure=failure)
         if self._labour.place.gated:
             return failed
         return replace(failed, stage=did.answer.stage, seconds=did.answer.seconds)
@@ -155,8 +159,11 @@ class Answers:
         return target.name
 
     def _screened(self, order: Do, did: Did) -> Did:
-        """The answer behind the gate, where there is one. Letters would be a way around it."""
-        if not self._labour.place.gated:
+        """The answer behind the gate, where there is one. Letters would be a way around it.
+
+        What the gate lets out holds for good: code that could have its answer made anew would get it under new noise.
+        """
+        if not self._labour.place.gated or did.answer.failure is not None:
             return did
         if did.answer.letters:
             raise WinnowError("a job with code of its own may not write letters where a site forces filters on it")

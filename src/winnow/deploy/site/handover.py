@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.trust.files import sync_folder
+from winnow.deploy.trust.files import PRIVATE, sync_folder
 
 
 class HandoverError(WinnowError):
@@ -36,6 +36,7 @@ def take(folder: Path, claimed: str, target: Path) -> None:
     elif not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         target.unlink()
     else:
+        target.chmod(PRIVATE)  # a process chooses the modes of its files
         with target.open("rb") as file:
             os.fsync(file.fileno())
         sync_folder(target.parent)

@@ -45,7 +45,7 @@ PATIENCE_WITH_CANCELLED = 10.0
 """Seconds that a process may go on with a task that nobody waits for, before it is ended for the next one."""
 
 
-UNSAID = "the job's own code failed here; this site's log says how"
+UNSAID = "the job's own code failed here, or did not pass this site's filters; the site's log says how"
 
 Certify: TypeAlias = Callable[[Sign | Release], Signed | Released]
 """Does what only the holder of the site's key and records can do."""
@@ -62,7 +62,7 @@ class StoppedError(WinnowError):
 class Labour:
     """One thread has the work done; any other may stop it."""
 
-    def __init__(self, place: Workplace, hear: Callable[[Said | Measured], None]) -> None:
+    def __init__(self, place: Workplace, hear: Callable[[Said | Measured | Noted], None]) -> None:
         self.place = place
         self._hear = hear
         self._clients_from: int | None = None
@@ -93,12 +93,12 @@ class Labour:
             raise CannotError(self.told(str(error))) from error
         return description
 
-    def told(self, reason: str, instead: str = UNSAID) -> str:
-        """What others may hear of a failure: `instead`, where words would be a way around the site's filters."""
+    def told(self, reason: str) -> str:
+        """What others may hear of a failure: that there was one, where words would be a way around the filters."""
         if not self.place.gated:
             return reason
         log.warning("job %s: %s", self.place.job, one_line(reason))
-        return instead
+        return UNSAID
 
     def assign_numbers(self, clients_from: int) -> None:
         """The job's clients have been numbered, and ours begin here."""
@@ -225,11 +225,8 @@ class Labour:
         except WorkerDiedError:
             self._check_stopped()
             raise
-        if isinstance(message, Said | Measured):
+        if isinstance(message, Said | Measured | Noted):
             self._hear(message)
-            return None
-        if isinstance(message, Noted):
-            log.warning("job %s: %s", self.place.job, one_line(message.line))
             return None
         return message
 

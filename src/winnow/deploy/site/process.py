@@ -16,8 +16,8 @@ import msgspec
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
+from winnow.deploy.fence.disk import DiskWatch
 from winnow.deploy.fence.launch import WORKER, Launch
-from winnow.deploy.site.disk import DiskWatch
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromWorker, Quit, ToWorker
 

@@ -11,6 +11,7 @@ from types import FrameType
 from winnow.deploy.logs import log_to_standard_error
 from winnow.deploy.site.agent import Agent, link_of
 from winnow.deploy.site.config import load_config
+from winnow.deploy.trust.files import own_files_only
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.policy import POLICY_FILE
 from winnow.deploy.wire.heap import keep_freed_chunks
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 def serve(kit_folder: Path, config_file: Path | None = None, *, json_logs: bool = False) -> None:
     """Be the agent of this site until told to stop; told to restart, become a new process in place of this one."""
     keep_freed_chunks()
+    own_files_only()
     log_to_standard_error(as_json=json_logs)
     kit = Kit.load(kit_folder.resolve(), "site")
     config = load_config(kit.path, config_file)

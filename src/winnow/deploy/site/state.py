@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from winnow.core.errors import WinnowError
+from winnow.deploy.trust.files import private_folder
 from winnow.deploy.wire.messages import Answer, Deploy, Settle
 
 SCHEMA = """
@@ -62,7 +63,7 @@ class SiteState:
         self._path = path
         self._lock = Lock()
         with self._told():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._base.execute("PRAGMA journal_mode = WAL")
             self._base.execute("PRAGMA synchronous = FULL")

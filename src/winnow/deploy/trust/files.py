@@ -26,6 +26,18 @@ def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     sync_folder(path.parent)
 
 
+def own_files_only() -> None:
+    """From now on no other user of the machine may read or list what this process, or one that it starts, makes."""
+    os.umask(0o077)
+
+
+def private_folder(path: Path) -> None:
+    """Make the folder, or take others' rights to it away: what lies in it need not be private itself."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a renaming durable."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -9,15 +9,25 @@ import winnow.experiment.schema  # noqa: F401 - brings all filters that there ar
 from winnow.core import ConfigError, Failure, Filter, Handler, Outcome, Reply, Settings, Task
 from winnow.learn.filters import Filtering, site_filters, unforeseeable
 from winnow.privacy.filters.changes import many
+from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
+from winnow.privacy.secure.keeper_site import KEEP
+from winnow.privacy.secure.steps import ANNOUNCE, CONFIRM, DEPOSIT, MASK, REVEAL, SECURE, SHARE
 
-BESIDES = {
+BESIDES: dict[str, set[str]] = {
     "train": {"profile"},
     "profile": {"profile"},
     "assess": {"profile"},
-    "value": set[str](),
-    "judge": set[str](),
+    "value": set(),
+    "judge": set(),
+    "make-keys": {"keys"},
+    "take-key": set(),
+    "decrypt": {"divergences"},
+    **{step: {SECURE} for step in (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL, DEPOSIT, KEEP, MAKE_KEY, DECRYPT)},
+    ENCRYPT: {CIPHERTEXTS},
 }
-"""By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples."""
+"""By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples, and
+what protocols send of updates that the filters saw before. A task that is not listed is not done.
+"""
 
 
 def judged(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
@@ -25,11 +35,14 @@ def judged(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Ou
 
     A server that sends no model with a task, or asks for more than training, would get around them otherwise.
     """
+    if tasks[0].name not in BESIDES:
+        reason = f"this site's filters do not know what a task '{tasks[0].name}' lets out"
+        return [Failure(task=task, stage="filtering", reason=reason) for task in tasks]
     return [_judged(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
 
 
 def _judged(task: Task, outcome: Outcome) -> Outcome:
-    if not isinstance(outcome, Reply) or task.name not in BESIDES:
+    if not isinstance(outcome, Reply):
         return outcome
     for part in outcome.payload.keys() - task.payload.keys() - BESIDES[task.name]:
         if many(outcome.payload[part]):
@@ -43,9 +56,9 @@ class _Forced(Settings):
 
 
 def forced_filters(tables: Sequence[Mapping[str, Any]]) -> tuple[Filter[Any], ...]:
-    """The sites' side of these filters, with randomness that nobody can foresee."""
+    """The sites' side of these filters, with randomness that nobody can foresee, and `judged` around them."""
     try:
-        return site_filters(_Forced.model_validate({"filters": list(tables)}).filters, unforeseeable)
+        return judged, *site_filters(_Forced.model_validate({"filters": list(tables)}).filters, unforeseeable)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

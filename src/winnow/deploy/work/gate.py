@@ -5,12 +5,13 @@ where nobody else could be believed.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from winnow.core import Outcome, Payload, Reply, Task, WinnowError
+from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task, WinnowError
 from winnow.deploy.wire.arrays import StoredArrays
 from winnow.deploy.wire.messages import DataDescription
 from winnow.deploy.work.bundle import read_bundle
@@ -21,51 +22,69 @@ from winnow.deploy.work.line import HaltedError
 from winnow.deploy.work.orders import Cannot, Did, Noted, Prepare, Quit, Ready, Screen, ToWorker
 from winnow.deploy.work.process import note_by, open_line, told_outside
 
-TRAIN = "train"
-"""The task whose answers are updates, which filters know."""
-METRICS = 32
-"""A stranger's code may tell so many numbers besides its update."""
+TRAIN, MODEL = "train", "model"
+"""The task whose answers filters can judge, and the part of an answer that they judge."""
+FILTERS = "filters."
+"""What filters keep for a client is called so, and what the job's code keeps is not."""
 
 
 class Gate:
+    """Lets out the model of a training, as the filters leave it, and nothing else.
+
+    Of all else that an answer holds the job's code could make a message: metrics and their names, which parts there
+    are, names and kinds of arrays, whole numbers, how long it took.
+    """
+
     def __init__(self, prepare: Prepare) -> None:
         self._job, self._folder = prepare.job, Path(prepare.folder)
         self._filters = forced_filters(prepare.filters)
 
     def screen(self, asked: Screen) -> Did:
-        """The answer as it may leave; what a filter wants to be kept comes with it.
-
-        Filters judge an update by what was sent: a part that is not a changed copy of one would pass them unseen.
-        """
-        payload = _parts(asked.did.payload)
-        if payload and asked.order.task.name != TRAIN:
-            raise WinnowError(
-                f"this site's filters cannot judge what the job's code answers to '{asked.order.task.name}'"
-            )
-        if unknown := sorted(payload.keys() - asked.order.parts.keys()):
-            raise WinnowError(
-                f"the job's code answers with a part '{unknown[0]}' that this site's filters cannot judge"
-            )
-        if len(asked.did.answer.metrics) > METRICS:
-            raise WinnowError(
-                f"the job's code tells {len(asked.did.answer.metrics)} metrics; {METRICS} are the most here"
-            )
+        """The answer as it may leave; what is to be kept comes with it, and stays at the site."""
+        did, name = asked.did, asked.order.task.name
 
         def made(tasks: Sequence[Task], _: None) -> list[Outcome]:
-            return [
-                Reply(
-                    task=task,
-                    payload=payload,
-                    metrics=asked.did.answer.metrics,
-                    keep=_parts(asked.did.keep),
-                )
-                for task in tasks
-            ]
+            return [_update(task, _parts(did.payload)) for task in tasks]
 
-        handlers = {asked.order.task.name: made}
-        service = Service(site=None, handlers=handlers, filters=self._filters, in_memory=None)
-        [did] = Desk(self._job, self._folder, service).answer(asked.order)
-        return did
+        def keep_apart(tasks: Sequence[Task], site: None, call_next: Handler[None]) -> list[Outcome]:
+            """Filters add what they kept to the next update: code that could change it would get past them."""
+            outcomes = call_next([replace(task, kept=_of_filters(task.kept)) for task in tasks], site)
+            return [_keeping(outcome, _parts(did.keep)) for outcome in outcomes]
+
+        service = Service(site=None, handlers={name: made}, filters=(keep_apart, *self._filters), in_memory=None)
+        [screened] = Desk(self._job, self._folder, service).answer(asked.order)
+        return replace(screened, answer=replace(screened.answer, seconds=0.0))
+
+
+def _update(task: Task, payload: Payload) -> Outcome:
+    """The model that the job's code answers with, if it has the arrays of the one that came with the task."""
+    sent, model = task.payload.get(MODEL, {}), payload.get(MODEL, {})
+    if task.name != TRAIN:
+        fault = f"this site's filters cannot judge what the job's code answers to '{task.name}'"
+    elif other := sorted(payload.keys() - {MODEL}):
+        fault = f"the job's code answers with a part '{other[0]}' that this site's filters cannot judge"
+    elif not model or _kinds(model) != _kinds(sent):
+        fault = "the job's code answers with other arrays than those of the model that came with the task"
+    else:
+        update = {name: model[name] if array.is_floating_point() else array for name, array in sent.items()}
+        return Reply(task=task, payload={MODEL: update})
+    return Failure(task=task, stage="filtering", reason=fault)
+
+
+def _kinds(arrays: Arrays) -> Mapping[str, tuple[Any, Any]]:
+    return {name: (array.dtype, array.shape) for name, array in arrays.items()}
+
+
+def _keeping(outcome: Outcome, own: Payload) -> Outcome:
+    """The outcome with what filters keep and, under names that are not theirs, what the job's code does."""
+    if not isinstance(outcome, Reply):
+        return outcome
+    others = {name: part for name, part in own.items() if not name.startswith(FILTERS)}
+    return replace(outcome, keep=others | {FILTERS + name: part for name, part in outcome.keep.items()})
+
+
+def _of_filters(kept: Payload) -> Payload:
+    return {name.removeprefix(FILTERS): part for name, part in kept.items() if name.startswith(FILTERS)}
 
 
 def _description(prepare: Prepare) -> DataDescription:
@@ -83,13 +102,6 @@ def _parts(path: str | None) -> Payload:
         return {name: dict(part) for name, part in stored.parts().items()}
 
 
-def _screened(gate: Gate, asked: Screen) -> Did:
-    try:
-        return gate.screen(asked)
-    except WinnowError as error:
-        return Did(answer=replace(asked.did.answer, stage="filtering", failure=str(error)))
-
-
 def main() -> None:
     line = open_line(int(sys.argv[1]), ToWorker, ends=Quit)
     try:
@@ -99,7 +111,7 @@ def main() -> None:
         gate = Gate(prepare)
         line.send(Ready(data=_description(prepare)))
         while (asked := line.receive(Screen)) is not None:
-            line.send(_screened(gate, asked))
+            line.send(gate.screen(asked))
     except HaltedError:
         pass
     except WinnowError as error:

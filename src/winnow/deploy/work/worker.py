@@ -59,11 +59,11 @@ class AtSite(Place):
     def _serve(self, service: Service, attend: Callable[[Do], None] = lambda order: None) -> NoReturn:
         """Answer tasks until there are no more; `attend` hears of each before it is done."""
         if self._prepare.filters:
-            from winnow.deploy.work.forced import forced_filters, judged  # noqa: PLC0415 - filters need torch
+            from winnow.deploy.work.forced import forced_filters  # noqa: PLC0415 - filters need torch
             from winnow.learn.filters import failing_alike  # noqa: PLC0415
 
             forced = forced_filters(self._prepare.filters)
-            service = replace(service, filters=(judged, *forced, failing_alike, *service.filters))
+            service = replace(service, filters=(*forced, failing_alike, *service.filters))
         desk = Desk(self._prepare.job, Path(self._prepare.folder), service)
         while (order := self._line.receive(Do)) is not None:
             attend(order)

@@ -39,13 +39,16 @@ class DiskWatch(Thread):
 
 
 def holds_more(places: Sequence[Path], process: int, most: int) -> bool:
-    """Whether these files and folders, and deleted files that the process has open, take more bytes than that."""
-    total = 0
-    for status in chain(*map(_files, places), _deleted(process)):
+    """Whether these files and folders, and deleted files that the process has open, take more bytes than that.
+
+    How large a deleted file is that it only has mapped nobody can tell, so that is too much in any case.
+    """
+    mapped, deleted, total = _mapped(places, process), list(_deleted(process)), 0
+    for status in chain(*map(_files, places), deleted):
         total += max(status.st_blocks * SECTOR, LEAST)
         if total > most:
             return True
-    return False
+    return bool(mapped & _mapped(places, process) - {status.st_ino for status in deleted})
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
@@ -66,3 +69,14 @@ def _deleted(process: int) -> Iterator[os.stat_result]:
                 status = each.stat()
                 if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
                     yield status
+
+
+def _mapped(places: Sequence[Path], process: int) -> set[int]:
+    """The numbers of deleted files of these places that the process has mapped."""
+    own, found = tuple(str(place.resolve()) for place in places), set()
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
+            *_, inode, name = line.split(maxsplit=5) if line.endswith(" (deleted)") else ("0", "")
+            if name.startswith(own):
+                found.add(int(inode))
+    return found
