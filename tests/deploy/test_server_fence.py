@@ -2,19 +2,22 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from winnow.deploy.fence.confine import Limits, Sandbox, reason_against
+from winnow.deploy.fence.confine import LIBRARIES_MB, Limits, Sandbox, reason_against
 from winnow.deploy.server.process import RunnerProcess
+from winnow.deploy.server.spare import Spare, Unassigned
 from winnow.deploy.work.bundle import Bundle, write_bundle
 from winnow.deploy.work.orders import Begin, Finished, FromRunner, GaveUp, Said
 
 pytestmark = pytest.mark.skipif(reason_against() is not None, reason=f"no sandbox here: {reason_against()}")
 
 HOSTILE = """
-import os, socket
+import os, resource, socket, tempfile
+from pathlib import Path
 def attempt(name, act):
     try:
         act()
@@ -26,13 +29,21 @@ attempt("network", lambda: socket.create_connection(("127.0.0.1", 9)))
 attempt("elsewhere", lambda: open({key!r} + ".new", "w"))
 attempt("own folder", lambda: open("mine.txt", "w").write("x"))
 print("secret" if os.environ.get("SECRET") else "no secret")
+import numpy  # which starts threads
+statuses = [each.joinpath("status").read_text() for each in Path("/proc/self/task").iterdir()]
+print("every thread is fenced:", all("Seccomp:\t2" in each for each in statuses))
+print("memory", resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)
+print("works in", os.getcwd(), os.environ["HOME"], tempfile.gettempdir())
 """
 
 
-async def said_by(folder: Path, *, fenced: bool) -> list[FromRunner]:
+async def said_by(folder: Path, *, fenced: bool, warm: bool) -> list[FromRunner]:
+    fresh = Unassigned("numpy") if warm else Unassigned()
+    while warm and fresh.loading:
+        await asyncio.sleep(0.05)
     limits = Limits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)))
     sandbox = Sandbox(read=[str(folder)], write=[str(folder)]) if fenced else None
-    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox)
+    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox, start=lambda: fresh)
     process.send(
         Begin(job="j", folder=str(folder), bundle=str(folder / "bundle"), checkpoint=None, round=0, members=[], data={})
     )
@@ -45,9 +56,10 @@ async def said_by(folder: Path, *, fenced: bool) -> list[FromRunner]:
     return messages
 
 
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool, warm: bool
 ) -> None:
     monkeypatch.setenv("SECRET", "1")
     key = tmp_path / "kit" / "key.pem"
@@ -58,10 +70,60 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     program = HOSTILE.format(key=str(key)).encode()
     bundle = Bundle(config="[data]\nname = 'x'\n", files={"hostile.py": program}, main="hostile.py")
     (folder / "bundle").write_bytes(write_bundle(bundle))
-    lines = [message.line for message in asyncio.run(said_by(folder, fenced=fenced)) if isinstance(message, Said)]
+    lines = [
+        message.line for message in asyncio.run(said_by(folder, fenced=fenced, warm=warm)) if isinstance(message, Said)
+    ]
     outcome = "failed" if fenced else "succeeded"
     assert f"key {outcome}" in lines
     assert f"elsewhere {outcome}" in lines
     assert "network failed" in lines
     assert "own folder succeeded" in lines
     assert "no secret" in lines
+    assert f"every thread is fenced: {fenced}" in lines
+    assert f"memory {1024 + LIBRARIES_MB}" in lines
+    assert f"works in {folder} {folder} {folder}" in lines
+
+
+@pytest.fixture
+def spare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spare]:
+    monkeypatch.setattr("winnow.deploy.server.spare.REST", 0.0)
+    made = Spare()
+    yield made
+    made.close()
+
+
+async def kept(spare: Spare) -> Unassigned:
+    """The process in reserve, once it has loaded."""
+    for _ in range(1200):
+        if spare._kept is not None and not spare._kept.loading:
+            return spare._kept
+        await asyncio.sleep(0.05)
+    raise AssertionError("it was never ready")
+
+
+def test_the_process_in_reserve_is_used_once_and_replaced(spare: Spare) -> None:
+    async def use() -> None:
+        spare.keep(("json",))
+        first = await kept(spare)
+        taken, fresh = spare.take(), spare.take()
+        second = await kept(spare)
+        assert taken is first
+        assert len({first, fresh, second}) == 3
+        for each in (taken, fresh):
+            each.end()
+
+    asyncio.run(use())
+
+
+def test_a_process_in_reserve_that_died_is_not_used_and_replaced(spare: Spare) -> None:
+    async def use() -> None:
+        spare.keep(("json",))
+        dead = await kept(spare)
+        dead.process.kill()
+        dead.process.wait()
+        fresh = spare.take()
+        assert fresh is not dead
+        assert await kept(spare) is not dead
+        fresh.end()
+
+    asyncio.run(use())

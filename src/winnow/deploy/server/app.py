@@ -24,7 +24,7 @@ from winnow.deploy.server.metrics import ServerCollector, Traffic, expose
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.reign import Estate
 from winnow.deploy.server.service import ServerService
-from winnow.deploy.server.spare import PRELOADED, Spare
+from winnow.deploy.server.spare import Spare
 from winnow.deploy.server.throne import Throne
 from winnow.deploy.trust.audit import AuditLog
 from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
@@ -98,8 +98,8 @@ class WinnowServer:
     def _spare(self) -> Spare:
         """Where servers share a database, each may have to take up jobs at any time."""
         spare = Spare()
-        if self.database.shared:
-            spare.keep(PRELOADED if self._runner == RUNNER else ())
+        if self.database.shared and self._runner == RUNNER:
+            spare.keep()
         return spare
 
     def _estate(self, revocations: Watched[Revocations], audit: AuditLog, traffic: Traffic, spare: Spare) -> Estate:

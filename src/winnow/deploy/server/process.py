@@ -8,6 +8,7 @@ import queue
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -37,10 +38,10 @@ class RunnerProcess:
         limits: Limits,
         sandbox: Sandbox | None,
         worker: str = RUNNER,
-        fresh: Unassigned | None = None,
+        start: Callable[[], Unassigned] = Unassigned,
     ) -> None:
-        """A job that brings code of its own runs in a `sandbox`; `fresh` is the process that becomes its runner."""
-        fresh = fresh or Unassigned()
+        """A job that brings code of its own runs in a `sandbox`."""
+        fresh = start()
         place = Place(folder=str(folder), log=str(log_file), environment=environment(folder, limits))
         fresh.instruct(Launch(channel=fresh.channel, limits=limits, sandbox=sandbox, worker=worker, place=place))
         self._process, self._line = fresh.process, fresh.line

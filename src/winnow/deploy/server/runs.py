@@ -158,7 +158,7 @@ class JobRun:
             limits=limits_for(bundle, self._shop.memory_mb),
             sandbox=self._sandbox(bundle, begin.data),
             worker=self._shop.runner,
-            fresh=self._shop.spare.take(),
+            start=self._shop.spare.take,
         )
         log.info("job %s: process %d goes on after round %d", self.job, process.pid, begin.round)
         process.send(begin)

@@ -50,10 +50,9 @@ class Unassigned:
             )
 
     @property
-    def ready(self) -> bool:
-        """Whether it has loaded what it was to load."""
+    def loading(self) -> bool:
         assert self.process.stdout is not None
-        return self.process.poll() is None and bool(select.select([self.process.stdout], [], [], 0)[0])
+        return not select.select([self.process.stdout], [], [], 0)[0]
 
     def instruct(self, launch: Launch) -> None:
         assert self.process.stdin is not None
@@ -71,25 +70,26 @@ class Unassigned:
 
 
 class Spare:
-    """Keeps one process in reserve once it is told to; without that, or if it is not ready, a fresh one is given."""
+    """Keeps one process in reserve once it is told to; where that is not there yet, a fresh one is given."""
 
     def __init__(self) -> None:
-        self._preloaded: tuple[str, ...] | None = None
         self._kept: Unassigned | None = None
         self._next: asyncio.TimerHandle | None = None
 
     def keep(self, preloaded: tuple[str, ...] = PRELOADED) -> None:
         self._preloaded = preloaded
-        self._kept, self._next = Unassigned(*preloaded), None
+        self._kept = Unassigned(*preloaded)
 
     def take(self) -> Unassigned:
         kept = self._kept
-        if kept is None or not kept.ready:
+        if kept is None or kept.loading:
             return Unassigned()
-        assert self._preloaded is not None
         self._kept = None
         self._next = asyncio.get_running_loop().call_later(REST, self.keep, self._preloaded)
-        return kept
+        if kept.process.poll() is None:
+            return kept
+        kept.end()
+        return Unassigned()
 
     def close(self) -> None:
         if self._next is not None:
