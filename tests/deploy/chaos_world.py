@@ -191,9 +191,20 @@ class World:
         last = max(each.at for each in rounds if each.token == token)
         return min(each.at for each in rounds if each.token > token) - last
 
-    def worker_starts(self, site: str) -> int:
-        """How often a site's worker was started, by what its audit says."""
-        return len(re.findall(r'"job joined"', (self.kit(site) / "audit.jsonl").read_text()))
+    def times_prepared(self, site: str) -> int:
+        """How often a site prepared for a job, worker and all, by its audit."""
+        return (self.kit(site) / "audit.jsonl").read_text().count('"job joined"')
+
+    def wait_for_reserves(self) -> None:
+        """Until every server has a runner in reserve, and all know who leads: faults seldom come one after another."""
+        eventually(lambda: all(map(self._has_reserve, self.servers)), "a server has no runner in reserve")
+        self.wait_for_rounds(1)
+
+    def _has_reserve(self, server: str) -> bool:
+        """Whether the last process that its log tells of is there, and no job's yet."""
+        kept = re.findall(r"process (\d+) is in reserve", self.log(server))
+        used = re.findall(r"process (\d+) goes on", self.log(server))
+        return bool(kept) and kept[-1] not in used and Path("/proc", kept[-1]).exists()
 
 
 def eventually(look: Callable[[], object], otherwise: str, seconds: float = PATIENCE) -> object:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,8 +38,8 @@ print("works in", os.getcwd(), os.environ["HOME"], tempfile.gettempdir())
 
 async def said_by(folder: Path, *, fenced: bool, warm: bool) -> list[FromRunner]:
     fresh = Unassigned("numpy") if warm else Unassigned()
-    while warm and fresh.loading:
-        await asyncio.sleep(0.05)
+    if warm:
+        await asyncio.to_thread(fresh.output.readline)
     limits = Limits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)))
     sandbox = Sandbox(read=[str(folder)], write=[str(folder)]) if fenced else None
     process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox, start=lambda: fresh)
@@ -84,46 +83,32 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     assert f"works in {folder} {folder} {folder}" in lines
 
 
-@pytest.fixture
-def spare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spare]:
-    monkeypatch.setattr("winnow.deploy.server.spare.REST", 0.0)
-    made = Spare()
-    yield made
-    made.close()
-
-
 async def kept(spare: Spare) -> Unassigned:
     """The process in reserve, once it has loaded."""
-    for _ in range(1200):
-        if spare._kept is not None and not spare._kept.loading:
-            return spare._kept
-        await asyncio.sleep(0.05)
-    raise AssertionError("it was never ready")
+    while not (spare._kept and spare._loaded):
+        await asyncio.sleep(0.02)
+    return spare._kept
 
 
-def test_the_process_in_reserve_is_used_once_and_replaced(spare: Spare) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_process_in_reserve_is_used_once_and_replaced(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    monkeypatch.setattr("winnow.deploy.server.spare.REST", 0.0)
+
     async def use() -> None:
+        spare = Spare()
         spare.keep(("json",))
+        early = spare.take()
         first = await kept(spare)
+        if dies:
+            first.process.kill()
+            first.process.wait()
         taken, fresh = spare.take(), spare.take()
         second = await kept(spare)
-        assert taken is first
-        assert len({first, fresh, second}) == 3
-        for each in (taken, fresh):
+        assert (taken is first) is not dies
+        assert len({early, first, fresh, second}) == 4
+        assert fresh.process.poll() is None
+        for each in (early, taken, fresh):
             each.end()
+        spare.close()
 
-    asyncio.run(use())
-
-
-def test_a_process_in_reserve_that_died_is_not_used_and_replaced(spare: Spare) -> None:
-    async def use() -> None:
-        spare.keep(("json",))
-        dead = await kept(spare)
-        dead.process.kill()
-        dead.process.wait()
-        fresh = spare.take()
-        assert fresh is not dead
-        assert await kept(spare) is not dead
-        fresh.end()
-
-    asyncio.run(use())
+    asyncio.run(asyncio.wait_for(use(), 60))

@@ -4,8 +4,8 @@ most of the time that a job takes to go on under a new leader.
 
 import asyncio
 import contextlib
+import logging
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -15,6 +15,8 @@ import msgspec
 
 from winnow.deploy.fence.confine import Limits, environment
 from winnow.deploy.fence.launch import Launch
+
+log = logging.getLogger(__name__)
 
 PRELOADED = (
     "winnow.deploy.work.learning",
@@ -48,41 +50,47 @@ class Unassigned:
                 env=environment(Path("/"), limits),
                 start_new_session=True,
             )
-
-    @property
-    def loading(self) -> bool:
         assert self.process.stdout is not None
-        return not select.select([self.process.stdout], [], [], 0)[0]
+        self.output = self.process.stdout
+        """Where it says that it has loaded what it was to load."""
 
     def instruct(self, launch: Launch) -> None:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.output.close()
         with contextlib.suppress(BrokenPipeError), self.process.stdin as line:  # one that is dead is noticed later
             line.write(msgspec.json.encode(launch))
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        for end in (self.line, self.process.stdin, self.process.stdout):
+        for end in (self.line, self.process.stdin, self.output):
             if end is not None:
                 end.close()
 
 
 class Spare:
-    """Keeps one process in reserve once it is told to; where that is not there yet, a fresh one is given."""
+    """Keeps one process in reserve once it is told to; where that has not loaded yet, a fresh one is given."""
 
     def __init__(self) -> None:
         self._kept: Unassigned | None = None
+        self._loaded = False
         self._next: asyncio.TimerHandle | None = None
 
     def keep(self, preloaded: tuple[str, ...] = PRELOADED) -> None:
         self._preloaded = preloaded
-        self._kept = Unassigned(*preloaded)
+        self._kept, self._loaded = Unassigned(*preloaded), False
+        asyncio.get_running_loop().add_reader(self._kept.output, self._hear)
+
+    def _hear(self) -> None:
+        """It has loaded, or died."""
+        assert self._kept is not None
+        asyncio.get_running_loop().remove_reader(self._kept.output)
+        self._loaded = True
+        log.info("process %d is in reserve for the next job", self._kept.process.pid)
 
     def take(self) -> Unassigned:
         kept = self._kept
-        if kept is None or kept.loading:
+        if kept is None or not self._loaded:
             return Unassigned()
         self._kept = None
         self._next = asyncio.get_running_loop().call_later(REST, self.keep, self._preloaded)
@@ -95,4 +103,5 @@ class Spare:
         if self._next is not None:
             self._next.cancel()
         if self._kept is not None:
+            asyncio.get_running_loop().remove_reader(self._kept.output)
             self._kept.end()
