@@ -1,90 +1,24 @@
 """Sites and the leading server are killed at random throughout a job on PostgreSQL; it ends as if nothing had been."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import tomli_w
 import torch
+from chaos_world import SEED, SETTINGS, World
 from postgres import cluster, fresh_database
 from safetensors.torch import load_file
 
 from winnow.deploy.people.connection import connect
-from winnow.deploy.people.local import free_port
-from winnow.deploy.trust.project import Person, Project, Server, Site
-from winnow.deploy.trust.provision import open_workshop
-from winnow.experiment.build import held_out
-from winnow.experiment.divide import divide
 from winnow.experiment.resolve import resolve
 from winnow.experiment.run import execute
 
-SITES, SERVERS = ("site-1", "site-2", "site-3"), ("server-1", "server-2")
-SETTINGS = ["data.clients=9", "engine.execution=loop", "select.fraction=0.5", "local.epochs=1"]
 ROUNDS = 25
 KILLS = 12
-
-
-class World:
-    """Two servers on one PostgreSQL and three sites, as processes that can be killed and started again."""
-
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        ports = {name: free_port() for name in SERVERS}
-        here = "here"
-        project = Project(
-            name="chaos",
-            servers=tuple(Server(name=n, organisation=here, hosts=("127.0.0.1",), port=p) for n, p in ports.items()),
-            sites=tuple(Site(name=name, organisation=here) for name in SITES),
-            people=(Person(name="me", organisation=here, role="admin"),),
-        )
-        with open_workshop(folder / "project", project, None, datetime.now(UTC)) as workshop:
-            list(workshop.add_new())
-        for name, port in ports.items():
-            table = {
-                "database": database,
-                "address": f"grpc://127.0.0.1:{port}",
-                "listen": f"127.0.0.1:{port}",
-                "data": {"digits": {"folder": str(folder / "data" / "server" / "digits"), "classes": 10}},
-            }
-            (self.kit(name) / "server.toml").write_text(tomli_w.dumps(table))
-        for name in SITES:
-            data = {"digits": {"folder": str(folder / "data" / name / "digits")}}
-            (self.kit(name) / "site.toml").write_text(tomli_w.dumps({"data": data}))
-            rule = {"people": ["me"], "data": ["digits"]}
-            (self.kit(name) / "policy.toml").write_text(tomli_w.dumps({"jobs": [rule]}))
-
-    def kit(self, name: str) -> Path:
-        return self.folder / "project" / "kits" / name
-
-    def start(self, name: str) -> None:
-        command = "server" if name in SERVERS else "site"
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "winnow.cli", command, str(self.kit(name))],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def kill(self, name: str) -> None:
-        """The process alone: what it started must notice by itself."""
-        os.kill(self.processes[name].pid, signal.SIGKILL)
-        self.processes[name].wait()
-
-    def stop(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture
@@ -94,28 +28,26 @@ def world(tmp_path: Path) -> Iterator[World]:
         try:
             yield world
         finally:
-            world.stop()
+            world.close()
 
 
 @pytest.mark.slow
 def test_a_job_survives_random_kills_of_sites_and_of_the_leading_server(world: World, tmp_path: Path) -> None:
-    experiment = resolve("demo", sets=SETTINGS, rounds=ROUNDS, seed=7)
-    divide(held_out(experiment), experiment.seed, len(SITES), tmp_path / "data")
+    experiment = resolve("demo", sets=SETTINGS, rounds=ROUNDS, seed=SEED)
     execute(experiment, out=tmp_path / "simulated")
-    for name in (*SERVERS, *SITES):
-        world.start(name)
+    world.start_all()
     dice, failovers = random.Random(3), list[float]()
     with connect(world.kit("me")) as connection:
-        job = connection.submit("demo", sets=SETTINGS, rounds=ROUNDS, seed=7, min_sites=len(SITES))
+        job = connection.submit("demo", sets=SETTINGS, rounds=ROUNDS, seed=SEED, min_sites=len(world.sites))
         over = threading.Event()
 
         def disturb() -> None:
             for number in range(KILLS):
                 if over.wait(dice.uniform(2.0, 6.0)):
                     return
-                victim = dice.choice(SITES) if number % 2 else connection.status().leader
+                victim = dice.choice(world.sites) if number % 2 else connection.status().leader
                 world.kill(victim)
-                if victim in SERVERS:
+                if victim in world.servers:
                     begun = time.monotonic()
                     while connection.status().leader == victim:
                         time.sleep(0.1)

@@ -174,6 +174,16 @@ def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: 
     assert not Lease(database, server="b", address="", seconds=5.0).hold()
 
 
+def test_a_standby_asks_again_when_the_lease_runs_out_and_not_later(database: Database) -> None:
+    lead(database, "a", seconds=1.0)
+    patient = Lease(database, server="b", address="", seconds=60.0)
+    assert not patient.hold()
+    assert patient.pause < 1.5
+    time.sleep(patient.pause)
+    assert patient.hold()
+    assert patient.pause == 20.0
+
+
 def test_who_gives_the_lease_back_is_followed_at_once(database: Database) -> None:
     first, _ = lead(database)
     first.release()

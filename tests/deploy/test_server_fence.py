@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from winnow.deploy.fence.confine import Limits, Sandbox, reason_against
+from winnow.deploy.fence.confine import LIBRARIES_MB, Limits, Sandbox, reason_against
 from winnow.deploy.server.process import RunnerProcess
+from winnow.deploy.server.spare import Spare, Unassigned
 from winnow.deploy.work.bundle import Bundle, write_bundle
 from winnow.deploy.work.orders import Begin, Finished, FromRunner, GaveUp, Said
 
 pytestmark = pytest.mark.skipif(reason_against() is not None, reason=f"no sandbox here: {reason_against()}")
 
 HOSTILE = """
-import os, socket
+import os, resource, socket, tempfile, time
 def attempt(name, act):
     try:
         act()
@@ -26,6 +27,12 @@ attempt("network", lambda: socket.create_connection(("127.0.0.1", 9)))
 attempt("elsewhere", lambda: open({key!r} + ".new", "w"))
 attempt("own folder", lambda: open("mine.txt", "w").write("x"))
 print("secret" if os.environ.get("SECRET") else "no secret")
+import numpy  # which starts threads
+print("threads of", os.getpid())
+while not os.path.exists("seen"):
+    time.sleep(0.01)
+print("memory", resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)
+print("works in", os.getcwd(), os.environ["HOME"], tempfile.gettempdir())
 """
 
 
@@ -57,16 +64,24 @@ HIDING = {
 }
 
 
-async def said_by(folder: Path, *, fenced: bool, disk_mb: int = 1000) -> list[FromRunner]:
+async def said_by(folder: Path, *, fenced: bool, warm: bool, disk_mb: int = 1000) -> list[FromRunner]:
+    fresh = Unassigned("numpy") if warm else Unassigned()
+    if warm:
+        await asyncio.to_thread(fresh.output.readline)
     limits = Limits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)), disk_mb=disk_mb)
     sandbox = Sandbox(read=[str(folder)], write=[str(folder)]) if fenced else None
-    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox)
+    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox, start=lambda: fresh)
     process.send(
         Begin(job="j", folder=str(folder), bundle=str(folder / "bundle"), checkpoint=None, round=0, members=[], data={})
     )
     messages = []
     while (message := await asyncio.wait_for(process.receive(), 60)) is not None:
         messages.append(message)
+        if isinstance(message, Said) and message.line.startswith("threads of "):
+            statuses = [each.read_text() for each in Path("/proc", message.line.split()[-1]).glob("task/*/status")]
+            fenced_all = all("Seccomp:\t2" in each for each in statuses)
+            messages.append(Said(line=f"every thread is fenced: {fenced_all}"))
+            (folder / "seen").touch()
         if isinstance(message, Finished | GaveUp):
             break
     assert process.wrote_too_much == (message is None)
@@ -74,9 +89,10 @@ async def said_by(folder: Path, *, fenced: bool, disk_mb: int = 1000) -> list[Fr
     return messages
 
 
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("fenced", [True, False])
 def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool, warm: bool
 ) -> None:
     monkeypatch.setenv("SECRET", "1")
     key = tmp_path / "kit" / "key.pem"
@@ -87,23 +103,61 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     program = HOSTILE.format(key=str(key)).encode()
     bundle = Bundle(config="[data]\nname = 'x'\n", files={"hostile.py": program}, main="hostile.py")
     (folder / "bundle").write_bytes(write_bundle(bundle))
-    lines = [message.line for message in asyncio.run(said_by(folder, fenced=fenced)) if isinstance(message, Said)]
+    lines = [
+        message.line for message in asyncio.run(said_by(folder, fenced=fenced, warm=warm)) if isinstance(message, Said)
+    ]
     outcome = "failed" if fenced else "succeeded"
     assert f"key {outcome}" in lines
     assert f"elsewhere {outcome}" in lines
     assert "network failed" in lines
     assert "own folder succeeded" in lines
     assert "no secret" in lines
+    assert f"every thread is fenced: {fenced}" in lines
+    assert f"memory {1024 + LIBRARIES_MB}" in lines
+    assert f"works in {folder} {folder} {folder}" in lines
 
 
-@pytest.mark.parametrize("hiding", HIDING)
-def test_a_job_that_fills_the_servers_disk_is_ended(tmp_path: Path, hiding: str) -> None:
+async def kept(spare: Spare) -> Unassigned:
+    """The process in reserve, once it has loaded."""
+    while not (spare._kept and spare._loaded):
+        await asyncio.sleep(0.02)
+    return spare._kept
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_process_in_reserve_is_used_once_and_replaced(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    monkeypatch.setattr("winnow.deploy.server.spare.REST", 0.0)
+
+    async def use() -> None:
+        spare = Spare()
+        spare.keep(("json",))
+        early = spare.take()
+        first = await kept(spare)
+        if dies:
+            first.process.kill()
+            first.process.wait()
+        taken, fresh = spare.take(), spare.take()
+        second = await kept(spare)
+        assert (taken is first) is not dies
+        assert len({early, first, fresh, second}) == 4
+        assert fresh.process.poll() is None
+        for each in (early, taken, fresh):
+            each.end()
+        spare.close()
+
+    asyncio.run(asyncio.wait_for(use(), 60))
+
+
+@pytest.mark.parametrize(("hiding", "warm"), [*((each, False) for each in HIDING), ("deleted", True), ("mapped", True)])
+def test_a_job_that_fills_the_servers_disk_is_ended(tmp_path: Path, hiding: str, warm: bool) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     program = FILLING.replace("HIDE", HIDING[hiding]).encode()
     bundle = Bundle(config="[data]\nname = 'x'\n", files={"filling.py": program}, main="filling.py")
     (folder / "bundle").write_bytes(write_bundle(bundle))
     lines = [
-        message.line for message in asyncio.run(said_by(folder, fenced=True, disk_mb=64)) if isinstance(message, Said)
+        message.line
+        for message in asyncio.run(said_by(folder, fenced=True, warm=warm, disk_mb=64))
+        if isinstance(message, Said)
     ]
     assert lines == ["large: File too large"]

@@ -39,16 +39,18 @@ class DiskWatch(Thread):
 
 
 def holds_more(places: Sequence[Path], process: int, most: int) -> bool:
-    """Whether these files and folders, and deleted files that the process has open, take more bytes than that.
+    """Whether these files and folders, and deleted files that the process or its child has open, take more bytes.
 
     How large a deleted file is that it only has mapped nobody can tell, so that is too much in any case.
     """
-    mapped, deleted, total = _mapped(places, process), list(_deleted(process)), 0
+    processes = _family(process)
+    mapped = _mapped(places, processes)
+    deleted, total = [status for each in processes for status in _deleted(each)], 0
     for status in chain(*map(_files, places), deleted):
         total += max(status.st_blocks * SECTOR, LEAST)
         if total > most:
             return True
-    return bool(mapped & _mapped(places, process) - {status.st_ino for status in deleted})
+    return bool(mapped & _mapped(places, processes) - {status.st_ino for status in deleted})
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
@@ -62,6 +64,13 @@ def _files(place: Path) -> Iterator[os.stat_result]:
                 waiting += path.iterdir()
 
 
+def _family(process: int) -> list[int]:
+    """The process and its children: one that was started ahead of its job has the job done by a child."""
+    with suppress(OSError):
+        return [process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
+    return [process]
+
+
 def _deleted(process: int) -> Iterator[os.stat_result]:
     with suppress(OSError):
         for each in Path(f"/proc/{process}/fd").iterdir():
@@ -71,12 +80,13 @@ def _deleted(process: int) -> Iterator[os.stat_result]:
                     yield status
 
 
-def _mapped(places: Sequence[Path], process: int) -> set[int]:
-    """The numbers of deleted files of these places that the process has mapped."""
+def _mapped(places: Sequence[Path], processes: Sequence[int]) -> set[int]:
+    """The numbers of deleted files of these places that the processes have mapped."""
     own, found = tuple(str(place.resolve()) for place in places), set()
-    with suppress(OSError):
-        for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
-            *_, inode, name = line.split(maxsplit=5) if line.endswith(" (deleted)") else ("0", "")
-            if name.startswith(own):
-                found.add(int(inode))
+    for process in processes:
+        with suppress(OSError):
+            for line in Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines():
+                *_, inode, name = line.split(maxsplit=5) if line.endswith(" (deleted)") else ("0", "")
+                if name.startswith(own):
+                    found.add(int(inode))
     return found

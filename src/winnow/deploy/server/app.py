@@ -24,6 +24,7 @@ from winnow.deploy.server.metrics import ServerCollector, Traffic, expose
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.reign import Estate
 from winnow.deploy.server.service import ServerService
+from winnow.deploy.server.spare import Spare
 from winnow.deploy.server.throne import Throne
 from winnow.deploy.trust.audit import AuditLog
 from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
@@ -56,7 +57,7 @@ class WinnowServer:
         self.state = self.config.state_folder(path.parent)
         private_folder(self.state)
         url = self.config.database_url(path.parent)
-        self.database = Database(url, patience=self.config.lease / 2)
+        self.database = Database(url, patience=self.config.lease * 2 / 3)  # no standby can take over earlier
         self.address = own_address(kit, self.config)
         self._runner = runner
 
@@ -78,7 +79,9 @@ class WinnowServer:
             closing.callback(self.database.close)
             audit = _open_audit(self.database, kit)
             closing.callback(audit.close)
-            throne = Throne(self._estate(revocations, audit, traffic), lease, service)
+            spare = self._spare()
+            closing.callback(spare.close)
+            throne = Throne(self._estate(revocations, audit, traffic, spare), lease, service)
             if config.metrics is not None:
                 closing.enter_context(expose(config.metrics, ServerCollector(service, records, traffic)))
             await server.start()
@@ -93,7 +96,14 @@ class WinnowServer:
                 await server.stop(GRACE)
         log.info("server %s has stopped", kit.name)
 
-    def _estate(self, revocations: Watched[Revocations], audit: AuditLog, traffic: Traffic) -> Estate:
+    def _spare(self) -> Spare:
+        """Where servers share a database, each may have to take up jobs at any time."""
+        spare = Spare()
+        if self.database.shared and self._runner == RUNNER:
+            spare.keep()
+        return spare
+
+    def _estate(self, revocations: Watched[Revocations], audit: AuditLog, traffic: Traffic, spare: Spare) -> Estate:
         policy = watch_server_policy(self._kit.path)
         return Estate(
             config=self.config,
@@ -103,6 +113,7 @@ class WinnowServer:
             trust=Trust(authority=self._kit.authority, revocations=revocations.current, policy=policy.current),
             auditor=_auditor(audit, self._kit),
             runner=self._runner,
+            spare=spare,
             moved=traffic,
         )
 

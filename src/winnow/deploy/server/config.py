@@ -47,8 +47,10 @@ class ServerConfig(Settings):
     address: str | None = None
     """How others reach this server, as grpc://HOST:PORT; needed if the kit's certificate fits several endpoints."""
     heartbeat: float = Field(default=5.0, gt=0)
-    lease: float = Field(default=5.0, gt=0)
-    """Seconds after which a standby takes over from a silent leader."""
+    lease: float = Field(default=3.0, gt=0)
+    """Seconds after which a standby takes over from a silent leader; a leader that the database does not answer for so
+    long steps down.
+    """
     join: float = Field(default=10.0, ge=0)
     """Seconds to wait for further sites once a job has as many as it needs."""
     metrics: str | None = None

@@ -20,6 +20,10 @@ from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import LeaseRow
 
 LEASE = 1
+RENEWALS = 3
+"""In the time of a lease."""
+TICK = 0.02
+"""Seconds after which another's lease has run out for certain, and not just about."""
 
 
 class LeaseLostError(WinnowError):
@@ -49,6 +53,8 @@ class Lease:
         self._server = server
         self._address = address
         self.seconds = seconds
+        self.pause = seconds / RENEWALS
+        """Seconds until it is worth asking again: when ours is to be renewed, or another's may have run out."""
         self.holder = self._new_holder()
         self._token: int | None = None
         self._until = 0.0
@@ -69,12 +75,14 @@ class Lease:
             ours = row.holder == holder
             if not ours and row.expires > now and not self._is_our_past(row):
                 self._token, self._first = None, False
+                self.pause = min(self.seconds / RENEWALS, row.expires - now + TICK)
                 return False
             if not ours:
                 row.token += 1
                 row.holder, row.server, row.address, row.since = holder, self._server, self._address, now
             row.expires = now + self.seconds
             token = row.token
+        self.pause = self.seconds / RENEWALS
         with self._lock:
             if holder != self.holder:
                 return False

@@ -6,17 +6,17 @@ import logging
 import os
 import queue
 import signal
-import socket
 import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
 from winnow.deploy.fence.disk import DiskWatch
-from winnow.deploy.fence.launch import RUNNER, Launch
+from winnow.deploy.fence.launch import RUNNER, Launch, Place
+from winnow.deploy.server.spare import Unassigned
 from winnow.deploy.work.channel import Channel, ChannelClosedError
 from winnow.deploy.work.orders import FromRunner, ToRunner
 
@@ -32,29 +32,23 @@ class RunnerProcess:
     """One life of a runner. Two threads carry messages, so that neither side ever keeps the server waiting."""
 
     def __init__(
-        self, folder: Path, log_file: Path, *, limits: Limits, sandbox: Sandbox | None, worker: str = RUNNER
+        self,
+        folder: Path,
+        log_file: Path,
+        *,
+        limits: Limits,
+        sandbox: Sandbox | None,
+        worker: str = RUNNER,
+        start: Callable[[], Unassigned] = Unassigned,
     ) -> None:
-        """A job that brings code of its own runs in a `sandbox`. No job sees the environment of the server, which may
-        hold its database's password.
-        """
-        ours, theirs = socket.socketpair()
-        launch = Launch(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
-        with theirs, log_file.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "winnow.deploy.fence.launch"],
-                pass_fds=(theirs.fileno(),),
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment(folder, limits),
-                start_new_session=True,
-            )
-            self._instruct(msgspec.json.encode(launch))
+        """A job that brings code of its own runs in a `sandbox`."""
+        fresh = start()
+        place = Place(folder=str(folder), log=str(log_file), environment=environment(folder, limits))
+        fresh.instruct(Launch(channel=fresh.channel, limits=limits, sandbox=sandbox, worker=worker, place=place))
+        self._process, self._line = fresh.process, fresh.line
         self._watch = DiskWatch(self._process, [folder, log_file], limits.disk_mb * MB, self.kill)
         self._watch.start()
-        self._line = ours
-        self._channel: Channel[FromRunner] = Channel(ours, FromRunner)  # type: ignore[arg-type]
+        self._channel: Channel[FromRunner] = Channel(self._line, FromRunner)  # type: ignore[arg-type]
         self._loop = asyncio.get_running_loop()
         self._said: asyncio.Queue[FromRunner | None] = asyncio.Queue()
         self._room = threading.Semaphore(UNHEARD)
@@ -62,11 +56,6 @@ class RunnerProcess:
         self._to_say: queue.SimpleQueue[ToRunner | None] = queue.SimpleQueue()
         for work in (self._listen, self._speak):
             threading.Thread(target=work, name=f"runner {self._process.pid}", daemon=True).start()
-
-    def _instruct(self, launch: bytes) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:  # one that is dead is noticed later
-            line.write(launch)
 
     @property
     def pid(self) -> int:

@@ -22,6 +22,7 @@ from winnow.deploy.server.ledger import FAILED, RUNNING, Ledger
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.runs import Workshop
 from winnow.deploy.server.scheduler import Scheduler
+from winnow.deploy.server.spare import Spare
 from winnow.deploy.server.tables import Job
 from winnow.deploy.server.transfers import Transfers
 from winnow.deploy.server.wishes import Order, read_order
@@ -42,6 +43,7 @@ class Estate:
     trust: Trust
     auditor: Auditor
     runner: str = RUNNER
+    spare: Spare
     moved: Callable[[int, int], None] = lambda _in, _out: None
 
 
@@ -69,6 +71,7 @@ class Reign:
             disk_mb=config.limits.code_disk_mb,
             unfenced=config.sandbox == "none" and reason_against() is not None,
             runner=estate.runner,
+            spare=estate.spare,
         )
         self.scheduler = Scheduler(workshop, join=config.join, most=config.limits.jobs)
         self.hub.listen(self.scheduler)

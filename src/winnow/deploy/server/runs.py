@@ -23,6 +23,7 @@ from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine, RoundOrder
 from winnow.deploy.server.limits import limits_for
 from winnow.deploy.server.process import LOG_FILE, RunnerProcess
 from winnow.deploy.server.records import Records
+from winnow.deploy.server.spare import Spare
 from winnow.deploy.wire.messages import Answer, Blob, Settle
 from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.orders import (
@@ -75,6 +76,7 @@ class Workshop:
     """What the process of a job with code of its own may use."""
     unfenced: bool = False
     runner: str = RUNNER
+    spare: Spare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,7 @@ class JobRun:
             limits=limits_for(bundle, self._shop.memory_mb, self._shop.disk_mb),
             sandbox=self._sandbox(bundle, begin.data),
             worker=self._shop.runner,
+            start=self._shop.spare.take,
         )
         log.info("job %s: process %d goes on after round %d", self.job, process.pid, begin.round)
         process.send(begin)

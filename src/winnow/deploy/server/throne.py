@@ -13,8 +13,6 @@ from winnow.deploy.server.service import ServerService
 
 log = logging.getLogger(__name__)
 
-RENEWALS = 3
-"""In the time of a lease."""
 GLANCE = 0.1
 """Seconds between looks at whether the lease still holds."""
 
@@ -53,7 +51,7 @@ class Throne:
                 if reachable:
                     log.error("the database does not answer: %s", str(error).split("\n", maxsplit=1)[0])
                 reachable = False
-            await asyncio.sleep(self._lease.seconds / RENEWALS)
+            await asyncio.sleep(self._lease.pause)
 
     async def _look(self) -> None:
         token, reign = self._lease.token, self._service.reign

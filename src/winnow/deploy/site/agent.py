@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 STATE_FILE = "site.sqlite"
 PATIENCE = 20.0
 """Seconds for which a single request is tried again and again; then a new session begins."""
+SEARCH = Backoff(longest=1.0)
+"""While the leader is looked for: the next one is there within seconds, and work stands still until it is found."""
 LEAVING = 10.0
 """Seconds that jobs have to end when the agent does."""
 
@@ -55,7 +57,7 @@ LEAVING = 10.0
 def link_of(kit: Kit) -> Link:
     """The link to whichever of the project's servers leads."""
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
-    return Reconnecting(urls, lambda url: connect(url, Tls.of(kit)), patience=PATIENCE)
+    return Reconnecting(urls, lambda url: connect(url, Tls.of(kit)), backoff=SEARCH, patience=PATIENCE)
 
 
 class Agent:
@@ -79,6 +81,8 @@ class Agent:
         self._leaving: list[HostedJob] = []
         self._stopping = Event()
         self._received = 0
+        self._polled = False
+        """Whether the present session has been of use."""
         self._office = Office(
             kit=kit,
             config=config,
@@ -96,13 +100,15 @@ class Agent:
         failures = 0
         while not self._stopping.is_set():
             try:
+                self._polled = False
                 welcome = self._greet()
                 failures = 0
                 self._obey(welcome)
             except (WinnowError, OSError) as error:
                 if not self._stopping.is_set():
                     log.warning("%s; trying again", error)
-                self._stopping.wait(self._backoff.seconds(failures))
+                if not (self._polled and isinstance(error, Refused)):  # a new leader does not know our session
+                    self._stopping.wait(self._backoff.seconds(failures))
                 failures += 1
         self._leave()
 
@@ -139,6 +145,7 @@ class Agent:
             orders = self._link.call(poll, timeout=welcome.heartbeat + CALL_SECONDS)
             if not isinstance(orders, Orders):
                 raise WireError(f"the server answered a poll with {type(orders).__name__}")
+            self._polled = True
             for number, order in enumerate(orders.orders, orders.first):
                 if number > self._received:
                     self._follow(order)

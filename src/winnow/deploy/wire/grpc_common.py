@@ -31,7 +31,7 @@ LIMITS: Options = [
 ]
 KEEPALIVE_MS = 4_000
 KEEPALIVE_TIMEOUT_MS = 4_000
-"""A machine that lost its power says nothing: so long does it take to notice, and failover waits for it."""
+"""After so long a server lets go of a caller whose machine lost its power."""
 
 
 def pack(refused: Refused) -> bytes:

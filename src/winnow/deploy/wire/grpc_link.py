@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from threading import Lock
 from typing import Any
 
 import grpc
@@ -13,8 +14,6 @@ from winnow.deploy.wire.grpc_common import (
     CALL,
     FETCH,
     FOLLOW,
-    KEEPALIVE_MS,
-    KEEPALIVE_TIMEOUT_MS,
     LIMITS,
     PUT,
     REFUSAL_KEY,
@@ -26,10 +25,16 @@ from winnow.deploy.wire.messages import Fetch, Follow, Line, Put, Received, Requ
 from winnow.deploy.wire.stall import Watch
 from winnow.deploy.wire.transport import CALL_SECONDS, STALL_SECONDS, Tls
 
+PING_MS, PONG_MS = 2_000, 3_000
+"""A server that hangs, or whose machine is cut off, says nothing: after so long without a word it is asked, and after
+so long without an answer given up. Failover waits for both.
+"""
+CONGESTED_MS = 20_000
+"""So long may the network acknowledge nothing of a transfer."""
+
 OPTIONS = [
     *LIMITS,
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_time_ms", PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a link is a connection of its own
@@ -38,47 +43,57 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 2_000),  # which is gRPC's name for the time that one attempt may take
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
+ASKING = [*OPTIONS, ("grpc.keepalive_timeout_ms", PONG_MS), ("grpc.http2.ping_timeout_ms", PONG_MS)]
+MOVING = [*OPTIONS, ("grpc.keepalive_timeout_ms", CONGESTED_MS)]
 
 _FINAL = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class GrpcLink:
+    """Two connections: where the network is slow, an answer to a ping may wait behind megabytes of a transfer, so
+    transfers have one to themselves. They end with the other.
+    """
+
     def __init__(self, url: str, tls: Tls, *, stall: float = STALL_SECONDS) -> None:
         self.url = url
         self._stall = stall
         credentials = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
-        self._channel = grpc.secure_channel(host_and_port(url), credentials, options=OPTIONS)
-        self._call = self._channel.unary_unary(f"/{SERVICE}/{CALL}")
-        self._fetch = self._channel.unary_stream(f"/{SERVICE}/{FETCH}")
-        self._put = self._channel.stream_unary(f"/{SERVICE}/{PUT}")
-        self._follow = self._channel.unary_stream(f"/{SERVICE}/{FOLLOW}")
+        asking = grpc.secure_channel(host_and_port(url), credentials, options=ASKING)
+        moving = grpc.secure_channel(host_and_port(url), credentials, options=MOVING)
+        self._channels = (asking, moving)
+        self._call = asking.unary_unary(f"/{SERVICE}/{CALL}")
+        self._follow = asking.unary_stream(f"/{SERVICE}/{FOLLOW}")
+        self._fetch = moving.unary_stream(f"/{SERVICE}/{FETCH}")
+        self._put = moving.stream_unary(f"/{SERVICE}/{PUT}")
+        self._lock = Lock()
+        self._under_way: set[Any] = set()
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
         with self._telling():
-            return decode_response(self._call(encode(request), timeout=timeout))
+            try:
+                return decode_response(self._call(encode(request), timeout=timeout))
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    self._end_transfers()
+                raise
 
     def fetch(self, request: Fetch) -> Iterator[bytes]:
         with self._telling():
             watch = Watch(self._stall)
-            arriving = self._fetch(encode(request))
-            try:
-                with watch.watching(arriving.cancel):
-                    for chunk in arriving:
-                        with watch.paused():
-                            yield chunk
-            finally:
-                arriving.cancel()
+            with self._moving(self._fetch(encode(request))) as arriving, watch.watching(arriving.cancel):
+                for chunk in arriving:
+                    with watch.paused():
+                        yield chunk
 
     def put(self, head: Put, chunks: Iterable[bytes]) -> Received:
         failures: list[Exception] = []
         watch = Watch(self._stall)
         with self._telling():
-            leaving = self._put.future(watch.each(chain([encode(head)], _remembering(chunks, failures))))
+            sent = watch.each(chain([encode(head)], _remembering(chunks, failures)))
             try:
-                with watch.watching(leaving.cancel):
+                with self._moving(self._put.future(sent)) as leaving, watch.watching(leaving.cancel):
                     return decode(leaving.result(), Received)
             finally:
-                leaving.cancel()
                 if failures:
                     raise failures[0]
 
@@ -92,7 +107,25 @@ class GrpcLink:
                 arriving.cancel()
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
+
+    @contextmanager
+    def _moving(self, transfer: Any) -> Iterator[Any]:
+        with self._lock:
+            self._under_way.add(transfer)
+        try:
+            yield transfer
+        finally:
+            transfer.cancel()
+            with self._lock:
+                self._under_way.discard(transfer)
+
+    def _end_transfers(self) -> None:
+        with self._lock:
+            transfers = list(self._under_way)
+        for transfer in transfers:
+            transfer.cancel()
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -113,7 +146,7 @@ class GrpcLink:
             if key == REFUSAL_KEY:
                 return unpack(value)
         if error.code() is grpc.StatusCode.CANCELLED:
-            return Unreachable(f"{self.url}: the link was closed, or nothing moved for {self._stall:g} seconds")
+            return Unreachable(f"{self.url}: the link was lost, or nothing moved for {self._stall:g} seconds")
         if error.code() in _FINAL:
             return Refused(f"{self.url}: {one_line(error.details())}")
         return Unreachable(f"{self.url}: {_plainly(error.details() or str(error.code()))}")
