@@ -1,7 +1,7 @@
 """Clients and a server of the pairwise protocol, put together by hand: who drops out when is the test's choice."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.identity import RunAuthority
 from winnow.privacy.secure.member import Member
 from winnow.privacy.secure.tally import Tally
-from winnow.privacy.secure.terms import Terms
+from winnow.privacy.secure.terms import Terms, roster_of
 
 AUTHORITY = RunAuthority()
 
@@ -73,6 +73,10 @@ class Session:
         for client in signatures:
             if client not in gone:
                 self.shares[client] = self.members[client].reveal(signatures)
+
+    def roster(self, members: Sequence[int] | None = None) -> bytes:
+        found = self.clients if members is None else members
+        return roster_of(self.terms, found, [AUTHORITY.name(client) for client in found])
 
     def total(self) -> Vector:
         return self.tally.finish(self.shares)

@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from parties import AUTHORITY, plain_sum, random_vector, terms
 from winnow.privacy.secure.group import space_of
 from winnow.privacy.secure.identity import RunAuthority
-from winnow.privacy.secure.keeper import SESSIONS, Contents, Deposit, Keeper, MaskKeeper, make_deposit
+from winnow.privacy.secure.keeper import (
+    SESSIONS,
+    Contents,
+    Deposit,
+    Keeper,
+    MaskKeeper,
+    digest_of_space,
+    make_deposit,
+)
 from winnow.privacy.secure.keeper_process import KeeperProcess
 from winnow.privacy.secure.masks import add_mask
 from winnow.privacy.secure.refusal import RefusedError
@@ -31,7 +39,7 @@ def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
 
 
 def deposit(keeper: Keeper, at: Terms, client: int, seed: bytes, **others: Any) -> Deposit:
-    usual = {"members": 6, "told": b"told", "weight": 1.0, "size": SPACE.packed_bytes}
+    usual = {"members": 6, "told": b"told", "weight": 1.0, "space": digest_of_space(SPACE)}
     return make_deposit(client, Contents(seed=seed, **{**usual, **others}), keeper.key(at), at, AUTHORITY)
 
 
@@ -106,7 +114,7 @@ def test_a_seed_comes_once_signed_and_for_its_session(keeper: Keeper) -> None:
             keeper.deposit(at, deposit(keeper, at, 1, seed, weight=weight))
 
 
-@pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}, {"size": 7}])
+@pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}, {"space": b"another"}])
 def test_clients_who_were_told_different_things_are_not_summed(keeper: Keeper, other: dict[str, object]) -> None:
     at = terms()
     keeper.deposit(at, deposit(keeper, at, 0, os.urandom(32)))
@@ -122,7 +130,7 @@ def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
     with pytest.raises(RefusedError, match="1 member is too few for a sum, 3 are needed"):
         deposit(honest, terms(fewest=3), 0, os.urandom(32), members=1)
     of_another = honest.key(terms())
-    contents = Contents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, size=1)
+    contents = Contents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, space=b"")
     with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it, for this session"):
         make_deposit(0, contents, of_another, terms(), AUTHORITY)
 
@@ -165,12 +173,23 @@ def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: Keep
     assert keeper.total(at, [0, 1, 2, 3, 4, 5], SPACE)
 
 
-def test_a_sum_has_the_size_of_the_clients_vectors(keeper: Keeper) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(((1 << 60, 11),), id="huge"),
+        pytest.param(((50, 12), (3, 64), (16, 1)), id="one bit more: the carry of every sum"),
+        pytest.param(((4, 64), (50, 11)), id="another order"),
+        pytest.param(((101, 8),), id="as many bytes, one by one"),
+    ],
+)
+def test_a_sum_is_told_in_the_group_of_the_clients_vectors_and_in_no_other(
+    keeper: Keeper, asked: tuple[tuple[int, int], ...]
+) -> None:
+    """The size does not tell them apart: most of these are packed into as many bytes."""
     at = terms()
     filled(keeper, at)
-    huge = space_of([(1 << 60, 11)])
-    with pytest.raises(RefusedError, match=r"the sum is to have .* bytes, and the clients' vectors have 101"):
-        keeper.total(at, [0, 1, 2, 3], huge)
+    with pytest.raises(RefusedError, match="in another group than the clients' vectors lie in"):
+        keeper.total(at, [0, 1, 2, 3], space_of(asked))
     assert keeper.total(at, [0, 1, 2, 3], SPACE)
 
 

@@ -18,6 +18,7 @@ from winnow.learn.matching import AtSites
 from winnow.privacy.secure.collect import Secure
 from winnow.privacy.secure.encoding import Decoded, Parameters
 from winnow.privacy.secure.form import Form
+from winnow.privacy.secure.group import Space, Stretch
 from winnow.privacy.secure.identity import Remembering, RunAuthority, authority_here
 from winnow.privacy.secure.keeper import Deposit, MaskKeeper
 from winnow.privacy.secure.refusal import RefusedError
@@ -178,6 +179,21 @@ def test_nor_does_the_keeper_tell_their_sum() -> None:
         server.deposit(client, server.told([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
     with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
         keeper.total(server.terms, [0, 2, 3, 4, 5], server.settings.encoding.space(server.form, CLIENTS))
+
+
+def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
+    """With a bit more a word, the sum of the masks shows every carry: how many of the clients' masks were large."""
+    server = Server()
+    keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    for client in EVERYBODY:
+        server.deposit(client, server.told(ALIKE), keeper)
+    own = server.settings.encoding.space(server.form, CLIENTS)
+    wider = Space(tuple(Stretch(each.count, min(64, each.bits + 1)) for each in own.stretches))
+    as_long = Space((Stretch(own.packed_bytes, 8),))
+    for other in (wider, as_long):
+        with pytest.raises(RefusedError, match="in another group than the clients' vectors lie in"):
+            keeper.total(server.terms, EVERYBODY, other)
+    assert keeper.total(server.terms, EVERYBODY, own)
 
 
 def test_weights_are_those_of_the_sessions_members() -> None:

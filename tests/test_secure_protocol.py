@@ -177,7 +177,10 @@ def test_clients_who_were_told_different_things_have_masks_that_do_not_cancel() 
     for client, member in session.members.items():
         told = b"told" if client else b"something else"
         session.tally.add(client, member.mask(session.tally.letters_to(client), WIDE.zeros(), WIDE, told))
-    session.reveal(session.confirm())
+    signatures = session.confirm()
+    with pytest.raises(RefusedError, match="1 members have signed this client's list of survivors, 3 are needed"):
+        session.members[0].reveal(signatures)
+    session.reveal(signatures, gone=[0])
     assert looks_uniform(session.total()[0])
 
 
@@ -216,12 +219,19 @@ def test_a_signature_does_not_count_for_another_client_session_round_or_list() -
     survivors = session.tally.survivors
     signatures = session.confirm()
     forged = dict.fromkeys(survivors, signatures[0])
-    other = {c: AUTHORITY.sign(c, list_to_sign(terms(), survivors)) for c in survivors}
-    later = {c: AUTHORITY.sign(c, list_to_sign(replace(session.terms, round=2), survivors)) for c in survivors}
-    shorter = {c: AUTHORITY.sign(c, list_to_sign(session.terms, survivors[1:])) for c in survivors}
-    stranger = RunAuthority()
-    unknown = {c: stranger.sign(c, list_to_sign(session.terms, survivors)) for c in survivors}
-    for wrong in (forged, other, later, shorter, unknown):
+    roster, changed = session.roster(), replace(session.terms, round=2)
+
+    def signed_by(authority: RunAuthority, *content: object) -> dict[int, bytes]:
+        return {client: authority.sign(client, list_to_sign(*content)) for client in survivors}
+
+    assert signed_by(AUTHORITY, session.terms, roster, b"told", survivors) == signatures
+    other = signed_by(AUTHORITY, terms(), roster, b"told", survivors)
+    later = signed_by(AUTHORITY, changed, roster, b"told", survivors)
+    shorter = signed_by(AUTHORITY, session.terms, roster, b"told", survivors[1:])
+    among_others = signed_by(AUTHORITY, session.terms, session.roster([*survivors, 9]), b"told", survivors)
+    told_else = signed_by(AUTHORITY, session.terms, roster, b"something else", survivors)
+    unknown = signed_by(RunAuthority(), session.terms, roster, b"told", survivors)
+    for wrong in (forged, other, later, shorter, among_others, told_else, unknown):
         with pytest.raises(RefusedError, match="members have signed"):
             session.members[0].reveal(wrong)
     assert session.members[0].reveal(signatures)
@@ -462,10 +472,15 @@ def test_a_share_that_is_none_is_refused(share: bytes, reason: str) -> None:
 
 def test_a_letter_is_for_its_addressee_alone() -> None:
     one, two = KeyPair(), KeyPair()
-    purpose = letter_purpose(1, 2)
+    purpose = letter_purpose(1, 2, b"roster")
     sealed = seal(one.agree(two.public, purpose, b"session"), b"shares", purpose)
     assert unseal(two.agree(one.public, purpose, b"session"), sealed, purpose) == b"shares"
-    for key in (two.agree(one.public, letter_purpose(2, 1), b"session"), two.agree(one.public, purpose, b"another")):
+    for about, session in (
+        (letter_purpose(2, 1, b"roster"), b"session"),
+        (letter_purpose(1, 2, b"another"), b"session"),
+        (purpose, b"another"),
+    ):
+        key = two.agree(one.public, about, session)
         with pytest.raises(RefusedError, match="a letter that cannot be opened"):
             unseal(key, sealed, purpose)
     with pytest.raises(RefusedError, match="a public key that is none"):

@@ -15,6 +15,9 @@ class Identities(Protocol):
     def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
         """Whether this party has signed this message."""
 
+    def name(self, party: int) -> str:
+        """Who stands behind a number, said so that whoever says the same means the same party."""
+
     def release(self, party: int, round: int, what: str = UPDATE) -> int:
         """How often something of a party's has left, masked or noisy, with this round's; 0 if this round's, or a later
         one's, had left before. Asking is leaving: it is noted.

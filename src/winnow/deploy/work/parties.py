@@ -33,6 +33,15 @@ class AgentsWord:
         said = statement(self._submission, self._round, party, message)
         return any(states(each.key, signature, said) for each in self._parties if self._speaks_for(each, party))
 
+    def name(self, party: int) -> str:
+        """The site and the client's place there. Numbers are the server's word, and it could give a site's number to
+        another site when it talks to a third.
+        """
+        for each in self._parties:
+            if self._speaks_for(each, party):
+                return f"{each.site} {party - each.clients_from}"
+        raise RefusedError(f"client {party} is at no site of this job whose certificate counts")
+
     def release(self, party: int, round: int, what: str = UPDATE) -> int:
         self._line.send(Release(client=party, what=what))
         answer = self._line.receive(Released)

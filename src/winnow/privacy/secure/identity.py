@@ -34,6 +34,9 @@ class RunAuthority:
             return False
         return True
 
+    def name(self, party: int) -> str:
+        return str(party)
+
     def release(self, party: int, round: int, what: str = UPDATE) -> int:
         """A simulation's sites remember for themselves, and nobody makes them forget."""
         return 1
@@ -44,6 +47,7 @@ class Remembering:
 
     def __init__(self, identities: Identities) -> None:
         self.sign = identities.sign
+        self.name = identities.name
         self.release = identities.release
         self.verifies = lru_cache(maxsize=1 << 16)(identities.verifies)
 

@@ -53,7 +53,8 @@ class Deposit(Struct, frozen=True, kw_only=True):
 
 class Contents(Struct, frozen=True, kw_only=True):
     """What a deposit holds: the seed, how many members the client was told of, and the digest of all it was told; what
-    the client itself counts; how many bytes its packed vector has.
+    the client itself counts; and a digest of the group that its vector lies in. The server says in which group it wants
+    the sum, and in another than the clients' the same masks would add up to something that tells more than their sum.
 
     If the vector has assignments to codewords, their digest too, under the mask: words can be shifted on their way, and
     what is counted (unlike what is summed) would then tell more.
@@ -63,7 +64,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     members: int
     told: bytes
     weight: float
-    size: int
+    space: bytes
     assigned: bytes = b""
 
 
@@ -144,12 +145,12 @@ class _Session:
             raise RefusedError("another sum of this session was told before")
         if len({*survivors}) != len(survivors) or not {*survivors} <= self._deposited.keys():
             raise RefusedError("the list of survivors has a client twice, or one whose seed is not here")
-        members, _, size = _common(self._deposited[survivors[0]]) if survivors else (0, b"", 0)
+        members, _, sealed = _common(self._deposited[survivors[0]]) if survivors else (0, b"", b"")
         needed = terms.survivors_needed(members)
         if len(survivors) < needed:
             raise too_few(len(survivors), "survivor", needed)
-        if space.packed_bytes != size:
-            raise RefusedError(f"the sum is to have {space.packed_bytes} bytes, and the clients' vectors have {size}")
+        if digest_of_space(space) != sealed:
+            raise RefusedError("the sum is asked for in another group than the clients' vectors lie in")
         check_weights(np.array([self._deposited[client].weight for client in survivors]), heaviest)
         self._asked = (survivors, space)
         masks = space.zeros()
@@ -190,9 +191,13 @@ def key_to_sign(terms: Terms, public: bytes) -> bytes:
     return terms.naming("keeper", public)
 
 
-def _common(contents: Contents) -> tuple[int, bytes, int]:
+def digest_of_space(space: Space) -> bytes:
+    return hashlib.sha256(write(["winnow space", space])).digest()
+
+
+def _common(contents: Contents) -> tuple[int, bytes, bytes]:
     """What all clients of a session have been told alike."""
-    return contents.members, contents.told, contents.size
+    return contents.members, contents.told, contents.space
 
 
 def _purpose(client: int) -> bytes:

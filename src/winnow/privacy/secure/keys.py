@@ -53,9 +53,11 @@ def mask_purpose(one: int, other: int, told: bytes) -> bytes:
     return b"winnow mask %d %d " % (min(one, other), max(one, other)) + told
 
 
-def letter_purpose(sender: int, addressee: int) -> bytes:
-    """Each direction has a key of its own, so a letter cannot be returned to its sender."""
-    return b"winnow letter %d %d" % (sender, addressee)
+def letter_purpose(sender: int, addressee: int, roster: bytes) -> bytes:
+    """Each direction has a key of its own, so a letter cannot be returned to its sender; and so has each roster, so
+    a letter opens only where the addressee knows the same members as the sender.
+    """
+    return b"winnow letter %d %d " % (sender, addressee) + roster
 
 
 def seal(key: bytes, plain: bytes, about: bytes) -> bytes:

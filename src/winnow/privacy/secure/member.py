@@ -17,7 +17,7 @@ from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.keys import KeyPair, letter_purpose, mask_purpose, seal, unseal
 from winnow.privacy.secure.masks import SEED_BYTES, add_mask
 from winnow.privacy.secure.refusal import RefusedError, too_few
-from winnow.privacy.secure.terms import Announcement, Directory, Terms, list_to_sign
+from winnow.privacy.secure.terms import Announcement, Directory, Terms, list_to_sign, roster_of
 
 
 class Member:
@@ -28,6 +28,8 @@ class Member:
         self._sealing, self._masking = KeyPair(), KeyPair()
         self._seed = os.urandom(SEED_BYTES)
         self.members: list[int] = []
+        self._roster = b""
+        self._told = b""
         self._peers: dict[int, Announcement] = {}
         self._letters: dict[int, bytes] | None = None
         self._own_shares = (b"", b"")
@@ -51,6 +53,7 @@ class Member:
         members = self._checked_members(directory.members)
         circle = self.terms.circle(members)
         self._peers = self._checked_peers(directory, circle.neighbours(self.client))
+        self._roster = roster_of(self.terms, members, [self._identities.name(each) for each in members])
         self.members = members
         holders = circle.holders(self.client)
         needed = self.terms.shares_needed(circle, len(holders))
@@ -62,7 +65,8 @@ class Member:
         """The vector under its own mask and one with each neighbour who wrote; packed.
 
         Masks depend on the digest of what this client was `told`. A server that tells clients different things (another
-        model, other scales) so as to make one of them stand out gets a sum whose masks do not cancel.
+        model, other scales) so as to make one of them stand out gets a sum whose masks do not cancel. It gets no shares
+        either: the digest is part of what survivors sign.
 
         Letters are opened when they are needed: one that cannot be opened holds no share, and whoever sent too many of
         them is named when the sum cannot be had.
@@ -79,7 +83,7 @@ class Member:
         if len(letters) + 1 < needed:
             raise RefusedError(f"{len(letters) + 1} clients hold shares of this one's secrets, and it takes {needed}")
         space.check(vector)
-        self._letters = dict(letters)
+        self._letters, self._told = dict(letters), told
         total = [words.copy() for words in vector]
         add_mask(total, self._seed, space, sign=1)
         for peer in letters:
@@ -103,12 +107,13 @@ class Member:
         if self.terms.circle(self.members).is_torn(ordered):
             raise RefusedError("so many in a row are called dropouts that the ring of survivors may fall apart")
         self._survivors = ordered
-        return self._identities.sign(self.client, list_to_sign(self.terms, ordered))
+        return self._identities.sign(self.client, self._to_sign(ordered))
 
     def reveal(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         """For each neighbour a share: of the self-mask seed of a survivor, of the masking key of one who dropped out.
 
-        Never both. For that enough members must have signed the very list that this one has.
+        Never both. For that enough members must have signed the very list that this one has, and with it the same
+        members and the same digest of what they were told.
         """
         if self._survivors is None or self._letters is None:
             raise RefusedError("no list of survivors was confirmed in this session yet")
@@ -143,7 +148,7 @@ class Member:
 
     def _check_signatures(self, signatures: Mapping[int, bytes]) -> None:
         assert self._survivors is not None
-        signed = list_to_sign(self.terms, self._survivors)
+        signed = self._to_sign(self._survivors)
         needed = self.terms.survivors_needed(len(self.members))
         eligible = (each for each in self._survivors if each in signatures)
         checked = (each for each in eligible if self._identities.verifies(each, signed, signatures[each]))
@@ -151,13 +156,16 @@ class Member:
         if sound < needed:
             raise RefusedError(f"{sound} members have signed this client's list of survivors, {needed} are needed")
 
+    def _to_sign(self, survivors: Sequence[int]) -> bytes:
+        return list_to_sign(self.terms, self._roster, self._told, survivors)
+
     def _seal(self, peer: int, shares: bytes) -> bytes:
-        purpose = letter_purpose(self.client, peer)
+        purpose = letter_purpose(self.client, peer, self._roster)
         return seal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), shares, purpose)
 
     def _opened(self, peer: int, letter: bytes) -> tuple[bytes, bytes] | None:
         """The two shares in a letter; None if it is no such letter."""
-        purpose = letter_purpose(peer, self.client)
+        purpose = letter_purpose(peer, self.client, self._roster)
         try:
             plain = unseal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), letter, purpose)
         except RefusedError:

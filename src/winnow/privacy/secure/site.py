@@ -15,7 +15,7 @@ from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.held import Held, HeldUpdates
 from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.indexing import digest_of
-from winnow.privacy.secure.keeper import Contents, KeeperKey, make_deposit
+from winnow.privacy.secure.keeper import Contents, KeeperKey, digest_of_space, make_deposit
 from winnow.privacy.secure.masks import SEED_BYTES, add_mask
 from winnow.privacy.secure.member import Member
 from winnow.privacy.secure.refusal import RefusedError
@@ -116,7 +116,7 @@ class SecureSite:
             members=len(told.members),
             told=digest,
             weight=told.weight_of(task.client, self._settings.heaviest),
-            size=len(words),
+            space=digest_of_space(space),
             assigned=assigned,
         )
         deposit = make_deposit(task.client, contents, key, terms, self._identities)

@@ -1,5 +1,6 @@
 """What all parties of a session agree upon beforehand, and the messages that they exchange in it."""
 
+import hashlib
 from collections.abc import Sequence
 from math import ceil
 from typing import Literal, TypeVar
@@ -66,8 +67,13 @@ class Directory(Struct, frozen=True, kw_only=True):
     announcements: list[Announcement]
 
 
-def list_to_sign(terms: Terms, survivors: Sequence[int]) -> bytes:
-    return terms.naming("survivors", list(survivors))
+def roster_of(terms: Terms, members: Sequence[int], names: Sequence[str]) -> bytes:
+    """A digest of who takes part in a session, and on what terms."""
+    return hashlib.sha256(write(["winnow roster", terms, list(members), list(names)])).digest()
+
+
+def list_to_sign(terms: Terms, roster: bytes, told: bytes, survivors: Sequence[int]) -> bytes:
+    return terms.naming("survivors", roster, told, list(survivors))
 
 
 def write(message: object) -> bytes:
