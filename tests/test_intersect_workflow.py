@@ -95,6 +95,32 @@ def test_the_server_carries_letters_without_an_identifier_in_them() -> None:
     assert b"patient" not in carried
 
 
+def lengths(lists: Lists, **settings: Any) -> list[list[int]]:
+    """Of all letters, in order, as the server carries them."""
+    here, _ = federation(lists, **settings)
+    ask, seen = here.dispatch, []
+
+    def dispatch(tasks: Iterable[Task], *until: Any) -> Any:
+        sent = list(tasks)
+        seen.extend([len(letter) for letter in task.letters.values()] for task in sent)
+        return ask(sent, *until)
+
+    here.dispatch = dispatch  # type: ignore[method-assign]
+    list(Intersection().run(here))
+    return seen
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_lengths_tell_how_many_each_has_and_not_how_many_they_share(share: bool) -> None:
+    """Nor which: identifiers are of different lengths."""
+    first, third = [f"{'x' * i} {i}" for i in range(30)], [f"{'x' * i} {i}" for i in range(0, 90, 3)]
+    strangers = [f"nobody {i}" for i in range(30)]
+    found = [
+        lengths([first, second, third], share=share) for second in (first, [*first[:7], *strangers[7:]], strangers)
+    ]
+    assert found[0] == found[1] == found[2]
+
+
 def answers(here: InProcess[Lists], *tasks: Task) -> list[Outcome]:
     with here.dispatch(tasks) as exchange:
         return list(exchange)

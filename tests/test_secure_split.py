@@ -56,9 +56,7 @@ class Split:
     """Which secrets the server could put together, of each party that has masked its vector."""
 
     def __post_init__(self) -> None:
-        self.members = {
-            party: Member(self.numbers[party], self.terms, self.identities(party)) for party in self.views
-        }
+        self.members = {party: Member(self.numbers[party], self.terms, self.identities(party)) for party in self.views}
         self.announced = {party: member.announce() for party, member in self.members.items()}
         letters = self._each(self._share)
         self.masked = self._each(lambda party: self._mask(party, letters))

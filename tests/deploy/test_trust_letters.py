@@ -18,6 +18,7 @@ from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.trust.signing import Signature, sign, verify
 
 NONE_REVOKED = Revocations()
+TAG_BYTES = 16
 CONTEXT = Context(job="job-1", round=3, sender="plant-a", recipient="plant-b", subject="2 to 7")
 
 
@@ -90,6 +91,31 @@ def test_a_letter_opens_for_its_recipient(parties: Parties, text: bytes, job: st
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, context, text)
     assert unseal(parties.plant_b, sealed, context) == (parties.plant_a.peer, text)
     assert len(text) < 8 or text not in sealed
+
+
+def box_bytes(sealed: bytes) -> int:
+    """All else is the certificate, keys, and a signature whose length is chance."""
+    return len(msgspec.msgpack.decode(sealed)["box"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(size=st.integers(0, 100_000), less=st.integers(0, 255))
+def test_a_letters_length_tells_little_of_its_text(parties: Parties, size: int, less: int) -> None:
+    def length(text: int) -> int:
+        found = box_bytes(seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, bytes(text)))
+        return found - TAG_BYTES
+
+    assert size < length(size) <= max(256, 1.125 * size + 256)
+    steps = {length(each) for each in range(max(0, size - less), size + 1, 64)}
+    assert len(steps) <= 2, "lengths that lie close together are mostly one and the same"
+    assert all(each % 256 == 0 for each in steps)
+
+
+def test_letters_of_one_kind_are_all_of_one_length(parties: Parties) -> None:
+    texts = (b"", b"no", b"yes", bytes(72), b"\x80\x80\0\0", bytes(255))
+    sealed = [seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, text) for text in texts]
+    assert {box_bytes(each) for each in sealed} == {256 + TAG_BYTES}
+    assert [unseal(parties.plant_b, each, CONTEXT)[1] for each in sealed] == [*texts]
 
 
 @settings(max_examples=120, deadline=None)

@@ -2,7 +2,8 @@
 
 A letter's key comes from an ephemeral X25519 key and the recipient's, through HKDF-SHA256; the text is encrypted with
 AES-256-GCM, with the context as associated data; the sender signs context, keys and ciphertext. So only the recipient
-can read it, and a letter put into another job, round or pair of sites does not open.
+can read it, and a letter put into another job, round or pair of sites does not open. The text is padded before: the
+server sees how long a letter is, and that tells the text's length to no more than an eighth.
 
 Whether a letter was seen before is the caller's business: the same letter opens as often as it is delivered. A caller
 that must not act twice remembers the contexts it has seen.
@@ -27,6 +28,10 @@ from winnow.deploy.trust.signing import Signature, sign, verify
 
 PURPOSE = "letter"
 KEY_BYTES, NONCE_BYTES = 32, 12
+MARK = b"\x80"
+"""Where the text ends; zeros follow."""
+SHORTEST = 256
+"""Bytes of a padded text; a multiple of this, or of an eighth or so of the whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ def seal(
     own = ephemeral.public_key().public_bytes_raw()
     theirs = recipient.public_bytes_raw()
     key, nonce = _derive(ephemeral.exchange(recipient), own, theirs)
-    box = AESGCM(key).encrypt(nonce, plaintext, _encoded(context))
+    box = AESGCM(key).encrypt(nonce, _padded(plaintext), _encoded(context))
     signature = sign(kit, _signed_part(context, own, theirs, box), PURPOSE)
     return msgspec.msgpack.encode(_Sealed(ephemeral=own, box=box, signature=signature))
 
@@ -78,9 +83,19 @@ def unseal(
     sender = _sender(kit, letter, context, own, revocations or kit.revocations, now or utc_now())
     try:
         key, nonce = _derive(kit.letter_key.exchange(theirs), letter.ephemeral, own)
-        return sender, AESGCM(key).decrypt(nonce, letter.box, _encoded(context))
+        padded = AESGCM(key).decrypt(nonce, letter.box, _encoded(context))
     except (InvalidTag, ValueError) as error:
         raise LetterError(f"a letter of {sender} does not open: it was made for another key") from error
+    text = padded.rstrip(b"\0")
+    if text[-1:] != MARK:
+        raise LetterError(f"a letter of {sender} has no end")
+    return sender, text[:-1]
+
+
+def _padded(plaintext: bytes) -> bytes:
+    size = len(plaintext) + 1
+    step = max(SHORTEST, (1 << size.bit_length()) >> 4)
+    return (plaintext + MARK).ljust(-(-size // step) * step, b"\0")
 
 
 def _recipient(kit: Kit, pem: bytes, context: Context, revocations: Revocations | None) -> X25519PublicKey:

@@ -6,6 +6,7 @@ key, and its own once. Both keys commute, so what both sides have looks the same
 
 from collections.abc import Sequence
 from importlib import import_module
+from secrets import token_hex
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -14,6 +15,7 @@ from winnow.core import ConfigError
 
 Reveal: TypeAlias = Literal["intersection", "size"]
 
+FILLER_BYTES = 32
 EXACT = 1e-9
 """A rate of false positives, which the library asks for and does not use where whole lists are sent."""
 
@@ -25,8 +27,12 @@ class UnusableError(ValueError):
 class Asking:
     """The side that learns: made for one question."""
 
-    def __init__(self, identifiers: Sequence[str], reveal: Reveal) -> None:
-        self._identifiers, self._reveal = list(identifiers), reveal
+    def __init__(self, identifiers: Sequence[str], reveal: Reveal, fill: int = 0) -> None:
+        """A question about fewer than `fill` identifiers is filled up with others, that nobody has: how many are left
+        of them is nobody's business.
+        """
+        others = (token_hex(FILLER_BYTES) for _ in range(fill - len(identifiers)))
+        self._identifiers, self._reveal = [*identifiers, *others], reveal
         self._client = library().client.CreateWithNewKey(reveal == "intersection")
 
     def request(self) -> bytes:

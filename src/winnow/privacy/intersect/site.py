@@ -19,6 +19,8 @@ END = "intersect-end"
 TELL = "intersect-tell"
 
 MOST = 1_000_000
+LENGTH = 8
+"""Bytes that say how long what follows is."""
 
 
 class Intersecting(Generic[Site]):
@@ -57,7 +59,7 @@ class Intersecting(Generic[Site]):
             raise UnusableError("the task names no client to ask")
         client, other = task.client, task.settings
         mine = self._common[client] if client in self._common else self._own(site, client)
-        asking = Asking(mine, self._reveal)
+        asking = Asking(mine, self._reveal, len(self._own(site, client)))
         self._asking[client] = (other, asking)
         return Reply(task=task, letters={other: asking.request()})
 
@@ -94,7 +96,7 @@ class Intersecting(Generic[Site]):
         letters = {}
         if self._reveal == "intersection":
             self._found(client, self._common[client])
-            told = msgspec.msgpack.encode(self._common[client])
+            told = _as_long_as(self._own(site, client), self._common[client])
             letters = dict.fromkeys(self._partners[client], told) if self._share else {}
         return Reply(task=task, metrics={"size": float(self._size[client])}, letters=letters)
 
@@ -103,7 +105,7 @@ class Intersecting(Generic[Site]):
         own = {*self._own(site, task.client)}
         for letter in task.letters.values():
             try:
-                told = msgspec.msgpack.decode(letter, type=list[str])
+                told = msgspec.msgpack.decode(letter[LENGTH:][: int.from_bytes(letter[:LENGTH])], type=list[str])
             except msgspec.MsgspecError as error:
                 raise UnusableError("what was shared cannot be read") from error
             if not own.issuperset(told):
@@ -113,6 +115,12 @@ class Intersecting(Generic[Site]):
 
     def _own(self, site: Site, client: int) -> list[str]:
         return sorted({*self._identifiers(site, client)})
+
+
+def _as_long_as(all_: list[str], some: list[str]) -> bytes:
+    """Some of the identifiers, written so that the length is the same whichever they are."""
+    told = msgspec.msgpack.encode(some)
+    return len(told).to_bytes(LENGTH) + told.ljust(len(msgspec.msgpack.encode(all_)), b"\0")
 
 
 def _answer_each(step: Callable[[Task, Site], Reply], tasks: Sequence[Task], site: Site) -> list[Outcome]:

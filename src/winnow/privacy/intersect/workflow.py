@@ -28,8 +28,9 @@ class Intersection:
 
     Which they are, only sites learn (see `Intersecting`). The first of the clients asks, the others answer. With three
     or more it also learns what it shares with the second, the second and third, and so on; each of the others learns
-    how many identifiers it was asked about. That is more than a size, so with three or more `reveal` cannot be "size".
-    The server carries letters, which sites seal for one another, and learns their lengths and the size.
+    how many identifiers the first has. That is more than a size, so with three or more `reveal` cannot be "size". The
+    server carries letters, which sites seal for one another, and learns the size, and from the letters' lengths roughly
+    how many identifiers each has.
     """
 
     def __init__(self, *, clients: Sequence[int] | None = None, reveal: Reveal = "intersection") -> None:
