@@ -271,6 +271,32 @@ def test_numbers_that_are_none_are_refused(part: str, name: str, numbers: Any, r
         server.ask(MASK, 0, payload, server.tally.letters_to(0))
 
 
+# Two sessions in a round ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL])
+def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step: str) -> None:
+    """Sessions are the server's choice: it could run as many at once as it likes."""
+    server = Server()
+    server.mask(0, server.told(ALIKE))
+    first, server.session = server.session, os.urandom(16)
+    directory = as_array(write(server.tally.directory(0)))
+    payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write({}))}
+    with pytest.raises(RefusedError, match=r"has left before|takes part in no such session"):
+        server.ask(step, 0, {**tell(server.told(ALIKE)), SECURE: {**tell(server.told(ALIKE))[SECURE], **payload}})
+    server.session = first
+    assert server.confirm(0, EVERYBODY), "and goes on in the first"
+
+
+def test_keys_that_were_announced_anew_have_nothing_to_do_with_the_old_ones() -> None:
+    """Before it has masked a client may be asked to begin again, in the same session even."""
+    server = Server()
+    letters = server.tally.letters_to(0)
+    server.ask(ANNOUNCE, 0, {})
+    with pytest.raises(RefusedError, match="not those of this session's members"):
+        server.ask(MASK, 0, tell(server.told(ALIKE)), letters)
+
+
 # Chance ---------------------------------------------------------------------------------------------------------------
 
 

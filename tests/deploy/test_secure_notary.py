@@ -23,7 +23,9 @@ from winnow.deploy.work.bundle import Bundle, read_bundle
 from winnow.deploy.work.orders import Do, Release, Released, Sign, Signed
 from winnow.deploy.work.parties import AgentsWord
 from winnow.deploy.work.statements import KEEPER, statement, states, submission_of
+from winnow.privacy.secure.collect import Secure
 from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.terms import roster_of
 
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Of the group that P-256 signatures are numbers of."""
@@ -92,6 +94,20 @@ def test_what_one_site_signs_another_believes_and_nothing_else(notary: Callable[
     assert not theirs.word.verifies(1, b"other keys", signature)
     assert not Desk(notary("plant-b"), "another job").word.verifies(1, ANNOUNCED, signature)
     assert not theirs.at(2).word.verifies(1, ANNOUNCED, signature), "said in another round"
+
+
+def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Notary]) -> None:
+    """A server may give a number to one site when it talks to a second, and to another when it talks to a third."""
+    ours, theirs = notary("plant-a"), notary("plant-b")
+    names = [Desk(ours).word.name(number) for number in range(4)]
+    assert names == ["plant-a 0", "plant-a 1", "plant-b 0", "plant-b 1"]
+    assert [Desk(theirs).word.name(number) for number in range(4)] == names
+    with pytest.raises(RefusedError, match="client 4 is at no site of this job whose certificate counts"):
+        Desk(ours).word.name(4)
+    theirs.know([neighbour(kit_of(folder, "plant-a"), 2), neighbour(kit_of(folder, "plant-b"), 0)])
+    swapped = [Desk(theirs).word.name(number) for number in range(4)]
+    terms = Secure().terms(bytes(16), 1)
+    assert roster_of(terms, range(4), names) != roster_of(terms, range(4), swapped)
 
 
 def test_a_list_of_sites_that_is_not_believed_gets_no_letters(folder: Path, notary: Callable[..., Notary]) -> None:
