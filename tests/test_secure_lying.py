@@ -1,20 +1,26 @@
 """A server that lies to the clients of secure aggregation about weights, members or scales: sites refuse, by name."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from winnow.core import Failure, Outcome, Reply, Task, wrap
 from winnow.learn.handlers import TrainSettings
 from winnow.learn.matching import AtSites
+from winnow.privacy.secure.closing import closing_to_sign
 from winnow.privacy.secure.collect import Secure
 from winnow.privacy.secure.encoding import Decoded, Parameters
 from winnow.privacy.secure.form import Form
@@ -24,6 +30,7 @@ from winnow.privacy.secure.keeper import Deposit, MaskKeeper
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import (
     ANNOUNCE,
+    CLOSE,
     CONFIRM,
     DEPOSIT,
     ENCODING,
@@ -295,6 +302,132 @@ def test_keys_that_were_announced_anew_have_nothing_to_do_with_the_old_ones() ->
     server.ask(ANNOUNCE, 0, {})
     with pytest.raises(RefusedError, match="not those of this session's members"):
         server.ask(MASK, 0, tell(server.told(ALIKE)), letters)
+
+
+# A round that is held again -------------------------------------------------------------------------------------------
+
+
+class Remembered(RunAuthority):
+    """Remembers what has left and what was signed, as a site's agent does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: dict[int, bytes] = {}
+        self.ballots: dict[tuple[int, bytes], bytes] = {}
+
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
+        if self.ballots.setdefault((party, ballot), message) != message:
+            raise RefusedError("something else was signed for this ballot before")
+        return self.sign(party, message)
+
+    def release(self, party: int, round: int, what: str = "update", note: bytes = b"", instead_of: bytes = b"") -> int:
+        if self.notes.get(party, b"") != instead_of:
+            return 0
+        self.notes[party] = note
+        return 1
+
+    def noted(self, party: int, round: int) -> bytes:
+        return self.notes.get(party, b"")
+
+
+def asked_again(server: Server, client: int, closings: Mapping[int, bytes]) -> Announcement:
+    """In a new session."""
+    payload = {SECURE: {"closings": as_array(write(dict(closings)))}}
+    return read(carried(server.ask(ANNOUNCE, client, payload).payload, "announcement"), Announcement)
+
+
+def masked_by_all() -> tuple[Server, Remembered]:
+    own = Remembered()
+    server = Server(at=Secure().sites(own))
+    for client in EVERYBODY:
+        server.mask(client, server.told(ALIKE))
+    return server, own
+
+
+def closings(server: Server, clients: Iterable[int]) -> dict[int, bytes]:
+    found = {}
+    for client in clients:
+        with suppress(RefusedError):
+            found[client] = carried(server.ask(CLOSE, client, {}).payload, "closing")
+    return found
+
+
+def test_a_server_that_has_opened_a_sum_cannot_call_it_interrupted() -> None:
+    own = Remembered()
+    server = Server(at=Secure().sites(own))
+    server.sum()
+    closed = closings(server, EVERYBODY)
+    assert closed == {}
+    server.session = os.urandom(16)
+    for client in EVERYBODY:
+        with pytest.raises(RefusedError, match="0 of its 6 members have closed it, and it takes 4"):
+            asked_again(server, client, closed)
+
+
+@hypothesis(max_examples=12, deadline=None)
+@given(first=st.lists(st.booleans(), min_size=CLIENTS, max_size=CLIENTS), restarted=st.booleans())
+def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool], restarted: bool) -> None:
+    """Each client is first asked for the one or for the other, and then for both; its process may have died between."""
+    server, own = masked_by_all()
+    closed = closings(server, [client for client in EVERYBODY if not first[client]])
+    lists, old = {}, server.session
+    for client in EVERYBODY:
+        with suppress(RefusedError):
+            lists[client] = server.confirm(client, EVERYBODY)
+    if restarted:
+        server.at = Secure().sites(own)
+    closed |= closings(server, EVERYBODY)
+    assert not {*closed} & {*lists}
+    opened, again = [], []
+    for client in EVERYBODY:
+        with suppress(RefusedError):
+            server.ask(REVEAL, client, {SECURE: {"signatures": as_array(write(lists))}})
+            opened.append(client)
+    server = Server(at=server.at, settings=server.settings)
+    assert server.session != old
+    for client in EVERYBODY:
+        with suppress(RefusedError):
+            again.append(asked_again(server, client, closed))
+    assert not (opened and again)
+    assert bool(again) == (len(closed) >= 4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda server, own, good: dict(islice(good.items(), 3)),
+        lambda server, own, good: dict.fromkeys(EVERYBODY, good[0]),
+        lambda server, own, good: {client + 100: each for client, each in good.items()},
+        lambda server, own, good: {c: own.sign(c, closing_to_sign(Secure().terms(bytes(16), 1))) for c in EVERYBODY},
+        lambda server, own, good: {
+            c: own.sign(c, closing_to_sign(Secure().terms(server.session, 2))) for c in EVERYBODY
+        },
+    ],
+)
+def test_closings_of_others_or_of_too_few_do_not_count(wrong: Callable[..., dict[int, bytes]]) -> None:
+    server, own = masked_by_all()
+    good = closings(server, EVERYBODY)
+    bad = wrong(server, own, good)
+    server.session = os.urandom(16)
+    with pytest.raises(RefusedError, match="members have closed it, and it takes 4"):
+        asked_again(server, 0, bad)
+    assert asked_again(server, 0, good)
+
+
+def test_an_update_leaves_again_for_the_one_exchange_that_was_closed() -> None:
+    """The same closings do not serve twice."""
+    server, _ = masked_by_all()
+    good = closings(server, EVERYBODY)
+    server.session = os.urandom(16)
+    server.terms = server.settings.terms(server.session, server.round)
+    announced = [asked_again(server, client, good) for client in EVERYBODY]
+    server.tally = Tally(server.terms, server.settings.encoding.space(server.form, CLIENTS), announced)
+    for client in EVERYBODY:
+        payload = {SECURE: {"directory": as_array(write(server.tally.directory(client)))}}
+        server.tally.take_letters(client, server.ask(SHARE, client, payload).letters)
+    server.mask(0, server.told(ALIKE))
+    with pytest.raises(RefusedError, match="0 of its 6 members have closed it"):
+        asked_again(server, 0, good)
 
 
 # Chance ---------------------------------------------------------------------------------------------------------------

@@ -23,18 +23,20 @@ from winnow.core import ConfigError, Filter, Refused, Reply, RoundFinished, Task
 from winnow.deploy.people.local import LocalFederation, local_federation
 from winnow.deploy.people.packing import describe
 from winnow.deploy.site.agent import STATE_FILE
+from winnow.deploy.site.state import SiteState
 from winnow.deploy.work.desk import Desk
 from winnow.deploy.work.forced import forced_filters
 from winnow.deploy.work.orders import Dispatch
 from winnow.deploy.work.training import training_service
 from winnow.experiment.build import prepare
 from winnow.experiment.resolve import resolve
-from winnow.experiment.run import AS_CONFIGURED, execute
+from winnow.experiment.run import AS_CONFIGURED, Result, execute
 from winnow.experiment.schema import Experiment
 from winnow.learn.filters import seeded
 from winnow.learn.parties import UPDATE, Identities
 from winnow.privacy.secure.identity import RunAuthority, authority_here
-from winnow.privacy.secure.steps import CONFIRM
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.steps import CONFIRM, DEPOSIT, MASK, REVEAL, SHARE
 from winnow.runs import RunFolder
 from world import blobs, experiment
 
@@ -105,28 +107,36 @@ def test_the_server_is_never_its_own_keeper(keeper: str, told: str, tmp_path: Pa
 
 
 class Broken(Loopback):
-    """A line whose runner dies once, when all vectors of round 2 have come and the survivors are to be confirmed."""
+    """A line whose runner dies in round 2, before so many sites have heard of a step; once, or as often as said."""
 
-    died = False
+    step, sites_before, lives = CONFIRM, 0, 1
 
     def send(self, message: Any) -> None:
-        if isinstance(message, Dispatch) and (message.task.name, message.task.round) == (CONFIRM, 2) and not self.died:
-            self.died = True
-            raise StoppedError
+        if isinstance(message, Dispatch) and (message.task.name, message.task.round) == (self.step, 2):
+            self.heard = getattr(self, "heard", 0) + 1
+            if self.heard > self.sites_before and self.lives:
+                self.lives, self.heard = self.lives - 1, 0
+                raise StoppedError
         super().send(message)
 
 
 class Notebook(RunAuthority):
-    """Signs for everybody, and remembers what has left as an agent does: longer than a worker lives."""
+    """Signs for everybody, and remembers as an agent does: longer than a worker lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._left: set[tuple[int, int, str]] = set()
+        self._state = SiteState(folder / "notebook.sqlite")
 
-    def release(self, party: int, round: int, what: str = UPDATE) -> int:
-        first = (party, round, what) not in self._left
-        self._left.add((party, round, what))
-        return len([each for each in self._left if (each[0], each[2]) == (party, what)]) if first else 0
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
+        if not self._state.cast("job", party, ballot, message):
+            raise RefusedError("something else was signed for this ballot before")
+        return self.sign(party, message)
+
+    def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
+        return self._state.release("job", party, round, what, note, instead_of)
+
+    def noted(self, party: int, round: int) -> bytes:
+        return self._state.noted("job", party, round)
 
 
 def hire(job: Loopback, identities: Identities, forced: Sequence[Filter[Any]] = ()) -> None:
@@ -138,24 +148,61 @@ def hire(job: Loopback, identities: Identities, forced: Sequence[Filter[Any]] = 
         job.desks[number] = Desk("job", job.folder / f"site-{number}", with_forced)
 
 
+def interrupted(job: Broken, notebook: Notebook, *, workers_die_too: bool) -> Result:
+    hire(job, notebook)
+    for _ in range(job.lives):
+        with pytest.raises(StoppedError):
+            job.run()
+        if workers_die_too:
+            hire(job, notebook)
+    return job.run()
+
+
+def folded(result: Result) -> list[int]:
+    return [len(event.folded) for event in result.view.log if isinstance(event, RoundFinished)]
+
+
 @pytest.mark.parametrize("workers_die_too", [False, True])
-def test_a_runner_that_dies_amid_a_session_does_not_get_the_updates_again(
-    workers_die_too: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("step", "sites_before", "lives"),
+    [(SHARE, 1, 1), (MASK, 1, 1), (CONFIRM, 0, 1), (CONFIRM, 0, 3)],
+)
+def test_a_round_is_held_again_if_nobody_can_have_opened_its_sum(
+    step: str, sites_before: int, lives: int, workers_die_too: bool, tmp_path: Path
+) -> None:
+    """It counts once, and no round is lost."""
+    wanted = secure()
+    job = deployed(wanted, tmp_path, Broken)
+    job.step, job.sites_before, job.lives = step, sites_before, lives
+    result = interrupted(job, Notebook(tmp_path), workers_die_too=workers_die_too)
+    assert folded(result) == [3, 3, 3, 3]
+    assert not [event for event in result.view.log if isinstance(event, Refused)]
+    apart = simulated(wanted)
+    ours = load_file(job.folder / "job" / "last.safetensors")
+    assert all(torch.allclose(ours[name], tensor, atol=0.1) for name, tensor in apart.items())
+
+
+@pytest.mark.parametrize("workers_die_too", [False, True])
+@pytest.mark.parametrize(("step", "sites_before"), [(CONFIRM, 1), (REVEAL, 0), (REVEAL, 1)])
+def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_updates_again(
+    step: str, sites_before: int, workers_die_too: bool, tmp_path: Path
 ) -> None:
     """The round is given up, as a second sum over others might tell an update; the next ones are held as ever."""
-    wanted, notebook = secure(), Notebook()
-    job = deployed(wanted, tmp_path, Broken)
-    hire(job, notebook)
-    with pytest.raises(StoppedError):
-        job.run()
-    if workers_die_too:
-        hire(job, notebook)
-    result = job.run()
-    assert result.summary.rounds == wanted.rounds
-    finished = [event for event in result.view.log if isinstance(event, RoundFinished)]
-    assert [len(event.folded) for event in finished] == [3, 0, 3, 3]
+    job = deployed(secure(), tmp_path, Broken)
+    job.step, job.sites_before = step, sites_before
+    result = interrupted(job, Notebook(tmp_path), workers_die_too=workers_die_too)
+    assert folded(result) == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Refused)]
     assert {event.round for event in refused} == {2}
+    assert any("has left before, in an exchange that was interrupted" in event.reason for event in refused)
+
+
+def test_with_a_keeper_an_interrupted_round_is_given_up(tmp_path: Path) -> None:
+    job = deployed(secure("collect.keeper='1'"), tmp_path, Broken)
+    job.step, job.sites_before = DEPOSIT, 2
+    result = interrupted(job, Notebook(tmp_path), workers_die_too=True)
+    assert folded(result) == [3, 0, 3, 3]
+    refused = [event for event in result.view.log if isinstance(event, Refused)]
     assert any("has left before" in event.reason for event in refused)
 
 

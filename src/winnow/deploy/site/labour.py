@@ -29,6 +29,8 @@ from winnow.deploy.work.orders import (
     Noted,
     Place,
     Ready,
+    Recall,
+    Recalled,
     Release,
     Released,
     Said,
@@ -47,7 +49,7 @@ PATIENCE_WITH_CANCELLED = 10.0
 
 UNSAID = "the job's own code failed here, or did not pass this site's filters; the site's log says how"
 
-Certify: TypeAlias = Callable[[Sign | Release], Signed | Released]
+Certify: TypeAlias = Callable[[Sign | Release | Recall], Signed | Released | Recalled]
 """Does what only the holder of the site's key and records can do."""
 
 
@@ -208,7 +210,7 @@ class Labour:
             if isinstance(message, Did) and message.answer.client in waiting:
                 waiting.discard(message.answer.client)
                 yield message
-            elif isinstance(message, Sign | Release):
+            elif isinstance(message, Sign | Release | Recall):
                 worker.send(certify(message))
             elif isinstance(message, Cannot):
                 raise CannotError(message.reason)

@@ -19,7 +19,7 @@ from winnow.deploy.trust.identity import check_certificate, read_certificate, ut
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.wire.messages import Neighbour
-from winnow.deploy.work.orders import Release, Released, Sign, Signatory, Signed
+from winnow.deploy.work.orders import Recall, Recalled, Release, Released, Sign, Signatory, Signed
 from winnow.deploy.work.statements import KEEPER, statement
 
 log = logging.getLogger(__name__)
@@ -106,19 +106,30 @@ class Notary:
             self._known = (round, revocations.number, [each for each in found if each is not None])
         return self._known[2]
 
-    def certify(self, round: int, wish: Sign | Release) -> Signed | Released:
+    def certify(self, round: int, wish: Sign | Release | Recall) -> Signed | Released | Recalled:
         """What a worker asks for while it does a task of this round."""
         if isinstance(wish, Release):
-            place = wish.client - self._own.start
+            place = self._place(wish.client)
+            if wish.client not in self._own:
+                return Released(times=0)
+            noted = (wish.note, wish.instead_of)
+            return Released(times=self._state.release(self._submission, place, round, wish.what, *noted))
+        if isinstance(wish, Recall):
             ours = wish.client in self._own
-            return Released(times=self._state.release(self._submission, place, round, wish.what) if ours else 0)
+            return Recalled(note=self._state.noted(self._submission, self._place(wish.client), round) if ours else b"")
         if wish.client not in self._own and not (wish.client == KEEPER and self._keeps()):
             who = "keep masks" if wish.client == KEEPER else f"sign for client {wish.client}"
             return Signed(refused=f"this site does not {who}")
         if len(wish.content) > LONGEST:
             return Signed(refused=f"what is to be signed has {len(wish.content)} bytes; {LONGEST} are the most")
+        if wish.ballot and not self._state.cast(self._submission, self._place(wish.client), wish.ballot, wish.content):
+            return Signed(refused="something else was signed for this ballot before")
         said = statement(self._submission, round, wish.client, wish.content)
         return Signed(signature=self._kit.key.sign(said, ALGORITHM))
+
+    def _place(self, client: int) -> int:
+        """Under this number of our own the site's records know a client."""
+        return client - self._own.start
 
     def _signatory(self, neighbour: Neighbour, revocations: Revocations) -> Signatory | None:
         try:

@@ -7,6 +7,7 @@ killed in between has at most a file too many, which `Job` sweeps up.
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 from winnow.core.errors import WinnowError
 from winnow.deploy.trust.files import private_folder
 from winnow.deploy.wire.messages import Answer, Deploy, Settle
+from winnow.learn.parties import UPDATE
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, deploy BLOB NOT NULL) STRICT;
@@ -37,6 +39,14 @@ CREATE TABLE IF NOT EXISTS departures (
 CREATE TABLE IF NOT EXISTS numbering (
     submission TEXT NOT NULL, site TEXT NOT NULL, first INTEGER NOT NULL, clients INTEGER NOT NULL,
     PRIMARY KEY (submission, site)
+) STRICT;
+CREATE TABLE IF NOT EXISTS notes (
+    submission TEXT NOT NULL, client INTEGER NOT NULL, what TEXT NOT NULL, round INTEGER NOT NULL, note BLOB NOT NULL,
+    PRIMARY KEY (submission, client, what)
+) STRICT;
+CREATE TABLE IF NOT EXISTS ballots (
+    submission TEXT NOT NULL, client INTEGER NOT NULL, ballot BLOB NOT NULL, content BLOB NOT NULL,
+    PRIMARY KEY (submission, client, ballot)
 ) STRICT;
 """
 
@@ -160,12 +170,15 @@ class SiteState:
         with self._changing() as base:
             base.executemany("INSERT INTO numbering VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
 
-    def release(self, submission: str, client: int, round: int, what: str) -> int:
+    def release(
+        self, submission: str, client: int, round: int, what: str, note: bytes = b"", instead_of: bytes = b""
+    ) -> int:
         """Note that something leaves; how often it has with this time, or 0 if it had in this round or a later one.
 
         A client is known by its place among the site's own, from 0 on, for its number in the job is the server's word.
         This outlives the job: whoever has it deployed once more does not get the same update into another sum, nor the
-        same numbers under other noise.
+        same numbers under other noise. What left in this round with the note `instead_of` leaves again, and counts
+        once.
         """
         with self._changing() as base:
             noted = base.execute(
@@ -174,7 +187,36 @@ class SiteState:
                 " RETURNING times",
                 (submission, client, what, round),
             ).fetchall()
+            if not noted and instead_of:
+                noted = base.execute(
+                    "SELECT times FROM departures JOIN notes USING (submission, client, what, round)"
+                    " WHERE submission = ? AND client = ? AND what = ? AND round = ? AND note = ?",
+                    (submission, client, what, round, instead_of),
+                ).fetchall()
+            if noted and note:
+                base.execute(
+                    "INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", (submission, client, what, round, note)
+                )
             return int(noted[0][0]) if noted else 0
+
+    def noted(self, submission: str, client: int, round: int) -> bytes:
+        """The note with which an update of this round has left."""
+        rows = self._rows(
+            "SELECT note FROM notes WHERE submission = ? AND client = ? AND what = ? AND round = ?",
+            *(submission, client, UPDATE, round),
+        )
+        return bytes(rows[0][0]) if rows else b""
+
+    def cast(self, submission: str, client: int, ballot: bytes, content: bytes) -> bool:
+        """Whether this, and nothing else, was or is now signed for a ballot."""
+        digest = sha256(content).digest()
+        with self._changing() as base:
+            base.execute("INSERT OR IGNORE INTO ballots VALUES (?, ?, ?, ?)", (submission, client, ballot, digest))
+            [(found,)] = base.execute(
+                "SELECT content FROM ballots WHERE submission = ? AND client = ? AND ballot = ?",
+                (submission, client, ballot),
+            ).fetchall()
+        return bool(found == digest)
 
     def files(self, job: str) -> set[str]:
         """All that must stay on the disk."""

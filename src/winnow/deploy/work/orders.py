@@ -186,6 +186,8 @@ class Sign(Message, frozen=True, kw_only=True):
 
     client: int
     content: bytes
+    ballot: bytes = b""
+    """If given, this and nothing else is ever signed for it."""
 
 
 class Signed(Message, frozen=True, kw_only=True):
@@ -198,6 +200,18 @@ class Release(Message, frozen=True, kw_only=True):
 
     client: int
     what: str = UPDATE
+    note: bytes = b""
+    instead_of: bytes = b""
+
+
+class Recall(Message, frozen=True, kw_only=True):
+    """With which note did this client's update of this round leave?"""
+
+    client: int
+
+
+class Recalled(Message, frozen=True, kw_only=True):
+    note: bytes = b""
 
 
 class Released(Message, frozen=True, kw_only=True):
@@ -220,5 +234,5 @@ class Screen(Message, frozen=True, kw_only=True):
     did: Did
 
 
-ToWorker: TypeAlias = Prepare | Place | Do | Signed | Released | Screen | Quit
-FromWorker: TypeAlias = Ready | Did | Cannot | Said | Noted | Measured | Sign | Release
+ToWorker: TypeAlias = Prepare | Place | Do | Signed | Released | Recalled | Screen | Quit
+FromWorker: TypeAlias = Ready | Did | Cannot | Said | Noted | Measured | Sign | Release | Recall

@@ -3,7 +3,7 @@
 from typing import Any
 
 from winnow.deploy.work.line import Line
-from winnow.deploy.work.orders import Do, Release, Released, Sign, Signatory, Signed
+from winnow.deploy.work.orders import Do, Recall, Recalled, Release, Released, Sign, Signatory, Signed
 from winnow.deploy.work.statements import KEEPER, statement, states
 from winnow.learn.parties import UPDATE
 from winnow.privacy.secure.refusal import RefusedError
@@ -22,7 +22,10 @@ class AgentsWord:
         self._round, self._parties = order.task.round, order.parties
 
     def sign(self, party: int, message: bytes) -> bytes:
-        self._line.send(Sign(client=party, content=message))
+        return self.sign_once(party, message, b"")
+
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
+        self._line.send(Sign(client=party, content=message, ballot=ballot))
         answer = self._line.receive(Signed)
         assert answer is not None
         if answer.refused:
@@ -42,10 +45,15 @@ class AgentsWord:
                 return f"{each.site} {party - each.clients_from}"
         raise RefusedError(f"client {party} is at no site of this job whose certificate counts")
 
-    def release(self, party: int, round: int, what: str = UPDATE) -> int:
-        self._line.send(Release(client=party, what=what))
+    def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
+        self._line.send(Release(client=party, what=what, note=note, instead_of=instead_of))
         answer = self._line.receive(Released)
         return 0 if answer is None else answer.times
+
+    def noted(self, party: int, round: int) -> bytes:
+        self._line.send(Recall(client=party))
+        answer = self._line.receive(Recalled)
+        return b"" if answer is None else answer.note
 
     def _speaks_for(self, site: Signatory, party: int) -> bool:
         if party == KEEPER:

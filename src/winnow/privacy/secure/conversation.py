@@ -11,14 +11,16 @@ import numpy as np
 
 from winnow.core import Arrays, Payload, Reply, Task, Work
 from winnow.privacy.secure.asking import Asking
+from winnow.privacy.secure.closing import Left
 from winnow.privacy.secure.encoding import Parameters
-from winnow.privacy.secure.group import Space, Vector
+from winnow.privacy.secure.group import Space
 from winnow.privacy.secure.indexing import assignments, read_counts
 from winnow.privacy.secure.keeper import Deposit, Keeper
 from winnow.privacy.secure.keys import check_public
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import (
     ANNOUNCE,
+    CLOSE,
     CONFIRM,
     DEPOSIT,
     MASK,
@@ -30,7 +32,7 @@ from winnow.privacy.secure.steps import (
     carried,
     tell,
 )
-from winnow.privacy.secure.tally import Tally
+from winnow.privacy.secure.tally import Outcome, Tally
 from winnow.privacy.secure.terms import Announcement, Terms, read, write
 from winnow.privacy.secure.told import Told
 
@@ -57,7 +59,7 @@ class Conversation(Asking):
     weighs: float = 1.0
     """What a byte of a masked update counts in a transfer."""
 
-    def pairwise(self, space_for: Callable[[int], Space]) -> "Outcome":
+    def pairwise(self, space_for: Callable[[int], Space]) -> Outcome:
         """The sum under pairwise and self-masks, with nobody's help but the clients'."""
         announced = self._announcements()
         told = self._told([each.client for each in announced])
@@ -67,7 +69,7 @@ class Conversation(Asking):
         total = tally.finish(self._reveal(tally, self._confirm(tally)))
         return Outcome(total=total, members=len(tally.members), survivors=tally.survivors)
 
-    def kept(self, keeper: Keeper, space_for: Callable[[int], Space], indexed: int) -> "Outcome":
+    def kept(self, keeper: Keeper, space_for: Callable[[int], Space], indexed: int) -> Outcome:
         """The sum under one mask a client, with a mask keeper's help; the first stretches, if any are `indexed`, are
         counted by it instead.
         """
@@ -99,16 +101,36 @@ class Conversation(Asking):
     # The steps --------------------------------------------------------------------------------------------------------
 
     def _announcements(self) -> list[Announcement]:
-        found = []
+        """Those of all clients; an exchange of this round that was interrupted is closed first, if it can be."""
+        found, left = [], dict[int, Left]()
         work = Work(upload_bytes=ANNOUNCEMENT_BYTES)
         for client, reply in self._ask(ANNOUNCE, [*self.weights], lambda _: {}, work):
             with self._refusing(client):
-                announcement = read(carried(reply.payload, "announcement"), Announcement)
-                if announcement.client != client:
-                    raise RefusedError("its announcement is another client's")
-                for key in (announcement.sealing, announcement.masking):
-                    check_public(key)
-                found.append(announcement)
+                if "left" in reply.payload.get(SECURE, {}):
+                    left[client] = read(carried(reply.payload, "left"), Left)
+                else:
+                    found.append(_announcement(client, reply))
+        if not left:
+            return found
+        sessions = {each.session: each.members for each in left.values()}
+        closed = {session: self._closings(session, members) for session, members in sessions.items()}
+
+        def closings(client: int) -> Payload:
+            return {SECURE: {"closings": as_array(write(closed[left[client].session]))}}
+
+        for client, reply in self._ask(ANNOUNCE, [*left], closings, work):
+            with self._refusing(client):
+                found.append(_announcement(client, reply))
+        return found
+
+    def _closings(self, session: bytes, members: Sequence[int]) -> dict[int, bytes]:
+        """Signatures of members of an interrupted session who will never help to open its sum."""
+        there = [client for client in members if 0 <= client < len(self.federation.population)]
+        work, found, refused = Work(upload_bytes=SIGNATURE_BYTES), {}, len(self.refused)
+        for client, reply in self._ask(CLOSE, there, lambda _: {}, work, session=session):
+            with self._refusing(client):
+                found[client] = carried(reply.payload, "closing")
+        del self.refused[refused:]  # who does not close may still take part; what is missing is said there
         return found
 
     def _share(self, tally: Tally) -> None:
@@ -180,8 +202,9 @@ class Conversation(Asking):
         payload: Callable[[int], Payload],
         work: Work,
         letters: Callable[[int], Mapping[int, bytes]] = lambda _: {},
+        session: bytes | None = None,
     ) -> Iterator[tuple[int, Reply]]:
-        step = Step(session=self.terms.session)
+        step = Step(session=session or self.terms.session)
         tasks = [
             Task(
                 name=name,
@@ -206,6 +229,15 @@ class Conversation(Asking):
             self.refuse(client, str(error))
 
 
+def _announcement(client: int, reply: Reply) -> Announcement:
+    announcement = read(carried(reply.payload, "announcement"), Announcement)
+    if announcement.client != client:
+        raise RefusedError("its announcement is another client's")
+    for key in (announcement.sealing, announcement.masking):
+        check_public(key)
+    return announcement
+
+
 def _words(reply: Reply, told: bytes) -> bytes:
     """The masked vector of a client who was told what all were told."""
     if carried(reply.payload, "told") != told:
@@ -215,14 +247,3 @@ def _words(reply: Reply, told: bytes) -> bytes:
 
 def _weight(payload: Payload) -> int:
     return sum(array.nbytes for arrays in payload.values() for array in arrays.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The sum of the survivors' vectors (or how often they chose which codeword), and among how many members the group
-    was laid out.
-    """
-
-    total: Vector
-    members: int
-    survivors: list[int]

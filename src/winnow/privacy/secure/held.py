@@ -40,29 +40,44 @@ class HeldUpdates:
         self._identities = identities
         self._held: dict[int, Held] = {}
         self._last_round: dict[int, int] = {}
+        self._called_back: dict[int, bytes] = {}
+        """Notes of where updates of this round went for nothing, by client."""
 
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
         """A filter: updates stay here, and only their form leaves, whatever the task was."""
         if not all(finite(task.payload.get(MODEL, {})) for task in tasks):
             reason = "the model that came with the task is not finite"
             return [Failure(task=task, stage="holding its update back", reason=reason) for task in tasks]
+        for client in [each for each, held in self._held.items() if held.task.round < tasks[0].round]:
+            self.forget(client)
         return [self._kept_back(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
 
     def look(self, task: Task) -> Held:
-        """The update that a task asks for; refused if one of that round has left before."""
-        if task.round <= self._last_round.get(task.client, -1):
+        """The update that a task asks for; refused if one of that round has left before, and was not called back."""
+        if task.round <= self._last_round.get(task.client, -1) and task.client not in self._called_back:
             raise RefusedError(LEFT_BEFORE)
         held = self._held.get(task.client)
         if held is None or held.task.round != task.round:
             raise RefusedError("there is no update of this round")
         return held
 
-    def let_out(self, task: Task) -> None:
-        """The update leaves, once and for all: that is known even to a process that begins anew."""
-        if not self._identities.release(task.client, task.round):
+    def let_out(self, task: Task, note: bytes = b"") -> None:
+        """The update leaves, once and for all: that is known even to a process that begins anew. It stays here as well
+        until the round is over, as where it went may be closed.
+        """
+        before = self._called_back.get(task.client, b"")
+        if not self._identities.release(task.client, task.round, note=note, instead_of=before):
             raise RefusedError(LEFT_BEFORE)
         self._last_round[task.client] = task.round
-        del self._held[task.client]
+        self._called_back.pop(task.client, None)
+
+    def call_back(self, task: Task, note: bytes) -> None:
+        """Where the update of this round went with this note, it will never be seen: it may leave again."""
+        self._called_back[task.client] = note
+
+    def forget(self, client: int) -> None:
+        self._held.pop(client, None)
+        self._called_back.pop(client, None)
 
     def _kept_back(self, task: Task, outcome: Outcome) -> Outcome:
         if not isinstance(outcome, Reply) or MODEL not in outcome.payload:

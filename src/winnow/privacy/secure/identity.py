@@ -27,6 +27,9 @@ class RunAuthority:
     def sign(self, party: int, message: bytes) -> bytes:
         return self._key.sign(_whose(party, message))
 
+    def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
+        return self.sign(party, message)
+
     def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
         try:
             self._public.verify(signature, _whose(party, message))
@@ -37,9 +40,12 @@ class RunAuthority:
     def name(self, party: int) -> str:
         return str(party)
 
-    def release(self, party: int, round: int, what: str = UPDATE) -> int:
+    def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
         """A simulation's sites remember for themselves, and nobody makes them forget."""
         return 1
+
+    def noted(self, party: int, round: int) -> bytes:
+        return b""
 
 
 class Remembering:
@@ -47,8 +53,10 @@ class Remembering:
 
     def __init__(self, identities: Identities) -> None:
         self.sign = identities.sign
+        self.sign_once = identities.sign_once
         self.name = identities.name
         self.release = identities.release
+        self.noted = identities.noted
         self.verifies = lru_cache(maxsize=1 << 16)(identities.verifies)
 
 

@@ -12,6 +12,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from winnow.privacy.secure import shamir
+from winnow.privacy.secure.closing import Left, ballot
 from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.keys import KeyPair, letter_purpose, mask_purpose, seal, unseal
@@ -90,6 +91,15 @@ class Member:
             add_mask(total, self._common(peer, told), space, sign=1 if self.client < peer else -1)
         return space.pack(space.reduce(total))
 
+    @property
+    def left(self) -> Left:
+        """Where this client's vector goes when it has masked it."""
+        return Left(session=self.terms.session, members=self.members, roster=self._roster)
+
+    @property
+    def has_confirmed(self) -> bool:
+        return self._survivors is not None
+
     def confirm(self, survivors: Sequence[int]) -> bytes:
         """The signature under the list of those whose vectors arrived. One list a session: another is refused."""
         if self._letters is None:
@@ -107,7 +117,7 @@ class Member:
         if self.terms.circle(self.members).is_torn(ordered):
             raise RefusedError("so many in a row are called dropouts that the ring of survivors may fall apart")
         self._survivors = ordered
-        return self._identities.sign(self.client, self._to_sign(ordered))
+        return self._identities.sign_once(self.client, self._to_sign(ordered), ballot(self.terms))
 
     def reveal(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         """For each neighbour a share: of the self-mask seed of a survivor, of the masking key of one who dropped out.

@@ -14,13 +14,14 @@ from winnow.core import Federation, Population, Reply, Task, Until
 from winnow.learn.aggregate import LinearFold, mean_weight
 from winnow.learn.collect import Expected, Refusal, sift
 from winnow.learn.stack import ModelState
-from winnow.privacy.secure.conversation import Conversation, Outcome
+from winnow.privacy.secure.conversation import Conversation
 from winnow.privacy.secure.encoding import Decoded, Parameters
 from winnow.privacy.secure.form import MODEL, Form, departures, means, mismatch, ordered, public_values
 from winnow.privacy.secure.group import Space
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.scalar import FINE_STEP
 from winnow.privacy.secure.steps import HELD, carried
+from winnow.privacy.secure.tally import Outcome
 from winnow.privacy.secure.terms import SESSION_BYTES
 
 if TYPE_CHECKING:

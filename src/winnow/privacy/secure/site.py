@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from winnow.core import Reply, Task
 from winnow.learn.filters import Chance
 from winnow.learn.matching import AtSites
+from winnow.privacy.secure.closing import Left, ballot, check_closed, closing_to_sign
 from winnow.privacy.secure.form import departures
 from winnow.privacy.secure.group import Space, Vector
 from winnow.privacy.secure.held import Held, HeldUpdates
@@ -21,10 +22,12 @@ from winnow.privacy.secure.member import Member
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import (
     ANNOUNCE,
+    CLOSE,
     CONFIRM,
     DEPOSIT,
     MASK,
     REVEAL,
+    SECURE,
     SHARE,
     Step,
     answering,
@@ -34,7 +37,7 @@ from winnow.privacy.secure.steps import (
     session_of,
     told_in,
 )
-from winnow.privacy.secure.terms import Directory, read, write
+from winnow.privacy.secure.terms import Directory, Terms, read, write
 from winnow.privacy.secure.told import Told
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class SecureSite:
     def at_site(self) -> AtSites:
         steps = {
             ANNOUNCE: self._announce,
+            CLOSE: self._close,
             SHARE: self._share,
             MASK: self._mask,
             CONFIRM: self._confirm,
@@ -66,11 +70,28 @@ class SecureSite:
     # The steps --------------------------------------------------------------------------------------------------------
 
     def _announce(self, task: Task) -> Reply:
+        if note := self._identities.noted(task.client, task.round):
+            left = read(note, Left)
+            if "closings" not in task.payload.get(SECURE, {}):
+                return saying(task, left=write(left))
+            closings = read(carried(task.payload, "closings"), dict[int, bytes])
+            check_closed(left, self._terms(task, left.session), closings, self._identities)
+            self._updates.call_back(task, note)
         self._updates.look(task)
-        member = Member(task.client, self._settings.terms(session_of(task), task.round), self._identities)
+        member = Member(task.client, self._terms(task), self._identities)
         self._members[task.client] = member
         self._told.pop(task.client, None)
         return saying(task, announcement=write(member.announce()))
+
+    def _close(self, task: Task) -> Reply:
+        """Sign that this client has signed no list of survivors in the session, and never will."""
+        member, terms = self._members.get(task.client), self._terms(task)
+        if member is not None and member.terms.session == terms.session:
+            if member.has_confirmed:
+                raise RefusedError("a list of survivors was confirmed in this session")
+            del self._members[task.client]
+        signature = self._identities.sign_once(task.client, closing_to_sign(terms), ballot(terms))
+        return saying(task, closing=signature)
 
     def _share(self, task: Task) -> Reply:
         letters = self._member(task).share(read(carried(task.payload, "directory"), Directory))
@@ -84,7 +105,7 @@ class SecureSite:
         vector, space = self._words(task, held, told)
         digest = told.digest(session_of(task), held.model)
         masked = member.mask(task.letters, vector, space, digest)
-        self._updates.let_out(task)
+        self._updates.let_out(task, write(member.left))
         self._told[task.client] = told
         return saying(task, words=masked, told=digest)
 
@@ -98,12 +119,13 @@ class SecureSite:
         signatures = read(carried(task.payload, "signatures"), dict[int, bytes])
         shares = self._member(task).reveal(signatures)
         del self._members[task.client], self._told[task.client]
+        self._updates.forget(task.client)
         return saying(task, shares=write(shares))
 
     def _deposit(self, task: Task) -> Reply:
         """With a mask keeper: the vector under one mask, whose seed is sealed to the keeper."""
         held = self._updates.look(task)
-        terms, told = self._settings.terms(session_of(task), task.round), told_in(task.payload)
+        terms, told = self._terms(task), told_in(task.payload)
         key = read(carried(task.payload, "keeper"), KeeperKey)
         vector, space = self._words(task, held, told)
         space.check(vector)
@@ -121,6 +143,7 @@ class SecureSite:
         )
         deposit = make_deposit(task.client, contents, key, terms, self._identities)
         self._updates.let_out(task)
+        self._updates.forget(task.client)
         return saying(task, words=words, told=digest, deposit=write(deposit))
 
     # Besides ----------------------------------------------------------------------------------------------------------
@@ -132,6 +155,9 @@ class SecureSite:
         chance = self._chance(held.task, "secure rounding")
         vector = encoding.encode(held.form, values, told.parameters, members, chance)
         return vector, encoding.space(held.form, members)
+
+    def _terms(self, task: Task, session: bytes | None = None) -> Terms:
+        return self._settings.terms(session or session_of(task), task.round)
 
     def _member(self, task: Task) -> Member:
         member = self._members.get(task.client)

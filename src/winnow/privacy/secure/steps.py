@@ -14,6 +14,7 @@ from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.told import Told
 
 ANNOUNCE = "secure-announce"
+CLOSE = "secure-close"
 SHARE = "secure-share"
 MASK = "secure-mask"
 CONFIRM = "secure-confirm"

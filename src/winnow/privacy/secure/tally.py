@@ -5,6 +5,7 @@ off what the survivors' shares allow. At no time does it hold more than the sum 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from winnow.privacy.secure import shamir
 from winnow.privacy.secure.group import Space, Vector
@@ -13,6 +14,17 @@ from winnow.privacy.secure.masks import add_mask
 from winnow.privacy.secure.member import commitment
 from winnow.privacy.secure.refusal import RefusedError, too_few
 from winnow.privacy.secure.terms import Announcement, Directory, Terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The sum of the survivors' vectors (or how often they chose which codeword), and among how many members the group
+    was laid out.
+    """
+
+    total: Vector
+    members: int
+    survivors: list[int]
 
 
 class Tally:

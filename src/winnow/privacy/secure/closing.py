@@ -1,0 +1,47 @@
+"""How an exchange that was interrupted is closed, so that its round can be held again.
+
+A client that has masked its vector in a session must not do so in another session of the same round, unless the first
+one's sum can never be opened. Nobody knows that alone. So members *close* the old session: each signs that it has
+signed no list of survivors there, and never will. A client signs one or the other, and its site remembers which. A sum
+takes `survivors_needed` signatures under one list. As many that close, out of the same members, leave too few for any
+list, as long as those who would sign both are fewer than it takes to have two lists signed.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from winnow.privacy.secure.identity import Identities
+from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secure.terms import Terms, roster_of
+
+
+class Left(Struct, frozen=True, kw_only=True):
+    """Where a client's masked vector has gone: the session, and its members as the client knew them."""
+
+    session: bytes
+    members: list[int]
+    roster: bytes
+
+
+def ballot(terms: Terms) -> bytes:
+    """The one thing that a client may sign in a session: a list of survivors, or that the session is closed."""
+    return terms.naming("ballot")
+
+
+def closing_to_sign(terms: Terms) -> bytes:
+    return terms.naming("closed")
+
+
+def check_closed(left: Left, terms: Terms, signatures: Mapping[int, bytes], identities: Identities) -> None:
+    """Refuse unless so many members have closed the session that its sum can never be opened."""
+    if roster_of(terms, left.members, [identities.name(each) for each in left.members]) != left.roster:
+        raise RefusedError("the members of the interrupted exchange are now said to be others")
+    needed, signed = terms.survivors_needed(len(left.members)), closing_to_sign(terms)
+    eligible = (each for each in left.members if each in signatures)
+    sound = sum(identities.verifies(each, signed, signatures[each]) for each in eligible)
+    if sound < needed:
+        raise RefusedError(
+            f"the update has left before, in an exchange that was interrupted; {sound} of its "
+            f"{len(left.members)} members have closed it, and it takes {needed}"
+        )
