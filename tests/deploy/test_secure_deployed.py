@@ -20,6 +20,7 @@ from test_conformance_deployed import deployed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.core import ConfigError, Filter, Refused, Reply, RoundFinished, Task
+from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.people.local import LocalFederation, local_federation
 from winnow.deploy.people.packing import describe
 from winnow.deploy.site.agent import STATE_FILE
@@ -328,6 +329,65 @@ def test_without_it_the_server_has_every_update(federation: LocalFederation) -> 
         job = federation.connection.submit("demo", sets=SETS, min_sites=SITES, seed=5, rounds=1, algorithm="fedavg")
         job.wait(200)
     assert found
+
+
+@pytest.mark.slow
+def test_a_runner_that_is_killed_amid_a_session_costs_no_round(federation: LocalFederation, tmp_path: Path) -> None:
+    """Vectors have left, and no list of survivors is signed: sites close the exchange, and let them out once more."""
+    sets = [*SETS, "collect.name=secure", "local.epochs=3"]
+    job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=6, rounds=8, algorithm="fedavg")
+    assert kill_runner_when_vectors_have_left(federation)
+    assert job.wait(300).round == 8
+    log = RunFolder.open(job.download(tmp_path / "run")).log
+    assert [len(event.folded) for event in log if isinstance(event, RoundFinished)] == [8] * 8
+    assert not [event for event in log if isinstance(event, Refused)]
+
+
+def kill_runner_when_vectors_have_left(federation: LocalFederation) -> bool:
+    """Stop the last site amid the step in which vectors leave, so that the step cannot end, and kill the runner then.
+
+    It takes a round in which some other site is the first.
+    """
+    last = federation.processes[f"site-{SITES}"].pid
+    while True:
+        before = newest(federation)
+        wait_for(lambda then=before: newest(federation)[:-1] != then[:-1], "vectors leave")  # type: ignore[misc]
+        os.kill(last, signal.SIGSTOP)
+        time.sleep(0.2)  # what it was writing is written, or is not
+        try:
+            if newest(federation)[-1] == before[-1]:
+                for runner in runners(federation):
+                    os.kill(runner, signal.SIGKILL)
+                return True
+        finally:
+            os.kill(last, signal.SIGCONT)
+        wait_for(lambda: len({*newest(federation)}) == 1, "the round goes on")
+
+
+def newest(federation: LocalFederation) -> list[tuple[str, int]]:
+    """The submission and round of the last vector that left each site."""
+    found = []
+    for number in range(1, SITES + 1):
+        base = sqlite3.connect(federation.kit(f"site-{number}") / "state" / STATE_FILE)
+        rows = []
+        with suppress(sqlite3.OperationalError):
+            rows = base.execute("SELECT submission, round FROM notes ORDER BY rowid DESC LIMIT 1").fetchall()
+        base.close()
+        found.append(rows[0] if rows else ("", 0))
+    return found
+
+
+def runners(federation: LocalFederation) -> list[int]:
+    """The processes of jobs at the server."""
+    ours = {process.pid for process in federation.processes.values()}
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            said = (entry / "cmdline").read_bytes()
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if RUNNER.encode() in said and parent in ours:
+                found.append(int(entry.name))
+    return found
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from winnow.deploy.trust.provision import open_workshop
 from winnow.deploy.trust.signing import JOB, sign
 from winnow.deploy.wire.messages import Given, Neighbour, Stop, WireTask
 from winnow.deploy.work.bundle import Bundle, read_bundle
-from winnow.deploy.work.orders import Do, Release, Released, Sign, Signed
+from winnow.deploy.work.orders import Do, Recall, Recalled, Release, Released, Sign, Signed
 from winnow.deploy.work.parties import AgentsWord
 from winnow.deploy.work.statements import KEEPER, statement, states, submission_of
 from winnow.privacy.secure.collect import Secure
@@ -219,6 +219,44 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
     assert len(ours.neighbours) == 2
     assert ours.certify(2, Release(client=4)) == Released(times=2)
+
+
+def test_what_was_signed_for_a_ballot_and_where_an_update_went_is_not_forgotten(folder: Path) -> None:
+    kit, path = kit_of(folder, "plant-a"), folder / "state.sqlite"
+
+    def agent(first: int = 0) -> tuple[Notary, SiteState]:
+        state = SiteState(path)
+        made = Notary(kit, state, "a job")
+        made.know([neighbour(kit, first)])
+        return made, state
+
+    def asked(wish: Sign | Release | Recall, round: int = 3, first: int = 0) -> Signed | Released | Recalled:
+        """As a new agent would answer."""
+        made, state = agent(first)
+        answer = made.certify(round, wish)
+        state.forget("a job")
+        state.close()
+        return answer
+
+    assert asked(Sign(client=0, content=b"a list", ballot=b"1")).signature
+    assert asked(Sign(client=0, content=b"a list", ballot=b"1")).signature
+    refused = Signed(refused="something else was signed for this ballot before")
+    assert asked(Sign(client=0, content=b"closed", ballot=b"1")) == refused
+    assert asked(Sign(client=7, content=b"closed", ballot=b"1"), first=7) == refused, "under another number"
+    assert asked(Sign(client=1, content=b"closed", ballot=b"1")).signature, "another client"
+    assert asked(Sign(client=0, content=b"closed", ballot=b"2")).signature, "another session"
+    assert asked(Recall(client=0)) == Recalled()
+    assert asked(Release(client=0, note=b"one")) == Released(times=1)
+    assert asked(Recall(client=0)) == Recalled(note=b"one")
+    assert asked(Recall(client=0), round=4) == Recalled()
+    assert asked(Release(client=0, note=b"two")) == Released(times=0)
+    assert asked(Release(client=0, note=b"two", instead_of=b"another")) == Released(times=0)
+    assert asked(Release(client=0, note=b"two", instead_of=b"one"), round=2) == Released(times=0)
+    assert asked(Release(client=0, note=b"two", instead_of=b"one")) == Released(times=1), "it counts once"
+    assert asked(Release(client=0, note=b"three", instead_of=b"one")) == Released(times=0)
+    assert asked(Recall(client=0)) == Recalled(note=b"two")
+    assert asked(Release(client=0, note=b"next"), round=4) == Released(times=2)
+    assert asked(Release(client=0, note=b"late", instead_of=b"two")) == Released(times=0)
 
 
 def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path) -> None:
