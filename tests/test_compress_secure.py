@@ -13,7 +13,7 @@ from winnow.privacy.compress import Product
 from winnow.privacy.secure.group import Space, Stretch
 from winnow.privacy.secure.identity import authority_here
 from winnow.privacy.secure.indexing import digest_of, histograms, read_counts
-from winnow.privacy.secure.keeper import Contents, MaskKeeper, make_deposit
+from winnow.privacy.secure.keeper import Contents, MaskKeeper, digest_of_space, make_deposit
 from winnow.privacy.secure.keeper_process import KeeperProcess
 from winnow.privacy.secure.masks import SEED_BYTES, add_mask
 from winnow.privacy.secure.refusal import RefusedError
@@ -165,7 +165,7 @@ class Cohort:
             self.masked[client] = words[:25]
             assigned = digest_of(words, SPACE, 1)
             contents = Contents(
-                seed=seed, members=clients, told=b"told", weight=1.0, size=len(words), assigned=assigned
+                seed=seed, members=clients, told=b"told", weight=1.0, space=digest_of_space(SPACE), assigned=assigned
             )
             keeper.deposit(TERMS, make_deposit(client, contents, keeper.key(TERMS), TERMS, authority_here()))
 

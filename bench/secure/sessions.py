@@ -14,7 +14,7 @@ from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.form import Entry, Form
 from winnow.privacy.secure.group import Space, Vector, Words
 from winnow.privacy.secure.identity import Remembering, RunAuthority
-from winnow.privacy.secure.keeper import Contents, MaskKeeper, make_deposit
+from winnow.privacy.secure.keeper import Contents, MaskKeeper, digest_of_space, make_deposit
 from winnow.privacy.secure.masks import add_mask
 from winnow.privacy.secure.member import Member
 from winnow.privacy.secure.scalar import Scalar
@@ -137,12 +137,12 @@ def with_keeper(world: World, dropouts: float) -> Costs:
     """The same with a mask keeper, whose work counts as the server's."""
     costs, terms = Costs(), world.terms()
     keeper = MaskKeeper(world.identities, threshold=2 / 3, fewest=3, heaviest=0.75)
-    key, total, size = keeper.key(terms), world.space.zeros(), world.space.packed_bytes
+    key, total, space = keeper.key(terms), world.space.zeros(), digest_of_space(world.space)
     staying = list(range(round(dropouts * world.clients), world.clients))
     for client in staying:
         with costs.of_client(client - staying[0]):
             vector = world.encoded(client)
-            contents = Contents(seed=os.urandom(32), members=world.clients, told=TOLD, weight=1.0, size=size)
+            contents = Contents(seed=os.urandom(32), members=world.clients, told=TOLD, weight=1.0, space=space)
             deposit = make_deposit(client, contents, key, terms, world.identities)
             add_mask(vector, contents.seed, world.space, sign=1)
             packed = world.space.pack(world.space.reduce(vector))

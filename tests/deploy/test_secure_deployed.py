@@ -20,7 +20,6 @@ from test_conformance_deployed import deployed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.core import ConfigError, Filter, Refused, Reply, RoundFinished, Task
-from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.people.local import LocalFederation, local_federation
 from winnow.deploy.people.packing import describe
 from winnow.deploy.site.agent import STATE_FILE
@@ -336,14 +335,14 @@ def test_a_runner_that_is_killed_amid_a_session_costs_no_round(federation: Local
     """Vectors have left, and no list of survivors is signed: sites close the exchange, and let them out once more."""
     sets = [*SETS, "collect.name=secure", "local.epochs=3"]
     job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=6, rounds=8, algorithm="fedavg")
-    assert kill_runner_when_vectors_have_left(federation)
+    kill_runner_when_vectors_have_left(federation)
     assert job.wait(300).round == 8
     log = RunFolder.open(job.download(tmp_path / "run")).log
     assert [len(event.folded) for event in log if isinstance(event, RoundFinished)] == [8] * 8
     assert not [event for event in log if isinstance(event, Refused)]
 
 
-def kill_runner_when_vectors_have_left(federation: LocalFederation) -> bool:
+def kill_runner_when_vectors_have_left(federation: LocalFederation) -> None:
     """Stop the last site amid the step in which vectors leave, so that the step cannot end, and kill the runner then.
 
     It takes a round in which some other site is the first.
@@ -356,9 +355,9 @@ def kill_runner_when_vectors_have_left(federation: LocalFederation) -> bool:
         time.sleep(0.2)  # what it was writing is written, or is not
         try:
             if newest(federation)[-1] == before[-1]:
-                for runner in runners(federation):
-                    os.kill(runner, signal.SIGKILL)
-                return True
+                (runner,) = runners(federation)
+                os.kill(runner, signal.SIGKILL)
+                return
         finally:
             os.kill(last, signal.SIGCONT)
         wait_for(lambda: len({*newest(federation)}) == 1, "the round goes on")
@@ -379,13 +378,11 @@ def newest(federation: LocalFederation) -> list[tuple[str, int]]:
 
 def runners(federation: LocalFederation) -> list[int]:
     """The processes of jobs at the server."""
-    ours = {process.pid for process in federation.processes.values()}
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            said = (entry / "cmdline").read_bytes()
+    server, found = federation.processes["server"].pid, []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if RUNNER.encode() in said and parent in ours:
+            if parent == server and b"winnow.deploy.fence.launch" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
     return found
 
