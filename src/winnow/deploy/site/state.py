@@ -201,10 +201,8 @@ class SiteState:
 
     def noted(self, submission: str, client: int, round: int) -> bytes:
         """The note with which an update of this round has left."""
-        rows = self._rows(
-            "SELECT note FROM notes WHERE submission = ? AND client = ? AND what = ? AND round = ?",
-            *(submission, client, UPDATE, round),
-        )
+        question = "SELECT note FROM notes WHERE submission = ? AND client = ? AND what = ? AND round = ?"
+        rows = self._rows(question, submission, client, UPDATE, round)
         return bytes(rows[0][0]) if rows else b""
 
     def cast(self, submission: str, client: int, ballot: bytes, content: bytes) -> bool:
