@@ -148,13 +148,15 @@ def hire(job: Loopback, identities: Identities, forced: Sequence[Filter[Any]] = 
         job.desks[number] = Desk("job", job.folder / f"site-{number}", with_forced)
 
 
-def interrupted(job: Broken, notebook: Notebook, *, workers_die_too: bool) -> Result:
-    hire(job, notebook)
+def interrupted(
+    job: Broken, notebook: Notebook, *, workers_die_too: bool, forced: Sequence[Filter[Any]] = ()
+) -> Result:
+    hire(job, notebook, forced)
     for _ in range(job.lives):
         with pytest.raises(StoppedError):
             job.run()
         if workers_die_too:
-            hire(job, notebook)
+            hire(job, notebook, forced)
     return job.run()
 
 
@@ -195,6 +197,12 @@ def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_upd
     refused = [event for event in result.view.log if isinstance(event, Refused)]
     assert {event.round for event in refused} == {2}
     assert any("has left before, in an exchange that was interrupted" in event.reason for event in refused)
+
+
+def test_filters_that_a_site_insists_on_let_an_exchange_be_closed(tmp_path: Path) -> None:
+    job = deployed(secure("rounds=2"), tmp_path, Broken)
+    forced = forced_filters([{"name": "clip", "norm": 1.0}])
+    assert folded(interrupted(job, Notebook(tmp_path), workers_die_too=False, forced=forced)) == [3, 3]
 
 
 def test_with_a_keeper_an_interrupted_round_is_given_up(tmp_path: Path) -> None:

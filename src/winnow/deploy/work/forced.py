@@ -11,7 +11,7 @@ from winnow.learn.filters import Filtering, site_filters, unforeseeable
 from winnow.privacy.filters.changes import many
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
 from winnow.privacy.secure.keeper_site import KEEP
-from winnow.privacy.secure.steps import ANNOUNCE, CONFIRM, DEPOSIT, MASK, REVEAL, SECURE, SHARE
+from winnow.privacy.secure.steps import ANNOUNCE, CLOSE, CONFIRM, DEPOSIT, MASK, REVEAL, SECURE, SHARE
 
 BESIDES: dict[str, set[str]] = {
     "train": {"profile"},
@@ -22,7 +22,8 @@ BESIDES: dict[str, set[str]] = {
     "make-keys": {"keys"},
     "take-key": set(),
     "decrypt": {"divergences"},
-    **{step: {SECURE} for step in (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL, DEPOSIT, KEEP, MAKE_KEY, DECRYPT)},
+    **{step: {SECURE} for step in (ANNOUNCE, CLOSE, SHARE, MASK, CONFIRM, REVEAL, DEPOSIT)},
+    **{step: {SECURE} for step in (KEEP, MAKE_KEY, DECRYPT)},
     ENCRYPT: {CIPHERTEXTS},
 }
 """By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples, and
