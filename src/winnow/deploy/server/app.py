@@ -13,7 +13,7 @@ from cryptography import x509
 
 from winnow.core import ConfigError
 from winnow.deploy.fence.launch import RUNNER
-from winnow.deploy.server.audit import TableStore
+from winnow.deploy.server.audit import shared_log
 from winnow.deploy.server.blobs import open_blobs
 from winnow.deploy.server.commands import Trust
 from winnow.deploy.server.config import CONFIG, ServerConfig, read_config
@@ -164,7 +164,7 @@ def _hosts(certificate: x509.Certificate) -> set[str]:
 
 def _open_audit(database: Database, kit: Kit) -> AuditLog:
     """The chain lies in the database if servers share it, else in the kit."""
-    return AuditLog(TableStore(database), kit) if database.shared else open_audit(kit.path / AUDIT_FILE, kit)
+    return shared_log(database, kit) if database.shared else open_audit(kit.path / AUDIT_FILE, kit)
 
 
 def _auditor(audit: AuditLog, kit: Kit) -> Auditor:
