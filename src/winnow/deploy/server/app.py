@@ -14,7 +14,6 @@ from cryptography import x509
 from winnow.core import ConfigError
 from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.server.audit import shared_log
-from winnow.deploy.server.blobs import open_blobs
 from winnow.deploy.server.commands import Trust
 from winnow.deploy.server.config import CONFIG, ServerConfig, read_config
 from winnow.deploy.server.database import Database
@@ -109,7 +108,6 @@ class WinnowServer:
             config=self.config,
             state=self.state,
             database=self.database,
-            blobs=open_blobs(self.database, self.state / "blobs"),
             trust=Trust(authority=self._kit.authority, revocations=revocations.current, policy=policy.current),
             auditor=_auditor(audit, self._kit),
             runner=self._runner,

@@ -10,7 +10,7 @@ from pathlib import Path
 from winnow.core import WinnowError
 from winnow.deploy.fence.confine import reason_against
 from winnow.deploy.fence.launch import RUNNER
-from winnow.deploy.server.blobs import Blobs
+from winnow.deploy.server.blobs import open_blobs
 from winnow.deploy.server.commands import Commands, Trust
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
@@ -39,7 +39,6 @@ class Estate:
     config: ServerConfig
     state: Path
     database: Database
-    blobs: Blobs
     trust: Trust
     auditor: Auditor
     runner: str = RUNNER
@@ -50,18 +49,19 @@ class Estate:
 class Reign:
     def __init__(self, estate: Estate, token: int) -> None:
         config = estate.config
-        ledger = Ledger(fence=Fence(database=estate.database, token=token))
+        fence = Fence(database=estate.database, token=token)
+        ledger, blobs = Ledger(fence=fence), open_blobs(fence, estate.state / "blobs")
         records = Records(database=estate.database)
         jobs = estate.state / "jobs"
         inboxes = Inboxes(jobs, config.limits)
         self.token = token
-        self._blobs, self._ledger, self._records = estate.blobs, ledger, records
+        self._blobs, self._ledger, self._records = blobs, ledger, records
         self.journal = Journal(ledger, estate.auditor, most=config.limits.lines)
         self.hub = Hub(config, ledger, self.journal, inboxes)
         workshop = Workshop(
             ledger=ledger,
             records=records,
-            blobs=estate.blobs,
+            blobs=blobs,
             hub=self.hub,
             journal=self.journal,
             inboxes=inboxes,
@@ -78,7 +78,7 @@ class Reign:
         self.transfers = Transfers(
             limits=config.limits,
             state=estate.state,
-            blobs=estate.blobs,
+            blobs=blobs,
             records=records,
             hub=self.hub,
             inboxes=inboxes,
@@ -89,7 +89,7 @@ class Reign:
             trust=estate.trust,
             ledger=ledger,
             records=records,
-            blobs=estate.blobs,
+            blobs=blobs,
             hub=self.hub,
             journal=self.journal,
             scheduler=self.scheduler,
