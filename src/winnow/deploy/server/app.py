@@ -73,7 +73,9 @@ class WinnowServer:
         service = ServerService(name=kit.name, version=version("winnow"), lease=lease, records=records)
         revocations = kit.watch_revocations()
         identify, admit = recogniser(kit.authority), _admit(revocations)
-        server = serve(self._listening(), Tls.of(kit), service, identify=identify, admit=admit)
+        server = serve(
+            self._listening(), Tls.of(kit), service, identify=identify, admit=admit, calls=config.limits.calls
+        )
         with ExitStack() as closing:
             closing.callback(self.database.close)
             audit = _open_audit(self.database, kit)

@@ -23,6 +23,8 @@ class Limits(Settings):
     """Of one reply."""
     inbox_mb: int = Field(default=65_536, ge=1)
     """Of a site's replies to one job that wait for being folded."""
+    calls: int = Field(default=64, ge=8)
+    """Requests that one party may have under way at the same time, transfers and followed logs included."""
     transfers: int = Field(default=4, ge=1)
     """That one party may have under way at the same time."""
     lines: int = Field(default=100_000, ge=0)

@@ -9,6 +9,7 @@ import grpc.aio
 
 from winnow.deploy.wire.door import Door
 from winnow.deploy.wire.errors import Refused, TooMuch, WireError
+from winnow.deploy.wire.files import CHUNK
 from winnow.deploy.wire.grpc_common import (
     CALL,
     FETCH,
@@ -26,6 +27,8 @@ from winnow.deploy.wire.transport import Tls
 
 log = logging.getLogger(__name__)
 
+WINDOW = CHUNK // 4
+"""Bytes of a request that are buffered before anybody has looked whose it is. More come once a message is read."""
 HANDSHAKE_MS = 10_000
 """Whoever connects and says nothing is hung up on after so long."""
 STREAMS = 100
@@ -35,6 +38,7 @@ IDLE_MS = 300_000
 
 OPTIONS = [
     *LIMITS,
+    ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a helper
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.max_concurrent_streams", STREAMS),
