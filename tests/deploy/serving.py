@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from papers import a_project, kit_of, provision
 from server_process import RUNNER
 from sqlalchemy import create_engine, text
@@ -233,10 +234,11 @@ class Person:
         )
 
 
-def signed(kit: Kit, config: str, **files: bytes) -> Bundle:
-    bundle = Bundle(config=config, files=dict(files))
+def signed(kit: Kit, config: str, *, ago: float = 0.0, **files: bytes) -> Bundle:
+    """`ago` is how many seconds since."""
+    bundle = Bundle(config=config, files=dict(files), issued=time.time() - ago)
     signature = sign(kit, bundle.signed)
-    return Bundle(config=config, files=dict(files), certificate=signature.certificate, signature=signature.value)
+    return msgspec.structs.replace(bundle, certificate=signature.certificate, signature=signature.value)
 
 
 def job_config(rounds: int = 3, job: str = "", fake: str = "") -> str:

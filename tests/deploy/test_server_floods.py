@@ -89,6 +89,7 @@ def test_a_member_that_floods_the_server_hurts_nobody(tmp_path: Path) -> None:
             command = [sys.executable, "-c", FLOOD, str(kits / "kits" / "the-member"), f"127.0.0.1:{port}"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flood:
                 assert flood.stdout is not None
+                threading.Timer(60, flood.kill).start()
                 reason = flood.stdout.readline()
                 person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
                 person.wait("job", "finished", seconds=60)

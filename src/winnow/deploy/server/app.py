@@ -110,7 +110,12 @@ class WinnowServer:
             config=self.config,
             state=self.state,
             database=self.database,
-            trust=Trust(authority=self._kit.authority, revocations=revocations.current, policy=policy.current),
+            trust=Trust(
+                authority=self._kit.authority,
+                revocations=revocations.current,
+                policy=policy.current,
+                job_days=self.config.job_days,
+            ),
             auditor=_auditor(audit, self._kit),
             runner=self._runner,
             spare=spare,

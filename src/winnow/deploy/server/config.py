@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from winnow.core import ConfigError, Settings
+from winnow.deploy.trust.signing import JOB_DAYS
 
 CONFIG = "server.toml"
 PLACES = ("folder", "reference", "test")
@@ -55,6 +56,8 @@ class ServerConfig(Settings):
     """
     join: float = Field(default=10.0, ge=0)
     """Seconds to wait for further sites once a job has as many as it needs."""
+    job_days: float = Field(default=JOB_DAYS, gt=0)
+    """Days for which a job can be submitted after its author signed it."""
     metrics: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
     sandbox: Literal["required", "none"] = "required"

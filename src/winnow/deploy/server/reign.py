@@ -24,7 +24,7 @@ from winnow.deploy.server.runs import Workshop
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.spare import Spare
 from winnow.deploy.server.tables import Job
-from winnow.deploy.server.transfers import Transfers
+from winnow.deploy.server.transfers import UPLOAD_SECONDS, Transfers
 from winnow.deploy.server.wishes import Order, read_order
 from winnow.deploy.wire.messages import Blob
 from winnow.deploy.work.bundle import read_bundle
@@ -122,12 +122,18 @@ class Reign:
             group.create_task(self.scheduler.run())
             group.create_task(self.journal.run())
             group.create_task(self._sweep())
+            group.create_task(self._sweep_uploads())
             group.create_task(self._watch())
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat / 2)
             self.hub.sweep()
+
+    async def _sweep_uploads(self) -> None:
+        while True:
+            await asyncio.to_thread(self.transfers.sweep)
+            await asyncio.sleep(UPLOAD_SECONDS / 4)
 
     async def _watch(self) -> None:
         await self.scheduler.failure
@@ -140,4 +146,5 @@ class Reign:
             await self.scheduler.stop(kindly=True)
             with suppress(WinnowError):
                 await self.journal.flush()
+                await self.journal.tell_repeats(all=True)
         self.hub.close()
