@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 from papers import a_project, kit_of, provision
 from server_process import RUNNER
 from sqlalchemy import create_engine, text
 
 from winnow.deploy.server.app import WinnowServer
 from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.drivers import connect
 from winnow.deploy.wire.errors import Refused, Unreachable
@@ -65,14 +67,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def federation(folder: Path, ports: tuple[int, ...] = (8443,)) -> Path:
-    """Kits of servers at these ports, of three sites, and of a person of each role."""
+def project_of(ports: tuple[int, ...]) -> Project:
+    """Servers at these ports, three sites, and a person of each role."""
     servers = [
         {"name": f"server-{index}", "organisation": "Institute", "hosts": ["127.0.0.1"], "port": port}
         for index, port in enumerate(ports, start=1)
     ]
     sites = [{"name": name, "organisation": name.title()} for name in SITES]
-    provision(folder, a_project(servers=servers, sites=sites))
+    return a_project(servers=servers, sites=sites)
+
+
+def federation(folder: Path, ports: tuple[int, ...] = (8443,)) -> Path:
+    """The kits of such a project."""
+    provision(folder, project_of(ports))
     return folder
 
 
@@ -227,10 +234,11 @@ class Person:
         )
 
 
-def signed(kit: Kit, config: str, **files: bytes) -> Bundle:
-    bundle = Bundle(config=config, files=dict(files))
+def signed(kit: Kit, config: str, *, ago: float = 0.0, **files: bytes) -> Bundle:
+    """`ago` is how many seconds since."""
+    bundle = Bundle(config=config, files=dict(files), issued=time.time() - ago)
     signature = sign(kit, bundle.signed)
-    return Bundle(config=config, files=dict(files), certificate=signature.certificate, signature=signature.value)
+    return msgspec.structs.replace(bundle, certificate=signature.certificate, signature=signature.value)
 
 
 def job_config(rounds: int = 3, job: str = "", fake: str = "") -> str:

@@ -109,8 +109,10 @@ class World:
     def tls(self, name: str) -> Tls:
         return Tls.of(self.kit(name))
 
-    def bundle(self, config: str = CONFIG, author: str = "the-lead", **files: str) -> bytes:
-        plain = Bundle(config=config, files={name: text.encode() for name, text in files.items()})
+    def bundle(self, config: str = CONFIG, author: str = "the-lead", *, ago: float = 0.0, **files: str) -> bytes:
+        """`ago` is how many seconds since it was signed."""
+        code = {name: text.encode() for name, text in files.items()}
+        plain = Bundle(config=config, files=code, issued=time.time() - ago)
         signature = sign(self.kit(author), plain.signed)
         return write_bundle(
             msgspec.structs.replace(plain, certificate=signature.certificate, signature=signature.value)

@@ -330,7 +330,7 @@ def test_checkpoints_are_retired_but_what_is_named_elsewhere_stays(database: Dat
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, 2 * PIECE + 5])
 def test_a_blob_comes_back_from_any_byte_on(database: Database, tmp_path: Path, size: int) -> None:
-    blobs = open_blobs(database, tmp_path / "blobs")
+    blobs = open_blobs(lead(database)[1].fence, tmp_path / "blobs")
     content = os.urandom(size)
     (tmp_path / "file").write_bytes(content)
     blob = blobs.put("job", tmp_path / "file")
@@ -350,8 +350,8 @@ def test_a_put_that_broke_off_is_finished_by_the_next_leader(postgres: str, tmp_
     database.migrate()
     content = os.urandom(3 * PIECE)
     (tmp_path / "file").write_bytes(content)
-    blobs = DatabaseBlobs(database)
-    broken = DatabaseBlobs(database)
+    fence = lead(database)[1].fence
+    blobs, broken = DatabaseBlobs(fence), DatabaseBlobs(fence)
     calls = []
 
     def break_off(job: str, blob: Blob, number: int, piece: bytes) -> None:

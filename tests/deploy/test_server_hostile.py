@@ -19,6 +19,7 @@ from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
 from winnow.deploy.trust.chain import Entry
 from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.trust.signing import DAY
 from winnow.deploy.wire.errors import NoRoom, Refused
 from winnow.deploy.wire.files import blob_of
 from winnow.deploy.wire.messages import (
@@ -264,10 +265,14 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
     kit = kit_of(world.kits, "the-lead")
     good = signed(kit, job_config(1))
     changed = Bundle(config=job_config(2), certificate=good.certificate, signature=good.signature)
+    renewed = msgspec.structs.replace(signed(kit, job_config(1), ago=8 * DAY), issued=time.time())
     cases = {
         b"rubbish": "no job's bundle",
         write_bundle(Bundle(config=job_config(1))): "certificate",
         write_bundle(changed): "changed after it was signed",
+        write_bundle(renewed): "changed after it was signed",
+        write_bundle(signed(kit, job_config(1), ago=8 * DAY)): "signed 8 days ago, and 7 are the most; submit it anew",
+        write_bundle(signed(kit, job_config(1), ago=-3600)): "signed at a time that has yet to come",
         msgspec.msgpack.encode(signed(kit, "this is no TOML")): "no TOML",
         write_bundle(signed(kit, "rounds = 1")): "asks for no data",
         write_bundle(signed(kit, job_config(1, "min_sites = 0"))): "min_sites",

@@ -2,7 +2,9 @@
 
 import errno
 import json
+import math
 import re
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,7 +16,7 @@ from papers import a_project, provision
 from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task, wait_for
 
 from winnow.deploy.site.state import SiteState, StateError
-from winnow.deploy.trust.signing import sign
+from winnow.deploy.trust.signing import DAY, sign
 from winnow.deploy.wire.messages import Blob, Given, Hello, Joined, Resources, Settle, Stop
 from winnow.deploy.work.bundle import read_bundle, write_bundle
 
@@ -47,7 +49,7 @@ def foreign(world: World, tmp_path: Path) -> bytes:
     other = World.kit.__get__(type("Elsewhere", (), {"folder": tmp_path / "other"})())("the-lead")
     plain = read_bundle(world.bundle())
     signature = sign(other, plain.signed)
-    return changed(world.bundle(), certificate=signature.certificate, signature=signature.value)
+    return write_bundle(msgspec.structs.replace(plain, certificate=signature.certificate, signature=signature.value))
 
 
 def test_each_job_is_judged_by_its_author_data_code_and_needs(
@@ -68,6 +70,10 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
         (world.bundle(), {"resources": Resources(cpus=3, memory_mb=5)}, "asks for 3 cpus, and 2 this site offers"),
         (changed(world.bundle(), config=CONFIG + "rounds = 9\n"), {}, "changed after it was signed"),
         (changed(world.bundle(), certificate=b"", signature=b""), {}, "not a certificate"),
+        (world.bundle(ago=8 * DAY), {}, "the job was signed 8 days ago, and 7 are the most; submit it anew"),
+        (world.bundle(ago=math.nan), {}, "the job was signed nan days ago"),
+        (world.bundle(ago=-3600), {}, "signed at a time that has yet to come"),
+        (changed(world.bundle(ago=8 * DAY), issued=time.time()), {}, "changed after it was signed"),
         (foreign(world, tmp_path), {}, "foreign"),
         (world.bundle("[data]\n"), {}, "asks for no data by name"),
         (msgspec.msgpack.encode({"config": "[data"}), {}, "no TOML"),
@@ -83,6 +89,22 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
         script.tell(deploy(script, world.bundle()))
         assert script.wait(Joined, len(refusals) + 1).accepted
     assert (world.kit_folder / "audit.jsonl").read_text().count('"job refused"') == len(refusals)
+
+
+def test_a_job_that_runs_may_grow_old(world: World, script: Script, near: Any) -> None:
+    """An agent that starts anew goes on with it; and does not begin it once it has ended, as a server might wish."""
+    bundle, settings = world.bundle(), world.kit_folder / "site.toml"
+    script.tell(deploy(script, bundle), task())
+    with agent_at(world, near.url):
+        assert script.wait(Given).answer.failure is None
+    settings.write_text("job_days = 1e-9\n" + settings.read_text())
+    script.outstanding.append(task(round=2))
+    with agent_at(world, near.url):
+        assert script.wait(Given, 2).answer.failure is None
+        script.outstanding.clear()
+        script.tell(Stop(job="job-1"), deploy(script, bundle))
+        wait_for(lambda: not script.all_of(Joined)[-1].accepted, "the refusal of an old job")
+        assert "submit it anew" in script.all_of(Joined)[-1].reason
 
 
 def test_a_policy_that_changes_stops_a_running_job_and_lets_it_go_on(

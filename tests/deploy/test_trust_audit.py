@@ -18,12 +18,14 @@ from postgres import cluster, fresh_database
 from sqlalchemy import text
 
 from command_line import call
-from winnow.deploy.server.audit import TableStore
+from winnow.deploy.server.audit import TableStore, shared_log
 from winnow.deploy.server.database import Database
-from winnow.deploy.trust.audit import AuditLog, problems
+from winnow.deploy.server.tables import AuditHead, AuditRow
+from winnow.deploy.trust.audit import AuditLog, Make, examine, problems
 from winnow.deploy.trust.audit_file import FileStore, open_audit
-from winnow.deploy.trust.chain import START, Entry, Head
+from winnow.deploy.trust.chain import ADOPTED, START, Entry, Head, Owner
 from winnow.deploy.trust.errors import AuditError
+from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.kit import Kit
 
 
@@ -46,8 +48,8 @@ class InMemory:
     kept: list[bytes] = dataclasses.field(default_factory=list)
     crowned: Head | None = None
 
-    def extend(self, make: Callable[[Entry | None], Entry], crown: Callable[[Entry], Head]) -> Entry:
-        entry = make(Entry.of(self.kept[-1]) if self.kept else None)
+    def extend(self, make: Make, crown: Callable[[Entry], Head]) -> Entry:
+        entry = make(Entry.of(self.kept[-1]) if self.kept else None, self.crowned)
         self.kept.append(entry.line())
         self.crowned = crown(entry)
         return entry
@@ -147,11 +149,12 @@ def test_a_head_signed_by_another_is_found(kit: Kit, project: Path, tmp_path_fac
     provision(foreign)
     for owner, why in [
         (kit_of(foreign, "plant-a"), "is foreign"),
-        (kit_of(project, "the-admin"), "signed by admin the-admin of Institute, who keeps no log"),
+        (kit_of(project, "the-admin"), "signed by admin the-admin of Institute; this is the log of site plant-a"),
+        (kit_of(project, "plant-b"), "signed by site plant-b of Plant B; this is the log of site plant-a"),
     ]:
         store = InMemory()
         fill(AuditLog(store, owner), 2)
-        [problem] = problems(store, kit.authority)
+        [problem] = problems(store, kit.authority, Owner(kind="site", name="plant-a"))
         assert why in problem
         assert problems(store) == []
 
@@ -185,7 +188,7 @@ def test_a_torn_line_is_set_aside_and_noted(kit: Kit, tmp_path: Path, cut: int) 
     assert (tmp_path / "audit.jsonl.torn").read_bytes() == torn + b"\n"
 
 
-def test_a_line_whose_head_was_not_written_counts(kit: Kit, tmp_path: Path) -> None:
+def test_a_line_whose_head_was_not_written_counts_and_is_marked(kit: Kit, tmp_path: Path) -> None:
     path, head = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.head"
     a_log(path, kit, 2)
     for _ in range(3):
@@ -196,8 +199,91 @@ def test_a_line_whose_head_was_not_written_counts(kit: Kit, tmp_path: Path) -> N
         assert found(path, kit) == []
     a_log(path, kit, 1)
     assert found(path, kit) == []
+    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := Entry.of(line))]
+    assert [whats.count(ADOPTED), len(whats)] == [3, 9]
     head.write_bytes(before)
     assert "were not written by the log's owner" in found(path, kit)[0]
+
+
+def write(path: Path, entries: list[Entry]) -> None:
+    path.write_bytes(b"".join(entry.line() + b"\n" for entry in entries))
+
+
+def forged_after(last: Entry) -> Entry:
+    about = {"who": "ana", "organisation": "Institute", "what": "submit", "target": "job-x", "outcome": "accepted"}
+    return Entry.after(last, at=utc_now(), **about)
+
+
+def test_an_entry_forged_after_the_head_is_marked_for_ever(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody can tell it from an entry that a killed process had no time to sign, so the log says what it is."""
+    kit = kit_of(project, "plant-a")
+    path = kit.path / "audit.jsonl"
+    entries = a_log(path, kit, 2)
+    write(path, [*entries, forged_after(entries[-1])])
+    assert "entry 3 is not signed: a process was killed" in call(capsys, "audit", "verify", kit.path).out
+    for _ in range(2):
+        a_log(path, kit, 1)
+        seen = call(capsys, "audit", "verify", kit.path)
+        assert (seen.code, seen.out.count("entry 3 was adopted"), seen.out.count("not signed")) == (0, 1, 1)
+    for each in kit.path.glob("audit.jsonl*"):
+        each.unlink()
+
+
+def test_an_owner_that_is_killed_while_it_marks_an_entry_marks_it_anew(kit: Kit, tmp_path: Path) -> None:
+    path, head = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.head"
+    entries = a_log(path, kit, 2)
+    before = head.read_bytes()
+    write(path, [*entries, forged_after(entries[-1])])
+    for _ in range(3):
+        a_log(path, kit, 0)
+        head.write_bytes(before)
+    a_log(path, kit, 0)
+    assert found(path, kit) == []
+    assert len(path.read_bytes().splitlines()) == 4
+    seen = examine(FileStore(path), kit.authority, Owner(kind="site", name="plant-a"))
+    assert [line.split(" on ")[0] for line in seen.unsigned] == ["entry 3 was adopted"]
+
+
+def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, project: Path, tmp_path: Path) -> None:
+    """Else one more entry of its own would vouch for all that somebody forged before."""
+    path, head = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.head"
+    honest = a_log(path, kit, 3)
+    signed = head.read_bytes()
+    path.write_bytes(b"\n".join([*forged_from([entry.line() for entry in honest], 1), b""]))
+    with pytest.raises(AuditError, match="its head was not signed for entry 3; look into it"):
+        open_audit(path, kit)
+    path.unlink()
+    head.unlink()
+    a_log(path, kit_of(project, "plant-b"), 3)
+    with pytest.raises(AuditError, match=r"signed by site plant-b of Plant B, not by site plant-a"):
+        open_audit(path, kit)
+    write(path, honest)
+    head.write_bytes(signed)
+    a_log(path, kit, 1)
+    assert found(path, kit) == []
+
+
+def refuses_what_no_server_signed(database: Database, project: Path) -> None:
+    """Rows that somebody added who can write to the database, and holds no server's key."""
+    log, store = shared_log(database, kit_of(project, "server-1")), TableStore(database)
+    last = Entry.of(list(store.lines())[-1])
+    assert last is not None
+    forged = forged_after(last)
+    with database.writing() as session:
+        session.add(AuditRow(seq=forged.seq, line=forged.line().decode()))
+        before = session.get_one(AuditHead, 1).head
+    with pytest.raises(AuditError, match="its head was not signed for entry 4"):
+        fill(log, 1)
+    site = AuditLog(store, kit_of(project, "plant-a"))
+    with database.writing() as session:
+        session.get_one(AuditHead, 1).head = msgspec.json.encode(site.crown(forged))
+    with pytest.raises(AuditError, match="signed by site plant-a of Plant A, not by server"):
+        fill(log, 1)
+    with database.writing() as session:
+        session.delete(session.get_one(AuditRow, forged.seq))
+        session.get_one(AuditHead, 1).head = before
 
 
 def test_a_log_that_lost_entries_is_not_continued(kit: Kit, tmp_path: Path) -> None:
@@ -296,12 +382,19 @@ def test_a_log_is_verified_by_its_kit_or_its_file(
     folder = project / "kits" / "plant-b"
     a_log(folder / "audit.jsonl", Kit.load(folder), 3)
     whole = call(capsys, "audit", "verify", folder)
-    assert (whole.code, whole.out) == (0, f"{folder}: 3 entries, none changed\n")
+    signed = "none changed, signed by site plant-b of Plant B"
+    assert (whole.code, whole.out, whole.err) == (0, f"{folder}: 3 entries, {signed}\n", "")
     moved = tmp_path / "audit.jsonl"
     for name in ("audit.jsonl", "audit.jsonl.head"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    assert "was not checked" in call(capsys, "audit", "verify", moved).err
-    assert call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem").err == ""
+    assert "who signed this log was not checked" in call(capsys, "audit", "verify", moved).err
+    assert "say with --owner" in call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem").err
+    assert call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem", "--owner", "plant-b").err == ""
+    other = call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem", "--owner", "plant-a")
+    assert (other.code, other.out) == (
+        1,
+        "the head was signed by site plant-b of Plant B; this is the log of plant-a\n",
+    )
     moved.write_bytes(moved.read_bytes().replace(b"job-1", b"job-7"))
     edited = call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem")
     assert (edited.code, edited.out) == (1, "line 2: entry 2 was changed\n")
@@ -313,15 +406,17 @@ def test_servers_that_share_a_database_have_their_log_in_it(project: Path, capsy
     kit = kit_of(project, "server-1")
     assert "is not there" in call(capsys, "audit", "verify", kit.path).err
     a_log(kit.path / "audit.jsonl", kit, 2)
-    assert call(capsys, "audit", "verify", kit.path).out == f"{kit.path}: 2 entries, none changed\n"
+    signed = "none changed, signed by server server-1 of Institute"
+    assert call(capsys, "audit", "verify", kit.path).out == f"{kit.path}: 2 entries, {signed}\n"
     with cluster() as folder:
         url = fresh_database(folder)
         (kit.path / "server.toml").write_text(f'database = "{url}"\n')
         assert "cannot be read" in call(capsys, "audit", "verify", kit.path).err
         database = Database(url)
         database.migrate()
-        fill(AuditLog(TableStore(database), kit), 3)
-        assert call(capsys, "audit", "verify", kit.path).out == f"{kit.path}: 3 entries, none changed\n"
+        fill(shared_log(database, kit), 3)
+        assert call(capsys, "audit", "verify", kit.path).out == f"{kit.path}: 3 entries, {signed}\n"
+        refuses_what_no_server_signed(database, project)
         with database.writing() as session:
             session.execute(text("UPDATE audit SET line = replace(line, 'ana', 'bo') WHERE seq = 2"))
         edited = call(capsys, "audit", "verify", kit.path)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
     from winnow.deploy.trust.audit import AuditStore
+    from winnow.deploy.trust.chain import Owner
 
 audit = typer.Typer(
     help="Read and check audit logs.",
@@ -35,21 +36,30 @@ def verify_log(
         Path | None,
         typer.Option(metavar="FILE", help="The project's ca.pem; else the one beside the log.", show_default=False),
     ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose log it is; else that of the kit where it lies.", show_default=False),
+    ] = None,
 ) -> None:
-    """Find any entry that was changed, deleted, inserted or cut off."""
+    """Find any entry that was changed, deleted, inserted, cut off, or not signed by the log's owner."""
     from winnow.cli.console import say
-    from winnow.deploy.trust.audit import problems
+    from winnow.deploy.trust.audit import examine
+    from winnow.deploy.trust.chain import Owner
 
     authority = _authority(log, ca)
+    expected = Owner(name=owner) if owner else _owner(log, authority)
     with _opened(log) as store:
-        head, found = store.head(), problems(store, authority)
+        found = examine(store, authority, expected or Owner())
     if authority is None:
-        say("winnow: warning: whose log it is was not checked; give the project's ca.pem with --ca")
-    for problem in found:
-        typer.echo(problem)
-    if found:
+        say("winnow: warning: who signed this log was not checked; give the project's ca.pem with --ca")
+    elif expected is None:
+        say("winnow: warning: whose log it is was not checked; say with --owner whose it should be")
+    for line in found.problems or found.unsigned:
+        typer.echo(line)
+    if found.problems:
         raise typer.Exit(1)
-    typer.echo(f"{log}: {head.seq if head else 0} entries, none changed")
+    signer = f", signed by {found.head.signer(authority)}" if found.head and authority else ""
+    typer.echo(f"{log}: {found.head.seq if found.head else 0} entries, none changed{signer}")
 
 
 @audit.command("show")
@@ -126,6 +136,19 @@ def _is_servers(kit: Path) -> bool:
         return msgspec.json.decode((kit / PARTY_FILE).read_bytes(), type=Description).kind == "server"
     except (OSError, msgspec.MsgspecError):
         return False
+
+
+def _owner(log: Path, authority: "Certificate | None") -> "Owner | None":
+    """By the kit's manifest, which the authority signed; its certificate may have expired long since."""
+    from winnow.deploy.trust.chain import Owner
+    from winnow.deploy.trust.kit import MANIFEST_FILE, read_manifest
+
+    folder = log if log.is_dir() else log.parent
+    if authority is None or not (folder / MANIFEST_FILE).is_file():
+        return None
+    manifest = read_manifest(folder, authority)
+    shared = manifest.kind == "server" and log.is_dir() and _shared_database(folder) is not None
+    return Owner(kind=manifest.kind, name="" if shared else manifest.name)
 
 
 def _authority(log: Path, ca: Path | None) -> "Certificate | None":

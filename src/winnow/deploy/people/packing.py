@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import tomli_w
 
 from winnow.core import ConfigError
 from winnow.data import DataSettings
+from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.work.bundle import Bundle
@@ -69,14 +71,9 @@ def describe(source: str | Path, **options: Any) -> Described:
 
 def signed(kit: Kit, bundle: Bundle) -> Bundle:
     """The bundle with this person's signature."""
-    signature = sign(kit, bundle.signed)
-    return Bundle(
-        config=bundle.config,
-        files=bundle.files,
-        main=bundle.main,
-        certificate=signature.certificate,
-        signature=signature.value,
-    )
+    dated = msgspec.structs.replace(bundle, issued=utc_now().timestamp())
+    signature = sign(kit, dated.signed)
+    return msgspec.structs.replace(dated, certificate=signature.certificate, signature=signature.value)
 
 
 def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = None, main: str = "") -> Described:

@@ -13,8 +13,7 @@ from cryptography import x509
 
 from winnow.core import ConfigError
 from winnow.deploy.fence.launch import RUNNER
-from winnow.deploy.server.audit import TableStore
-from winnow.deploy.server.blobs import open_blobs
+from winnow.deploy.server.audit import shared_log
 from winnow.deploy.server.commands import Trust
 from winnow.deploy.server.config import CONFIG, ServerConfig, read_config
 from winnow.deploy.server.database import Database
@@ -74,7 +73,9 @@ class WinnowServer:
         service = ServerService(name=kit.name, version=version("winnow"), lease=lease, records=records)
         revocations = kit.watch_revocations()
         identify, admit = recogniser(kit.authority), _admit(revocations)
-        server = serve(self._listening(), Tls.of(kit), service, identify=identify, admit=admit)
+        server = serve(
+            self._listening(), Tls.of(kit), service, identify=identify, admit=admit, calls=config.limits.calls
+        )
         with ExitStack() as closing:
             closing.callback(self.database.close)
             audit = _open_audit(self.database, kit)
@@ -109,8 +110,12 @@ class WinnowServer:
             config=self.config,
             state=self.state,
             database=self.database,
-            blobs=open_blobs(self.database, self.state / "blobs"),
-            trust=Trust(authority=self._kit.authority, revocations=revocations.current, policy=policy.current),
+            trust=Trust(
+                authority=self._kit.authority,
+                revocations=revocations.current,
+                policy=policy.current,
+                job_days=self.config.job_days,
+            ),
             auditor=_auditor(audit, self._kit),
             runner=self._runner,
             spare=spare,
@@ -164,7 +169,7 @@ def _hosts(certificate: x509.Certificate) -> set[str]:
 
 def _open_audit(database: Database, kit: Kit) -> AuditLog:
     """The chain lies in the database if servers share it, else in the kit."""
-    return AuditLog(TableStore(database), kit) if database.shared else open_audit(kit.path / AUDIT_FILE, kit)
+    return shared_log(database, kit) if database.shared else open_audit(kit.path / AUDIT_FILE, kit)
 
 
 def _auditor(audit: AuditLog, kit: Kit) -> Auditor:

@@ -9,10 +9,14 @@ from sqlalchemy import select
 from winnow.deploy.server.config import CONFIG, read_config
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import AuditHead, AuditRow
-from winnow.deploy.trust.chain import Entry, Head
+from winnow.deploy.trust.audit import REMEDY, AuditLog, Make
+from winnow.deploy.trust.chain import Entry, Head, Owner
+from winnow.deploy.trust.errors import AuditError
+from winnow.deploy.trust.kit import Kit
 
 HEAD = 1
 PAGE = 1000
+SERVERS = Owner(kind="server")
 
 
 class TableStore:
@@ -21,11 +25,12 @@ class TableStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def extend(self, make: Callable[[Entry | None], Entry], crown: Callable[[Entry], Head]) -> Entry:
+    def extend(self, make: Make, crown: Callable[[Entry], Head]) -> Entry:
         with self._database.writing() as session:
             head = session.scalars(select(AuditHead).where(AuditHead.id == HEAD).with_for_update()).one()
             last = session.scalar(select(AuditRow.line).order_by(AuditRow.seq.desc()).limit(1))
-            entry = make(None if last is None else Entry.of(last.encode()))
+            signed = None if head.head is None else msgspec.json.decode(head.head, type=Head)
+            entry = make(None if last is None else _entry(last), signed)
             session.add(AuditRow(seq=entry.seq, line=entry.line().decode()))
             head.head = msgspec.json.encode(crown(entry))
             return entry
@@ -44,10 +49,25 @@ class TableStore:
     def close(self) -> None:
         self._database.close()
 
+    def __str__(self) -> str:
+        return "the audit log in the database"
+
     def head(self) -> Head | None:
         with self._database.reading() as session:
             row = session.get_one(AuditHead, HEAD)
             return None if row.head is None else msgspec.json.decode(row.head, type=Head)
+
+
+def _entry(line: str) -> Entry:
+    entry = Entry.of(line.encode())
+    if entry is None:
+        raise AuditError(f"the last row of the audit's table is not an entry; {REMEDY}")
+    return entry
+
+
+def shared_log(database: Database, kit: Kit) -> AuditLog:
+    """The log that all servers of a project write, and that any of them signs."""
+    return AuditLog(TableStore(database), kit, owner=SERVERS)
 
 
 def shared_chain(kit: Path) -> TableStore | None:

@@ -1,20 +1,24 @@
 """Where bundles, checkpoints and outputs are kept: in files beside SQLite, in rows where servers share no disk.
 
-A blob counts as held once its row in `blobs` is there, which is written last. Blobs are named by job and digest.
+A blob counts as held once its row in `blobs` is there, which is written last. Blobs are named by job and digest, and
+two leaders make the same ones. So they are put and removed under the lease's lock, by its holder: a leader that was
+replaced without noticing can neither remove what its successor is putting, nor add to it.
 """
 
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
 
 from winnow.core import WinnowError
-from winnow.deploy.server.database import Database
+from winnow.deploy.server.lease import Fence
 from winnow.deploy.server.tables import BlobRow, Chunk
 from winnow.deploy.trust.files import sync_folder
-from winnow.deploy.wire.files import CHUNK, blob_of, read_chunks, replacing
+from winnow.deploy.wire.files import CHUNK, blob_of, one_line_errors, read_chunks, replacing
 from winnow.deploy.wire.messages import Blob
 
 
@@ -42,47 +46,46 @@ class Blobs(Protocol):
         ...
 
 
-def open_blobs(database: Database, folder: Path) -> Blobs:
-    """The store that fits the database."""
-    return DatabaseBlobs(database) if database.shared else FileBlobs(database, folder)
+def open_blobs(fence: Fence, folder: Path) -> Blobs:
+    """The store that fits the database, for one leader."""
+    return DatabaseBlobs(fence) if fence.database.shared else FileBlobs(fence, folder)
 
 
 class _Rows:
     """The rows that say what is held."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, fence: Fence) -> None:
+        self._fence, self._database = fence, fence.database
 
     def held(self, job: str, digest: str) -> Blob | None:
         with self._database.reading() as session:
             row = session.get(BlobRow, (job, digest))
             return None if row is None else Blob(digest=row.digest, size=row.size)
 
-    def _record(self, job: str, blob: Blob) -> None:
-        with self._database.writing() as session:
-            session.merge(BlobRow(job=job, digest=blob.digest, size=blob.size))
+    @staticmethod
+    def _record(session: Session, job: str, blob: Blob) -> None:
+        session.merge(BlobRow(job=job, digest=blob.digest, size=blob.size))
 
     def _recorded(self, job: str) -> set[str]:
         with self._database.reading() as session:
             return set(session.scalars(select(BlobRow.digest).where(BlobRow.job == job)))
 
-    def _forget(self, job: str, digest: str) -> None:
-        with self._database.writing() as session:
-            session.execute(delete(BlobRow).where(BlobRow.job == job, BlobRow.digest == digest))
+    @staticmethod
+    def _forget(session: Session, job: str, digest: str) -> None:
+        session.execute(delete(BlobRow).where(BlobRow.job == job, BlobRow.digest == digest))
 
 
 class FileBlobs(_Rows):
     """Blobs as files <folder>/<job>/<digest>."""
 
-    def __init__(self, database: Database, folder: Path) -> None:
-        super().__init__(database)
+    def __init__(self, fence: Fence, folder: Path) -> None:
+        super().__init__(fence)
         self._folder = folder
 
     def put(self, job: str, path: Path) -> Blob:
         blob = blob_of(path)
         if self.held(job, blob.digest) is None:
-            self._copy(path, self._path(job, blob.digest))
-            self._record(job, blob)
+            self._copy(path, job, blob)
         return blob
 
     def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
@@ -93,8 +96,9 @@ class FileBlobs(_Rows):
 
     def remove(self, job: str, digests: Iterable[str]) -> None:
         for digest in digests:
-            self._forget(job, digest)
-            self._path(job, digest).unlink(missing_ok=True)
+            with self._fence.writing() as session:
+                self._forget(session, job, digest)
+                self._path(job, digest).unlink(missing_ok=True)
 
     def digests(self, job: str) -> set[str]:
         return self._recorded(job) | {path.name for path in (self._folder / job).glob("*")}
@@ -102,13 +106,21 @@ class FileBlobs(_Rows):
     def _path(self, job: str, digest: str) -> Path:
         return self._folder / job / digest
 
-    @staticmethod
-    def _copy(source: Path, target: Path) -> None:
+    def _copy(self, source: Path, job: str, blob: Blob) -> None:
+        """The copy is made before the lease is locked, and takes its place within."""
+        target = self._path(job, blob.digest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as file:
+        copy = target.with_name(f".{blob.digest}.{uuid4().hex[:8]}")
+        with replacing(copy) as file:
             for piece in read_chunks(source):
                 file.write(piece)
-        sync_folder(target.parent)
+        try:
+            with self._fence.writing() as session, one_line_errors(target):
+                copy.replace(target)
+                sync_folder(target.parent)
+                self._record(session, job, blob)
+        finally:
+            copy.unlink(missing_ok=True)
 
 
 class DatabaseBlobs(_Rows):
@@ -119,7 +131,8 @@ class DatabaseBlobs(_Rows):
         if self.held(job, blob.digest) is None:
             for number, piece in enumerate(read_chunks(path)):
                 self._put_chunk(job, blob, number, piece)
-            self._record(job, blob)
+            with self._fence.writing() as session:
+                self._record(session, job, blob)
         return blob
 
     def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
@@ -137,8 +150,8 @@ class DatabaseBlobs(_Rows):
 
     def remove(self, job: str, digests: Iterable[str]) -> None:
         for digest in digests:
-            self._forget(job, digest)
-            with self._database.writing() as session:
+            with self._fence.writing() as session:
+                self._forget(session, job, digest)
                 session.execute(delete(Chunk).where(Chunk.job == job, Chunk.digest == digest))
 
     def digests(self, job: str) -> set[str]:
@@ -149,5 +162,5 @@ class DatabaseBlobs(_Rows):
     def _put_chunk(self, job: str, blob: Blob, number: int, piece: bytes) -> None:
         """A chunk that is there already is the same: a server that broke off, or that was replaced, left it."""
         chunk = insert(Chunk).values(job=job, digest=blob.digest, number=number, data=piece)
-        with self._database.writing() as session:
+        with self._fence.writing() as session:
             session.execute(chunk.on_conflict_do_nothing())

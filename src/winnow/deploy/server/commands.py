@@ -25,7 +25,7 @@ from winnow.deploy.server.wishes import Order, read_order
 from winnow.deploy.trust.identity import Peer, utc_now
 from winnow.deploy.trust.revocation import Revocations
 from winnow.deploy.trust.server_policy import NOTHING, Command, ServerPolicy, Target, allows
-from winnow.deploy.trust.signing import Signature, verify
+from winnow.deploy.trust.signing import JOB_DAYS, Signature, check_date, verify
 from winnow.deploy.wire.codec import MAX_MESSAGE
 from winnow.deploy.wire.errors import Refused
 from winnow.deploy.wire.messages import (
@@ -62,12 +62,15 @@ class Trust:
     authority: x509.Certificate
     revocations: Callable[[], Revocations]
     policy: Callable[[], ServerPolicy]
+    job_days: float = JOB_DAYS
     now: Callable[[], datetime] = utc_now
 
     def author(self, bundle: Bundle) -> Peer:
-        """Who signed the bundle."""
+        """Who signed the bundle, not too long ago."""
         signature = Signature(certificate=bundle.certificate, value=bundle.signature)
-        return verify(signature, bundle.signed, self.authority, self.revocations(), self.now())
+        author = verify(signature, bundle.signed, self.authority, self.revocations(), self.now())
+        check_date(bundle.issued, self.now(), self.job_days)
+        return author
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +88,10 @@ class Commands:
         """Raise unless the policy allows it. Refusals are always noted, what is allowed unless `quietly`."""
         decision = allows(self.trust.policy(), peer, command, target)
         if not decision.allowed:
-            await self.journal.audit(peer, command, target.name, f"refused: {decision.reason}")
+            await self.journal.audit_request(peer, command, target.name, f"refused: {decision.reason}")
             raise Refused(decision.reason)
         if not quietly:
-            await self.journal.audit(peer, command, target.name, "allowed")
+            await self.journal.audit_request(peer, command, target.name, "allowed")
 
     # Jobs -------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class Commands:
         try:
             note = await self._submit(peer, request)
         except WinnowError as error:
-            await self.journal.audit(peer, "submit", request.job, f"refused: {error}")
+            await self.journal.audit_request(peer, "submit", request.job, f"refused: {error}")
             if not isinstance(error, LeaseLostError):
                 await self._forget_upload(peer, request.bundle)
             raise

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from winnow.core import ConfigError, Settings
+from winnow.deploy.trust.signing import JOB_DAYS
 
 CONFIG = "server.toml"
 PLACES = ("folder", "reference", "test")
@@ -23,6 +24,8 @@ class Limits(Settings):
     """Of one reply."""
     inbox_mb: int = Field(default=65_536, ge=1)
     """Of a site's replies to one job that wait for being folded."""
+    calls: int = Field(default=64, ge=8)
+    """Requests that one party may have under way at the same time, transfers and followed logs included."""
     transfers: int = Field(default=4, ge=1)
     """That one party may have under way at the same time."""
     lines: int = Field(default=100_000, ge=0)
@@ -53,6 +56,8 @@ class ServerConfig(Settings):
     """
     join: float = Field(default=10.0, ge=0)
     """Seconds to wait for further sites once a job has as many as it needs."""
+    job_days: float = Field(default=JOB_DAYS, gt=0)
+    """Days for which a job can be submitted after its author signed it."""
     metrics: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
     sandbox: Literal["required", "none"] = "required"

@@ -295,5 +295,5 @@ class Hub:
 
     async def _suspicious(self, peer: Peer, answer: Answer, what: str) -> Refused:
         reason = f"site {peer.name} {what} (job {answer.job}, task {answer.task[:12]}, client {answer.client})"
-        await self._journal.audit(peer, "answer", answer.job, f"refused: {reason}")
+        await self._journal.audit_request(peer, "answer", answer.job, f"refused: {reason}")
         return Refused(reason)

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine
+from winnow.deploy.server.repeats import Repeats
 from winnow.deploy.server.text import printable
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.errors import one_line
@@ -37,6 +38,7 @@ class Journal:
         self._ledger = ledger
         self._auditor = auditor
         self._most = most
+        self._repeats = Repeats()
         self._told: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[str, list[NewLine]] = defaultdict(list)
         self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -71,10 +73,21 @@ class Journal:
     async def audit(self, peer: Peer | None, what: str, target: str, outcome: str) -> None:
         await asyncio.to_thread(self._auditor, peer, what, target, outcome)
 
+    async def audit_request(self, peer: Peer, what: str, target: str, outcome: str) -> None:
+        """That somebody asked for something, and whether it was granted. What is repeated too often is counted."""
+        if not self._repeats.counts(peer, what, outcome):
+            await self.audit(peer, what, target, outcome)
+
     async def run(self) -> None:
         while True:
             await asyncio.sleep(PAUSE)
             await self.flush()
+            await self.tell_repeats()
+
+    async def tell_repeats(self, *, all: bool = False) -> None:
+        """Write down what was counted, once its time is over."""
+        for peer, what, outcome in self._repeats.over(all=all):
+            await self.audit(peer, what, "", outcome)
 
     async def flush(self) -> None:
         """Write what waits. Lines of one job stay in order."""

@@ -1,6 +1,6 @@
 """What anybody may read in the database: how jobs, sites and rounds stand."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from winnow.deploy.server.text import CUT
 from winnow.deploy.wire.messages import MAX_TEXT, Blob, DataDescription, JobState, Line, Settle
 
 PAGE = 500
+LINES = 64
+"""That are read of a log at a time, so that many may follow one whose lines are long."""
 JOBS = 500
 """That are listed at most, the latest."""
 
@@ -129,7 +131,14 @@ class Records:
 
     def lines(self, job: str, first: int, *, kind: str | None = None) -> list[Line]:
         """The next lines, a page of them; long ones are cut unless a kind is asked for."""
-        return [_line(row, whole=kind is not None) for row in self._rows(job, first, kind)]
+        text = LineRow.text if kind is not None else func.substr(LineRow.text, 1, MAX_TEXT + 1)
+        wanted = select(LineRow.number, LineRow.at, LineRow.source, LineRow.kind, text)
+        wanted = wanted.where(LineRow.job == job, LineRow.number >= first).order_by(LineRow.number)
+        if kind is not None:
+            wanted = wanted.where(LineRow.kind == kind)
+        with self.database.reading() as session:
+            rows = session.execute(wanted.limit(PAGE if kind is not None else LINES)).all()
+        return [_line(*row, whole=kind is not None) for row in rows]
 
     def write_events(self, job: str, path: Path) -> None:
         """All event lines of the committed rounds, one after the other."""
@@ -138,13 +147,6 @@ class Records:
             while page := self.lines(job, first, kind="event"):
                 file.writelines(line.text + "\n" for line in page)
                 first = page[-1].number + 1
-
-    def _rows(self, job: str, first: int, kind: str | None) -> Sequence[LineRow]:
-        wanted = select(LineRow).where(LineRow.job == job, LineRow.number >= first)
-        if kind is not None:
-            wanted = wanted.where(LineRow.kind == kind)
-        with self.database.reading() as session:
-            return list(session.scalars(wanted.order_by(LineRow.number).limit(PAGE)))
 
 
 def _state(session: Session, row: Job) -> JobState:
@@ -179,6 +181,6 @@ def _member(row: MemberRow) -> StoredMember:
     )
 
 
-def _line(row: LineRow, *, whole: bool) -> Line:
-    text = row.text if whole or len(row.text) <= MAX_TEXT else row.text[: MAX_TEXT - 1] + CUT
-    return Line(number=row.number, at=row.at, source=row.source, kind=row.kind, text=text)
+def _line(number: int, at: float, source: str, kind: str, text: str, *, whole: bool) -> Line:
+    told = text if whole or len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + CUT
+    return Line(number=number, at=at, source=source, kind=kind, text=told)

@@ -10,7 +10,7 @@ from pathlib import Path
 from winnow.core import WinnowError
 from winnow.deploy.fence.confine import reason_against
 from winnow.deploy.fence.launch import RUNNER
-from winnow.deploy.server.blobs import Blobs
+from winnow.deploy.server.blobs import open_blobs
 from winnow.deploy.server.commands import Commands, Trust
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
@@ -24,7 +24,7 @@ from winnow.deploy.server.runs import Workshop
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.spare import Spare
 from winnow.deploy.server.tables import Job
-from winnow.deploy.server.transfers import Transfers
+from winnow.deploy.server.transfers import UPLOAD_SECONDS, Transfers
 from winnow.deploy.server.wishes import Order, read_order
 from winnow.deploy.wire.messages import Blob
 from winnow.deploy.work.bundle import read_bundle
@@ -39,7 +39,6 @@ class Estate:
     config: ServerConfig
     state: Path
     database: Database
-    blobs: Blobs
     trust: Trust
     auditor: Auditor
     runner: str = RUNNER
@@ -50,18 +49,19 @@ class Estate:
 class Reign:
     def __init__(self, estate: Estate, token: int) -> None:
         config = estate.config
-        ledger = Ledger(fence=Fence(database=estate.database, token=token))
+        fence = Fence(database=estate.database, token=token)
+        ledger, blobs = Ledger(fence=fence), open_blobs(fence, estate.state / "blobs")
         records = Records(database=estate.database)
         jobs = estate.state / "jobs"
         inboxes = Inboxes(jobs, config.limits)
         self.token = token
-        self._blobs, self._ledger, self._records = estate.blobs, ledger, records
+        self._blobs, self._ledger, self._records = blobs, ledger, records
         self.journal = Journal(ledger, estate.auditor, most=config.limits.lines)
         self.hub = Hub(config, ledger, self.journal, inboxes)
         workshop = Workshop(
             ledger=ledger,
             records=records,
-            blobs=estate.blobs,
+            blobs=blobs,
             hub=self.hub,
             journal=self.journal,
             inboxes=inboxes,
@@ -78,7 +78,7 @@ class Reign:
         self.transfers = Transfers(
             limits=config.limits,
             state=estate.state,
-            blobs=estate.blobs,
+            blobs=blobs,
             records=records,
             hub=self.hub,
             inboxes=inboxes,
@@ -89,7 +89,7 @@ class Reign:
             trust=estate.trust,
             ledger=ledger,
             records=records,
-            blobs=estate.blobs,
+            blobs=blobs,
             hub=self.hub,
             journal=self.journal,
             scheduler=self.scheduler,
@@ -122,12 +122,18 @@ class Reign:
             group.create_task(self.scheduler.run())
             group.create_task(self.journal.run())
             group.create_task(self._sweep())
+            group.create_task(self._sweep_uploads())
             group.create_task(self._watch())
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat / 2)
             self.hub.sweep()
+
+    async def _sweep_uploads(self) -> None:
+        while True:
+            await asyncio.to_thread(self.transfers.sweep)
+            await asyncio.sleep(UPLOAD_SECONDS / 4)
 
     async def _watch(self) -> None:
         await self.scheduler.failure
@@ -140,4 +146,5 @@ class Reign:
             await self.scheduler.stop(kindly=True)
             with suppress(WinnowError):
                 await self.journal.flush()
+                await self.journal.tell_repeats(all=True)
         self.hub.close()

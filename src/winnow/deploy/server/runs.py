@@ -188,7 +188,8 @@ class JobRun:
         """A fresh folder for each life: a process that is still dying must not write into the next one's."""
         token = self._shop.ledger.fence.token
         for old in (self._shop.jobs / self.job).glob("run-*"):
-            shutil.rmtree(old, ignore_errors=True)
+            if int(old.name.split("-")[1]) <= token:  # else we were replaced and have yet to notice
+                shutil.rmtree(old, ignore_errors=True)
         self._starts += 1
         folder = self._shop.jobs / self.job / f"run-{token}-{self._starts}"
         (folder / "blobs").mkdir(parents=True)

@@ -20,6 +20,11 @@ from winnow.deploy.wire.files import read_chunks
 from winnow.deploy.wire.messages import Blob, Fetch, Held, Put, Received
 from winnow.deploy.wire.serving import held_blob, reading_ahead, receive_blob
 
+UPLOADS = 100
+"""Bundles of one person that lie here, whole or not, until they are submitted."""
+UPLOAD_SECONDS = 3600.0
+"""After which an upload that nobody goes on with, or never submits, is deleted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transfers:
@@ -40,8 +45,13 @@ class Transfers:
         """Where a person's bundles lie until they are submitted: one folder for all, which keeps to its quota."""
         if person not in self._uploads:
             folder = self.state / "uploads" / person
-            self._uploads[person] = SpoolFolder(folder, quota=4 * self.limits.bundle_mb * MB)
+            self._uploads[person] = SpoolFolder(folder, quota=4 * self.limits.bundle_mb * MB, files=UPLOADS)
         return self._uploads[person]
+
+    def sweep(self) -> None:
+        """Delete uploads that were begun and not gone on with; for a thread."""
+        for folder in (self.state / "uploads").glob("*/"):
+            self.uploads(folder.name).sweep(UPLOAD_SECONDS)
 
     def events(self, job: str) -> SpoolFolder:
         """Where what a job has told so far is put together for downloading."""

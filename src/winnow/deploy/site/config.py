@@ -31,6 +31,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from winnow.core.errors import ConfigError
 from winnow.deploy.site import room
+from winnow.deploy.trust.signing import JOB_DAYS
 from winnow.deploy.wire.messages import Name, Resources
 
 CONFIG_FILE = "site.toml"
@@ -76,6 +77,8 @@ class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resources: Resources = msgspec.field(default_factory=room.of_this_machine)
     disk_mb: Annotated[int, Meta(ge=1)] = 20_000
     """What a job may write, and what may be downloaded for it, each."""
+    job_days: Annotated[float, Meta(gt=0)] = JOB_DAYS
+    """Days for which a job can begin here after its author signed it; one that has begun goes on."""
     results: str | None = None
     """The folder, relative to the kit, for files that jobs leave here in `results`; without it they are deleted."""
     data: dict[Name, SiteData] = {}

@@ -130,6 +130,8 @@ class HostedJob(Thread):
         path = self._office.uplink.fetch(self.job, order.bundle, spool)
         self._bundle: Bundle = read_bundle(path.read_bytes())
         terms = self._terms()
+        if self._office.state.deployed(self.job) is None:
+            self._office.judge.check_date(self._bundle)
         submission = submission_of(self._bundle)
         if (name := self._office.state.claim(submission, self.job)) != self.job:
             raise ConfigError(f"what its author signed ran here as job {name}; it must be submitted anew")

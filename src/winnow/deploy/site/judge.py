@@ -11,7 +11,7 @@ from winnow.deploy.fence.confine import exposed, reason_against
 from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.trust.identity import Peer, utc_now
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.signing import Signature, verify
+from winnow.deploy.trust.signing import Signature, check_date, verify
 from winnow.deploy.trust.site_policy import JobRequest, admits, may_control, watch_site_policy
 from winnow.deploy.wire.messages import Deploy
 from winnow.deploy.work.bundle import Bundle
@@ -44,6 +44,10 @@ class Judge:
         """Who signed the job; raises unless the project's authority vouches for them."""
         signature = Signature(certificate=bundle.certificate, value=bundle.signature)
         return verify(signature, bundle.signed, self._kit.authority, self._revoked.current(), self._now())
+
+    def check_date(self, bundle: Bundle) -> None:
+        """Raise unless the job was signed lately; asked before it begins here."""
+        check_date(bundle.issued, self._now(), self._config.job_days)
 
     def admit(self, deploy: Deploy, bundle: Bundle, author: Peer) -> Terms:
         """The terms for this author, or NotAdmittedError. Cheap: it is asked before every task."""

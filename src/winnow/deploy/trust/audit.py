@@ -8,23 +8,38 @@ database.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from cryptography import x509
 
-from winnow.deploy.trust.chain import HEAD_PURPOSE, Entry, Head, problems_of
+from winnow.deploy.trust.chain import (
+    ADOPTED,
+    HEAD_PURPOSE,
+    NOT_SIGNED,
+    START,
+    Entry,
+    Head,
+    Owner,
+    problems_of,
+    unsigned_in,
+)
+from winnow.deploy.trust.errors import AuditError, IdentityError
 from winnow.deploy.trust.identity import Peer, utc_now
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.signing import sign
 
 TRIES = 20
+REMEDY = "look into it (winnow audit verify), then move the log and its head away to begin a new one"
+Make: TypeAlias = Callable[[Entry | None, Head | None], Entry]
+"""Makes the entry that follows the last one, given the head; raises where the head does not vouch for the last one."""
 
 
 class AuditStore(Protocol):
     """Keeps a chain and its head."""
 
-    def extend(self, make: Callable[[Entry | None], Entry], crown: Callable[[Entry], Head]) -> Entry:
+    def extend(self, make: Make, crown: Callable[[Entry], Head]) -> Entry:
         """Make the entry that follows the last one and keep it, then its head; durable on return.
 
         Nobody else may extend the chain meanwhile: in a database, all this is one transaction that locks the head.
@@ -39,13 +54,21 @@ class AuditStore(Protocol):
 
 
 class AuditLog:
-    """Appends to a chain, in the name of the kit's owner. Safe to be used by several threads if its store is."""
+    """Appends to a chain, in the name of the kit's owner. Safe to be used by several threads if its store is.
 
-    def __init__(self, store: AuditStore, kit: Kit, now: Callable[[], datetime] = utc_now) -> None:
+    A new head vouches for all that stands before it, so nothing is added where `owner` did not sign the last one.
+    """
+
+    def __init__(
+        self, store: AuditStore, kit: Kit, now: Callable[[], datetime] = utc_now, *, owner: Owner | None = None
+    ) -> None:
         self._store, self._kit, self._now = store, kit, now
+        self._owner = owner or Owner(kind=kit.kind, name=kit.name)
+        self._signed: Head | None = None
 
     def append(self, *, who: str, organisation: str, what: str, target: str = "", outcome: str = "") -> Entry:
-        def make(last: Entry | None) -> Entry:
+        def make(last: Entry | None, head: Head | None) -> Entry:
+            self.check(last, head)
             return Entry.after(
                 last, at=self._now(), who=who, organisation=organisation, what=what, target=target, outcome=outcome
             )
@@ -59,6 +82,42 @@ class AuditLog:
         """Something that the server or the site itself did."""
         return self.append_for(self._kit.peer, what, target, outcome)
 
+    def adopt(self) -> Entry:
+        """Go on behind an entry that is not signed, and say so in the chain: whoever wrote it, it is marked."""
+
+        def make(last: Entry | None, head: Head | None) -> Entry:
+            assert last is not None
+            self._check_head(last.seq - 1, last.previous, head)
+            return Entry.after(
+                last,
+                at=self._now(),
+                who=self._kit.name,
+                organisation=self._kit.organisation,
+                what=ADOPTED,
+                target=f"entry {last.seq}",
+                outcome=f"it was not signed: {NOT_SIGNED}",
+            )
+
+        return self._store.extend(make, self.crown)
+
+    def check(self, last: Entry | None, head: Head | None) -> None:
+        """That the owner signed the chain up to this entry."""
+        self._check_head(last.seq if last else 0, last.hash if last else START, head)
+
+    def _check_head(self, seq: int, hash: str, head: Head | None) -> None:
+        if head is None and seq == 0:
+            return
+        if head is None or (head.seq, head.hash) != (seq, hash):
+            raise AuditError(f"{self._store}: its head was not signed for entry {seq}; {REMEDY}")
+        if head == self._signed:
+            return
+        try:
+            signer = head.signer(self._kit.authority)
+        except IdentityError as error:
+            raise AuditError(f"{self._store}: its head is not to be believed: {error}; {REMEDY}") from error
+        if not self._owner.signed_as(signer):
+            raise AuditError(f"{self._store}: its head was signed by {signer}, not by {self._owner}; {REMEDY}")
+
     def close(self) -> None:
         self._store.close()
 
@@ -66,18 +125,33 @@ class AuditLog:
         """The head of a chain that ends with this entry."""
         at = self._now()
         signature = sign(self._kit, Head.signed_part(entry.seq, entry.hash, at), HEAD_PURPOSE)
-        return Head(seq=entry.seq, hash=entry.hash, at=at, signature=signature)
+        self._signed = Head(seq=entry.seq, hash=entry.hash, at=at, signature=signature)
+        return self._signed
 
 
-def problems(store: AuditStore, authority: x509.Certificate | None = None) -> list[str]:
-    """All that is wrong with a log; nothing if it is as it was written.
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What is wrong with a log, and which entries were not signed when they were written."""
 
-    A log that is being written may grow between the reading of its head and of its entries: then it is read again.
-    """
-    found: list[str] = []
+    head: Head | None
+    problems: list[str]
+    unsigned: list[str]
+
+
+def examine(store: AuditStore, authority: x509.Certificate | None, owner: Owner) -> Findings:
+    """A log that is being written may grow after its head was read: then it is read again."""
     for _ in range(TRIES):
         head = store.head()
-        found = list(problems_of(store.lines(), head, authority))
-        if not found or store.head() == head:
+        found = Findings(
+            head=head,
+            problems=list(problems_of(store.lines(), head, authority, owner)),
+            unsigned=list(unsigned_in(store.lines(), head)),
+        )
+        if not (found.problems or found.unsigned) or store.head() == head:
             break
     return found
+
+
+def problems(store: AuditStore, authority: x509.Certificate | None = None, owner: Owner | None = None) -> list[str]:
+    """All that is wrong with a log; nothing if it is as it was written."""
+    return examine(store, authority, owner or Owner()).problems

@@ -1,7 +1,8 @@
 """A chain in a file of JSON lines, its head in a small file beside it.
 
 A line is durable before the head that covers it is put in place. So a process killed at any moment leaves at most one
-entry after the head, or one torn line; the torn line is set aside and the next entry says so.
+entry after the head, or one torn line. Anybody who can write the file could have left either: the entry is adopted and
+the torn line set aside, and the next entry says so.
 """
 
 import fcntl
@@ -10,17 +11,27 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import msgspec
 
-from winnow.deploy.trust.audit import AuditLog
-from winnow.deploy.trust.chain import SLACK, Entry, Head
+from winnow.deploy.trust.audit import REMEDY, AuditLog, Make
+from winnow.deploy.trust.chain import ADOPTED, SLACK, Entry, Head
 from winnow.deploy.trust.errors import AuditError
 from winnow.deploy.trust.files import PRIVATE, read_small, sync_folder, write_whole
 from winnow.deploy.trust.kit import Kit
 
 AUDIT_FILE = "audit.jsonl"
 BLOCK = 1 << 16
+
+
+class Found(NamedTuple):
+    """How a log ends: maybe with a line that was torn and is set aside, or with an entry that nobody signed."""
+
+    torn: bytes
+    unsigned: bool
+    last: Entry | None
+    head: Head | None
 
 
 class FileStore:
@@ -33,29 +44,31 @@ class FileStore:
         self._lock = Lock()
         self._descriptor: int | None = None
         self._last: Entry | None = None
+        self._head: Head | None = None
 
-    def claim(self, crown: Callable[[Entry], Head]) -> bytes:
-        """Claim the log for this process and put its end in order; the torn line that was set aside, if any."""
+    def claim(self) -> Found:
+        """Claim the log for this process, and find out how it ends."""
         with self._lock:
             self._descriptor = _claimed(self.path)
             try:
                 sync_folder(self.path.parent)
-                torn = self._set_torn_aside()
-                self._last = _last_entry(self.path)
-                if self._is_past_its_head() and self._last is not None:
-                    self._put_head(crown(self._last))
+                torn, self._head = self._set_torn_aside(), self.head()
+                self._drop_unsigned_mark()
+                self._last = next(reversed(_last_entries(self.path)), None)
+                unsigned = self._is_past_its_head()
             except AuditError:
                 self._release()
                 raise
-            return torn
+            return Found(torn, unsigned, self._last, self._head)
 
-    def extend(self, make: Callable[[Entry | None], Entry], crown: Callable[[Entry], Head]) -> Entry:
+    def extend(self, make: Make, crown: Callable[[Entry], Head]) -> Entry:
         with self._lock:
             if self._descriptor is None:
                 raise AuditError(f"the audit log {self.path} is not open for writing")
-            entry = make(self._last)
-            self._write(entry.line() + b"\n", crown(entry))
-            self._last = entry
+            entry = make(self._last, self._head)
+            head = crown(entry)
+            self._write(entry.line() + b"\n", head)
+            self._last, self._head = entry, head
             return entry
 
     def lines(self) -> Iterator[bytes]:
@@ -98,37 +111,57 @@ class FileStore:
             raise AuditError(f"cannot write the audit log {self.path}: {error.strerror}") from error
 
     def _set_torn_aside(self) -> bytes:
-        assert self._descriptor is not None
         end = _end_of_lines(self.path)
         with self.path.open("rb") as file:
             file.seek(end)
             torn = file.read()
         if torn:
-            with self.torn_path.open("ab") as aside:
-                aside.write(torn + b"\n")
-                aside.flush()
-                os.fsync(aside.fileno())
-            os.ftruncate(self._descriptor, end)
-            os.fsync(self._descriptor)
+            aside = os.open(self.torn_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+            with os.fdopen(aside, "ab") as file:
+                file.write(torn + b"\n")
+                file.flush()
+                os.fsync(aside)
+            self._cut(end)
         return torn
+
+    def _cut(self, end: int) -> None:
+        assert self._descriptor is not None
+        os.ftruncate(self._descriptor, end)
+        os.fsync(self._descriptor)
+
+    def _drop_unsigned_mark(self) -> None:
+        """An owner that was killed while it adopted an entry does so anew."""
+        last = _last_entries(self.path)
+        covered = self._head.seq if self._head else 0
+        if len(last) == 2 and last[1].what == ADOPTED and last[1].seq == covered + SLACK + 1:
+            self._cut(self.path.stat().st_size - len(last[1].line()) - 1)
 
     def _is_past_its_head(self) -> bool:
         """Whether a killed process left an entry without a head; any other difference is refused."""
-        head, reached = self.head(), self._last.seq if self._last else 0
-        covered = head.seq if head else 0
+        reached, covered = self._last.seq if self._last else 0, self._head.seq if self._head else 0
         if not covered <= reached <= covered + SLACK:
             raise AuditError(
-                f"the audit log {self.path} ends at entry {reached}, but its head says {covered}: "
-                "look into it (winnow audit verify), then move both files away to begin a new log"
+                f"the audit log {self.path} ends at entry {reached}, but its head says {covered}; {REMEDY}"
             )
         return reached > covered
 
+    def __str__(self) -> str:
+        return f"the audit log {self.path}"
+
 
 def open_audit(path: Path, kit: Kit) -> AuditLog:
-    """The log in this file, to be written by this process. A torn line found at its end is noted in the chain."""
+    """The log in this file, to be written by this process. What is found at its end and was not signed is marked."""
     store = FileStore(path)
     log = AuditLog(store, kit)
-    torn = store.claim(log.crown)
+    torn, unsigned, last, head = store.claim()
+    try:
+        if unsigned:
+            log.adopt()
+        else:
+            log.check(last, head)
+    except AuditError:
+        log.close()
+        raise
     if torn:
         log.note("audit recovered", f"torn line of {len(torn)} bytes", f"set aside, sha256 {sha256(torn).hexdigest()}")
     return log
@@ -158,18 +191,18 @@ def _end_of_lines(path: Path) -> int:
     return 0
 
 
-def _last_entry(path: Path) -> Entry | None:
-    """Read from the end: a log may be long."""
+def _last_entries(path: Path) -> list[Entry]:
+    """The last two, or as many as there are, read from the end: a log may be long."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         tail = b""
-        while end > 0 and tail.count(b"\n") < 2:
+        while end > 0 and tail.count(b"\n") < 3:
             start = max(0, end - BLOCK)
             file.seek(start)
             tail, end = file.read(end - start) + tail, start
-    if not tail:
-        return None
-    last = Entry.of(tail.splitlines()[-1])
-    if last is None:
-        raise AuditError(f"the last line of the audit log {path} is not an entry; see winnow audit verify")
-    return last
+    found = []
+    for line in tail.split(b"\n")[:-1][-2:]:
+        if (entry := Entry.of(line)) is None:
+            raise AuditError(f"one of the last lines of the audit log {path} is not an entry; {REMEDY}")
+        found.append(entry)
+    return found

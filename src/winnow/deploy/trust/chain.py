@@ -5,6 +5,7 @@ and hash of the last entry, signed with the key of the server or site whose log 
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Annotated
@@ -21,7 +22,10 @@ from winnow.deploy.trust.signing import Signature, verify
 START = "0" * 64
 """What the first entry takes for the hash before it."""
 HEAD_PURPOSE = "audit head"
+ADOPTED = "audit adopted"
+"""What an entry says that follows one which was not signed when its owner opened the log."""
 LONGEST = 4096
+NOT_SIGNED = "a process was killed before it could sign it, or somebody else wrote it"
 SLACK = 1
 """An entry is durable before the head that covers it: so many may stand after the head when a process is killed."""
 
@@ -89,7 +93,23 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return verify(self.signature, content, authority, Revocations(), self.at, HEAD_PURPOSE)
 
 
-def problems_of(lines: Iterable[bytes], head: Head | None, authority: x509.Certificate | None) -> Iterator[str]:
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Whose log it is, as far as that is known. Servers that share a database have one log: any of them signs it."""
+
+    kind: str = ""
+    name: str = ""
+
+    def signed_as(self, signer: Peer) -> bool:
+        return self.kind in ("", signer.kind) and self.name in ("", signer.name) and signer.kind != "person"
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.kind, self.name))) or "a server or site"
+
+
+def problems_of(
+    lines: Iterable[bytes], head: Head | None, authority: x509.Certificate | None, owner: Owner
+) -> Iterator[str]:
     """All that is wrong with a chain. Without an authority the head's signature is not checked."""
     last: Entry | None = None
     at_head = START
@@ -103,7 +123,17 @@ def problems_of(lines: Iterable[bytes], head: Head | None, authority: x509.Certi
         last = entry
     yield from _reach(last, head, at_head)
     if head and authority:
-        yield from _signature(head, authority)
+        yield from _signature(head, authority, owner)
+
+
+def unsigned_in(lines: Iterable[bytes], head: Head | None) -> Iterator[str]:
+    """The entries of a sound chain that were not signed when they were written, or are not yet."""
+    covered = head.seq if head else 0
+    for entry in filter(None, map(Entry.of, lines)):
+        if entry.what == ADOPTED:
+            yield f"{entry.target} was adopted on {entry.time[:19]}: {entry.outcome}"
+        if entry.seq > covered:
+            yield f"entry {entry.seq} is not signed: {NOT_SIGNED}"
 
 
 def _clean(text: str) -> str:
@@ -134,11 +164,11 @@ def _reach(last: Entry | None, head: Head | None, at_head: str) -> Iterator[str]
         yield f"entries after {head.seq} were not written by the log's owner"
 
 
-def _signature(head: Head, authority: x509.Certificate) -> Iterator[str]:
+def _signature(head: Head, authority: x509.Certificate, owner: Owner) -> Iterator[str]:
     try:
         signer = head.signer(authority)
     except IdentityError as error:
         yield f"the head is not to be believed: {error}"
         return
-    if signer.kind == "person":
-        yield f"the head was signed by {signer}, who keeps no log"
+    if not owner.signed_as(signer):
+        yield f"the head was signed by {signer}; this is the log of {owner}"

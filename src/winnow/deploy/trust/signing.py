@@ -7,11 +7,14 @@ from cryptography import x509
 
 from winnow.deploy.trust.documents import ALGORITHM, is_signed, marked
 from winnow.deploy.trust.errors import IdentityError
-from winnow.deploy.trust.identity import Peer, check_certificate, read_certificate
+from winnow.deploy.trust.identity import SKEW, Peer, check_certificate, read_certificate
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.revocation import Revocations
 
 JOB = "job"
+JOB_DAYS = 7.0
+"""For so long after it was signed a job can be begun, unless the server or the site says otherwise."""
+DAY = 86400.0
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,3 +45,12 @@ def verify(
     if not is_signed(signature.value, marked(purpose, content), certificate):
         raise IdentityError(f"the signature of {peer} does not fit: the {purpose} was changed after it was signed")
     return peer
+
+
+def check_date(issued: float, now: datetime, days: float) -> None:
+    """Refuse a job that was signed too long ago to be begun now: whoever kept it could bring it at any time."""
+    age = now.timestamp() - issued
+    if age < -SKEW.total_seconds():
+        raise IdentityError("the job was signed at a time that has yet to come; check the clocks")
+    if not age <= days * DAY:  # refuses what is no number, too
+        raise IdentityError(f"the job was signed {age / DAY:.0f} days ago, and {days:g} are the most; submit it anew")

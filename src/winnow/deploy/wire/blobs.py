@@ -3,7 +3,9 @@
 What broke off continues where it stopped, also after a restart.
 """
 
+import time
 from collections.abc import Generator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -22,15 +24,15 @@ from winnow.deploy.wire.messages import Blob
 
 
 class SpoolFolder:
-    """`quota` bounds the bytes of the folder. All methods may be called from any thread.
+    """`quota` bounds the bytes of the folder, `files` how many are in it. All methods may be called from any thread.
 
     A blob on its way belongs to its sender, `owner`: two who send the same do not write into each other's file, and
     nobody can spoil another's.
     """
 
-    def __init__(self, folder: Path, *, quota: int | None = None) -> None:
+    def __init__(self, folder: Path, *, quota: int | None = None, files: int | None = None) -> None:
         self.folder = folder
-        self._quota = quota
+        self._quota, self._files = quota, files
         self._lock = Lock()
         self._writers: dict[Path, BlobWriter] = {}
         with one_line_errors(folder):
@@ -83,6 +85,16 @@ class SpoolFolder:
             for path in self.folder.glob(f"*{blob.digest}*"):
                 path.unlink(missing_ok=True)
 
+    def sweep(self, seconds: float) -> None:
+        """Delete what nobody has written to for so long, and at once what holds nothing, unless it is being sent."""
+        with self._lock, one_line_errors(self.folder):
+            for path in self.folder.iterdir():
+                with suppress(FileNotFoundError):
+                    status = path.stat()
+                    old = time.time() - status.st_mtime > seconds
+                    if path not in self._writers and (old or status.st_size == 0):
+                        path.unlink()
+
     def blobs(self) -> list[Blob]:
         """All that are whole."""
         with one_line_errors(self.folder):
@@ -99,6 +111,8 @@ class SpoolFolder:
         promised = {path: writer.blob.size for path, writer in self._writers.items() if not writer.closed}
         with one_line_errors(self.folder):
             present = {path: self._size(path) for path in self.folder.iterdir()}
+        if self._files is not None and len(present.keys() - {partial}) >= self._files:
+            raise NoRoom(f"no room for one more blob: {len(present)} are here; {self._files} are the most")
         others = sum(size for path, size in {**present, **promised}.items() if path != partial)
         if others + blob.size > self._quota:
             raise NoRoom(f"no room for a blob of {blob.size} bytes: {others} of {self._quota} are taken")
@@ -204,6 +218,8 @@ class BlobWriter:
         try:
             self._file.close()
         except OSError:
+            self.size = 0
+        if self.size == 0:  # there is nothing to go on with
             self._partial.unlink(missing_ok=True)
         self._spool._forget(self, self._partial)
 

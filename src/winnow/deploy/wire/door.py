@@ -5,6 +5,7 @@ Everything that goes wrong leaves here as `Refused`, in one line, and the server
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
@@ -13,6 +14,7 @@ from winnow.core.errors import WinnowError
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.codec import decode, decode_request, encode
 from winnow.deploy.wire.errors import Damaged, NoRoom, Refused
+from winnow.deploy.wire.in_flight import InFlight
 from winnow.deploy.wire.messages import Fetch, Follow, Put, Refusal
 from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, Service
 
@@ -20,43 +22,59 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ADMITTED_SECONDS = 5.0
+"""After which it is asked again whether somebody whose request takes long may be here."""
+
 
 class Door:
-    """Bytes in, bytes out, by certificate. Only `Refused` and cancellation get through."""
+    """Messages in, messages out, by certificate. Only `Refused` and cancellation get through.
 
-    def __init__(self, service: Service, identify: Identify, admit: Admit, *, stall: float = STALL_SECONDS) -> None:
+    Nothing of a request is read before it is known whose it is, and that they do not have too much under way.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        identify: Identify,
+        admit: Admit,
+        *,
+        stall: float = STALL_SECONDS,
+        in_flight: InFlight | None = None,
+    ) -> None:
         self._service = service
         self._identify = identify
         self._admit = admit
         self._stall = stall
+        self._in_flight = in_flight or InFlight()
 
-    async def call(self, certificate: bytes, data: bytes) -> bytes:
-        peer = self._enter(certificate)
-        with _refusing(peer):
-            response = await self._service.call(peer, decode_request(data))
+    async def call(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
+        with self._entered(certificate) as peer:
+            data = await self._first(messages)
+            with self._in_flight.message(peer, len(data)):
+                response = await self._service.call(peer, decode_request(data))
+            self._enter(certificate)  # it may have waited long
             if isinstance(response, Refusal):
                 raise Refused(response.reason, leader=response.leader, again=response.again)
             return encode(response)
 
-    async def fetch(self, certificate: bytes, data: bytes) -> AsyncGenerator[bytes, None]:
-        peer = self._enter(certificate)
-        with _refusing(peer):
-            async with _closing(self._service.fetch(peer, decode(data, Fetch))) as chunks:
+    async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        with self._entered(certificate) as peer:
+            request = decode(await self._first(messages), Fetch)
+            async with _closing(self._while_admitted(certificate, self._service.fetch(peer, request))) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
     async def put(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
         """The first message is the head; the rest are chunks."""
-        peer = self._enter(certificate)
-        with _refusing(peer):
-            arriving = self._unless_stalled(messages)
-            head = await anext(arriving, b"")
-            return encode(await self._service.put(peer, decode(head, Put), arriving))
+        with self._entered(certificate) as peer:
+            head = decode(await self._first(messages), Put)
+            async with _closing(self._while_admitted(certificate, self._unless_stalled(messages))) as chunks:
+                return encode(await self._service.put(peer, head, chunks))
 
-    async def follow(self, certificate: bytes, data: bytes) -> AsyncGenerator[bytes, None]:
-        peer = self._enter(certificate)
-        with _refusing(peer):
-            async with _closing(self._service.follow(peer, decode(data, Follow))) as lines:
+    async def follow(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        with self._entered(certificate) as peer:
+            request = decode(await self._first(messages), Follow)
+            async with _closing(self._while_admitted(certificate, self._service.follow(peer, request))) as lines:
                 async for line in lines:
                     yield encode(line)
 
@@ -69,6 +87,10 @@ class Door:
         except TimeoutError:
             raise Refused(f"nothing moved for {self._stall:g} seconds", again=True) from None
 
+    async def _first(self, messages: AsyncIterator[bytes]) -> bytes:
+        async with self.moving():
+            return await anext(messages, b"")
+
     async def _unless_stalled(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         while True:
             async with self.moving():
@@ -76,6 +98,32 @@ class Door:
             if message is None:
                 return
             yield message
+
+    async def _while_admitted(self, certificate: bytes, stream: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Its items, until their reader or sender is to be let in no more; also while nothing comes."""
+        checked = time.monotonic()
+        async with _closing(stream):
+            while True:
+                coming = asyncio.ensure_future(_next(stream))
+                try:
+                    while not coming.done():
+                        await asyncio.wait([coming], timeout=ADMITTED_SECONDS)
+                        if time.monotonic() - checked >= ADMITTED_SECONDS:
+                            self._enter(certificate)
+                            checked = time.monotonic()
+                finally:
+                    if not coming.done():
+                        coming.cancel()
+                        await asyncio.wait([coming])
+                if not (item := coming.result()):
+                    return
+                yield item[0]
+
+    @contextmanager
+    def _entered(self, certificate: bytes) -> Iterator[Peer]:
+        peer = self._enter(certificate)
+        with _refusing(peer), self._in_flight.request(peer):
+            yield peer
 
     def _enter(self, certificate: bytes) -> Peer:
         try:
@@ -103,6 +151,13 @@ def _refusing(peer: Peer) -> Iterator[None]:
     except Exception:
         log.exception("failed at a request of %s", peer.name)
         raise Refused("the server failed at this request; its log says why", again=True) from None
+
+
+async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:
+    """The next item, alone; nothing at the end."""
+    async for item in stream:
+        return (item,)
+    return ()
 
 
 @asynccontextmanager

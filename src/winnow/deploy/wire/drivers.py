@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from winnow.core.errors import ConfigError
 from winnow.deploy.wire.door import Door
+from winnow.deploy.wire.in_flight import CALLS, InFlight
 from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, Link, Server, Service, Tls
 
 
@@ -40,10 +41,18 @@ def connect(url: str, tls: Tls, *, stall: float = STALL_SECONDS) -> Link:
 
 
 def serve(
-    url: str, tls: Tls, service: Service, *, identify: Identify, admit: Admit, stall: float = STALL_SECONDS
+    url: str,
+    tls: Tls,
+    service: Service,
+    *,
+    identify: Identify,
+    admit: Admit,
+    stall: float = STALL_SECONDS,
+    calls: int = CALLS,
 ) -> Server:
-    """A server that will answer at this URL once it is started; port 0 takes a free one."""
-    return _driver(url).server(url, tls, Door(service, identify, admit, stall=stall))
+    """A server that will answer at this URL once it is started; port 0 takes a free one. `calls` a party at a time."""
+    door = Door(service, identify, admit, stall=stall, in_flight=InFlight(calls))
+    return _driver(url).server(url, tls, door)
 
 
 def _driver(url: str) -> Driver:

@@ -6,6 +6,7 @@ WinnowError
 │   └── Damaged      a blob's digest is not its name; what was here of it is gone
 ├── Unreachable      nobody answered: try again, or elsewhere
 └── Refused          the other side said no, and why
+    └── TooMuch      it has enough to do for whoever asks
 """
 
 from winnow.core.errors import WinnowError
@@ -44,3 +45,10 @@ class Refused(WinnowError):  # noqa: N818
         self.reason = one_line(reason)
         self.leader = leader
         self.again = again
+
+
+class TooMuch(Refused):
+    """Whoever asks has too much under way already; later it may work."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, again=True)

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from winnow.deploy.wire.codec import MAX_MESSAGE, decode, encode
 from winnow.deploy.wire.errors import Refused, WireError, one_line
-from winnow.deploy.wire.files import CHUNK
 from winnow.deploy.wire.messages import Refusal
 
 SERVICE = "winnow.Wire"
@@ -18,16 +17,10 @@ REFUSAL_KEY = "winnow-refusal-bin"
 
 Options: TypeAlias = list[tuple[str, int]]
 
-WINDOW = 2 * CHUNK
-"""Bytes of a transfer that may be on their way. gRPC would rather find out how many a connection holds, and where the
-network is quick it then buffers tens of megabytes for each.
-"""
-
 LIMITS: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE + 1024),
     ("grpc.max_send_message_length", MAX_MESSAGE + 1024),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", WINDOW),
 ]
 KEEPALIVE_MS = 4_000
 KEEPALIVE_TIMEOUT_MS = 4_000

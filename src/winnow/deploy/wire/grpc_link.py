@@ -10,6 +10,7 @@ import grpc
 
 from winnow.deploy.wire.codec import decode, decode_response, encode
 from winnow.deploy.wire.errors import Refused, Unreachable, one_line
+from winnow.deploy.wire.files import CHUNK
 from winnow.deploy.wire.grpc_common import (
     CALL,
     FETCH,
@@ -32,8 +33,14 @@ so long without an answer given up. Failover waits for both.
 CONGESTED_MS = 20_000
 """So long may the network acknowledge nothing of a transfer."""
 
+WINDOW = 2 * CHUNK
+"""Bytes of a transfer that may be on their way. gRPC would rather find out how many a connection holds, and where the
+network is quick it then buffers tens of megabytes for each.
+"""
+
 OPTIONS = [
     *LIMITS,
+    ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.keepalive_time_ms", PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),

@@ -8,7 +8,8 @@ import grpc
 import grpc.aio
 
 from winnow.deploy.wire.door import Door
-from winnow.deploy.wire.errors import Refused, WireError
+from winnow.deploy.wire.errors import Refused, TooMuch, WireError
+from winnow.deploy.wire.files import CHUNK
 from winnow.deploy.wire.grpc_common import (
     CALL,
     FETCH,
@@ -26,9 +27,22 @@ from winnow.deploy.wire.transport import Tls
 
 log = logging.getLogger(__name__)
 
+WINDOW = CHUNK // 4
+"""Bytes of a request that are buffered before anybody has looked whose it is. More come once a message is read."""
+HANDSHAKE_MS = 10_000
+"""Whoever connects and says nothing is hung up on after so long."""
+STREAMS = 100
+"""Of one connection; whoever has more waits, at its own end."""
+IDLE_MS = 300_000
+"""A connection without requests is closed; those who come back connect anew without noticing."""
+
 OPTIONS = [
     *LIMITS,
+    ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a helper
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_concurrent_streams", STREAMS),
+    ("grpc.max_connection_idle_ms", IDLE_MS),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
@@ -60,25 +74,26 @@ class GrpcServer:
         await self._server.stop(grace)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
+        """All take a stream, also where one message comes: gRPC would read that before it asks us whether it may."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            CALL: grpc.unary_unary_rpc_method_handler(self._call),
-            FETCH: grpc.unary_stream_rpc_method_handler(self._fetch),
+            CALL: grpc.stream_unary_rpc_method_handler(self._call),
+            FETCH: grpc.stream_stream_rpc_method_handler(self._fetch),
             PUT: grpc.stream_unary_rpc_method_handler(self._put),
-            FOLLOW: grpc.unary_stream_rpc_method_handler(self._follow),
+            FOLLOW: grpc.stream_stream_rpc_method_handler(self._follow),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def _call(self, data: bytes, context: Context) -> bytes:
-        return await _or_refuse(context, lambda: self._door.call(_certificate(context), data))
+    async def _call(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
+        return await _or_refuse(context, lambda: self._door.call(_certificate(context), messages))
 
     async def _put(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
         return await _or_refuse(context, lambda: self._door.put(_certificate(context), messages))
 
-    async def _fetch(self, data: bytes, context: Context) -> None:
-        await _or_refuse(context, lambda: self._send(self._door.fetch(_certificate(context), data), context))
+    async def _fetch(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        await _or_refuse(context, lambda: self._send(self._door.fetch(_certificate(context), messages), context))
 
-    async def _follow(self, data: bytes, context: Context) -> None:
-        await _or_refuse(context, lambda: self._send(self._door.follow(_certificate(context), data), context))
+    async def _follow(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        await _or_refuse(context, lambda: self._send(self._door.follow(_certificate(context), messages), context))
 
     async def _send(self, stream: AsyncIterator[bytes], context: Context) -> bytes:
         async for piece in stream:
@@ -97,7 +112,9 @@ def _certificate(context: Context) -> bytes:
 async def _or_refuse(context: Context, answer: Callable[[], Awaitable[bytes]]) -> bytes:
     try:
         return await answer()
+    except TooMuch as refused:
+        status, packed = grpc.StatusCode.RESOURCE_EXHAUSTED, ((REFUSAL_KEY, pack(refused)),)
     except Refused as refused:
-        packed = ((REFUSAL_KEY, pack(refused)),)
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused", packed)
+        status, packed = grpc.StatusCode.FAILED_PRECONDITION, ((REFUSAL_KEY, pack(refused)),)
+    await context.abort(status, "refused", packed)
     raise AssertionError("abort does not return")

@@ -88,7 +88,7 @@ class MemoryLink:
 
         async def exchange() -> bytes:
             await server.faults.strike()
-            answer = await server.door.call(self._certificate, encode(request))
+            answer = await server.door.call(self._certificate, _only(encode(request)))
             await server.faults.strike()
             return answer
 
@@ -96,7 +96,7 @@ class MemoryLink:
 
     def fetch(self, request: Fetch) -> Iterator[bytes]:
         server = self._server()
-        return self._stream(server, server.door.fetch(self._certificate, encode(request)), self._stall)
+        return self._stream(server, server.door.fetch(self._certificate, _only(encode(request))), self._stall)
 
     def put(self, head: Put, chunks: Iterable[bytes]) -> Received:
         server = self._server()
@@ -120,7 +120,7 @@ class MemoryLink:
 
     def follow(self, request: Follow) -> Iterator[Line]:
         server = self._server()
-        for line in self._stream(server, server.door.follow(self._certificate, encode(request)), None):
+        for line in self._stream(server, server.door.follow(self._certificate, _only(encode(request))), None):
             yield decode(line, Line)
 
     def close(self) -> None:
@@ -170,6 +170,10 @@ class MemoryLink:
         finally:
             future.cancel()
             self._waiting.discard(future)
+
+
+async def _only(message: bytes) -> AsyncIterator[bytes]:
+    yield message
 
 
 def _checked(message: bytes) -> bytes:

@@ -21,6 +21,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     files: dict[str, bytes] = {}
     main: str = ""
     """The file that is run as the job's program, if its code is one rather than plugins of the configuration."""
+    issued: float = 0.0
+    """When the author signed it, in seconds since 1970."""
     certificate: bytes = b""
     """The author's, PEM."""
     signature: bytes = b""
@@ -29,7 +31,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def signed(self) -> bytes:
         """What the author vouches for: the same bytes wherever they are put together."""
-        return msgspec.msgpack.encode(["winnow job", self.config, self.main, sorted(self.files.items())])
+        return msgspec.msgpack.encode(["winnow job", self.config, self.main, sorted(self.files.items()), self.issued])
 
     @property
     def own_code(self) -> bool:

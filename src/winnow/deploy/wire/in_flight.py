@@ -1,0 +1,56 @@
+"""How much a party may have under way at a server at the same time. Whoever has too much is refused, and alone."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.wire.codec import MAX_MESSAGE
+from winnow.deploy.wire.errors import TooMuch
+
+CALLS = 64
+"""Requests of one party: calls, transfers and streams of lines together. A site has one that waits, and a few a job."""
+CALLS_IN_ALL = 4096
+BYTES = MAX_MESSAGE + MAX_MESSAGE // 4
+"""Of one party's messages that are being answered: one of the largest, and many small ones."""
+BYTES_IN_ALL = 16 * MAX_MESSAGE
+
+
+class InFlight:
+    """Counts by the name in a party's certificate. For one event loop."""
+
+    def __init__(self, calls: int = CALLS) -> None:
+        self._most = calls
+        self._calls: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    @contextmanager
+    def request(self, peer: Peer) -> Iterator[None]:
+        """Around all that is done for a request, before any of it is read."""
+        if self._calls[peer.name] >= self._most:
+            raise TooMuch(f"{peer} has {self._most} requests under way; wait for one to end")
+        if self._calls.total() >= CALLS_IN_ALL:
+            raise TooMuch(f"this server has {CALLS_IN_ALL} requests under way; try again later")
+        with _counted(self._calls, peer.name, 1):
+            yield
+
+    @contextmanager
+    def message(self, peer: Peer, size: int) -> Iterator[None]:
+        """Around the answering of a message."""
+        if self._bytes[peer.name] + size > BYTES:
+            raise TooMuch(f"{peer} has messages of {self._bytes[peer.name]} bytes under way; wait for one to end")
+        if self._bytes.total() + size > BYTES_IN_ALL:
+            raise TooMuch("this server has too many large messages under way; try again later")
+        with _counted(self._bytes, peer.name, size):
+            yield
+
+
+@contextmanager
+def _counted(counter: Counter[str], name: str, amount: int) -> Iterator[None]:
+    counter[name] += amount
+    try:
+        yield
+    finally:
+        counter[name] -= amount
+        if counter[name] == 0:
+            del counter[name]

@@ -1,0 +1,175 @@
+"""Whoever asks for too much, or says nothing at all: the server stays small, and others go on working."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from papers import kit_of
+from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, project_of
+from test_server_bounds import peak_mb
+from wiring import SpoolService, papers, serving
+
+from winnow.deploy.trust.identity import Peer, utc_now
+from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.wire import grpc_server
+from winnow.deploy.wire.codec import MAX_MESSAGE
+from winnow.deploy.wire.errors import Refused, TooMuch
+from winnow.deploy.wire.in_flight import InFlight
+from winnow.deploy.wire.messages import Follow, Line, Status
+
+FLOOD = """
+import sys, threading, time
+from pathlib import Path
+import grpc
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.wire.codec import encode
+from winnow.deploy.wire.grpc_common import REFUSAL_KEY, unpack
+from winnow.deploy.wire.messages import Follow
+
+kit, address = Kit.load(sys.argv[1]), sys.argv[2]
+credentials = grpc.ssl_channel_credentials(kit.authority_pem, kit.key_pem, kit.certificate_pem)
+large, told = b"x" * (4 << 20), threading.Event()
+
+def refused(call):
+    try:
+        call.result()
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and not told.is_set():
+            told.set()
+            reasons = [unpack(value).reason for key, value in error.trailing_metadata() if key == REFUSAL_KEY]
+            print(*reasons, flush=True)
+
+while True:
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+    channels = [grpc.secure_channel(address, credentials, options) for _ in range(8)]
+    calls = []
+    for channel in channels:
+        follow, call = channel.unary_stream("/winnow.Wire/Follow"), channel.unary_unary("/winnow.Wire/Call")
+        for _ in range(60):
+            calls.append(follow(encode(Follow(job="waiting"))))
+        for _ in range(30):
+            calls.append(call.future(large, timeout=20))
+    for each in calls:
+        threading.Thread(target=refused, args=(each,), daemon=True).start()
+    time.sleep(5)
+    for channel in channels:
+        channel.close()
+"""
+ROOM = 120
+"""Megabytes. What the flood has under way at a time is 960."""
+
+
+@contextmanager
+def a_server(folder: Path) -> Iterator[tuple[Path, int, ServerProcess]]:
+    port = free_port()
+    kits = federation(folder / "kits", (port,))
+    config = folder / "server.toml"
+    config.write_text("join = 0.2\n")
+    server = ServerProcess(kits / "kits" / "server-1", config, folder / "log")
+    try:
+        yield kits, port, server
+    finally:
+        server.kill()
+
+
+def test_a_member_that_floods_the_server_hurts_nobody(tmp_path: Path) -> None:
+    with a_server(tmp_path) as (kits, port, server):
+        endpoint = f"grpc://127.0.0.1:{port}"
+        site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,))
+        person = Person(kit_of(kits, "the-lead"), (endpoint,))
+        try:
+            person.submit("waiting", tmp_path, job_config(1, "sites = ['plant-c']"))
+            before = peak_mb(server)
+            command = [sys.executable, "-c", FLOOD, str(kits / "kits" / "the-member"), f"127.0.0.1:{port}"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flood:
+                assert flood.stdout is not None
+                threading.Timer(60, flood.kill).start()
+                reason = flood.stdout.readline()
+                person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
+                person.wait("job", "finished", seconds=60)
+                flood.kill()
+            assert "member the-member of Institute has 64 requests under way; wait for one to end" in reason
+            assert peak_mb(server) - before < ROOM
+        finally:
+            site.stop()
+
+
+def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
+    counted = InFlight(calls=2)
+    alpha, beta = Peer.of_pem(papers("alpha").certificate), Peer.of_pem(papers("beta").certificate)
+    with counted.request(alpha), counted.request(alpha), counted.message(alpha, MAX_MESSAGE):
+        with pytest.raises(TooMuch, match="site alpha of ward has 2 requests under way"), counted.request(alpha):
+            pass
+        with pytest.raises(TooMuch, match="has messages of 4194304 bytes under way"), counted.message(alpha, 2 << 20):
+            pass
+        with counted.request(beta), counted.message(beta, MAX_MESSAGE):
+            pass
+    with counted.request(alpha), counted.message(alpha, MAX_MESSAGE):
+        pass
+
+
+def test_a_connection_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [(key, 1000 if key == "grpc.server_handshake_timeout_ms" else value) for key, value in grpc_server.OPTIONS]
+    monkeypatch.setattr(grpc_server, "OPTIONS", quick)
+    with serving("grpc://127.0.0.1:0", SpoolService(tmp_path)) as server:
+        silent = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        silent.settimeout(20)
+        with silent:
+            while silent.recv(1024):
+                pass
+
+
+@pytest.mark.slow
+def test_connections_that_say_nothing_are_hung_up_on(tmp_path: Path) -> None:
+    with a_server(tmp_path) as (kits, port, _):
+        person = Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",))
+        person.link.call(Status())
+        begun = time.monotonic()
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+        try:
+            newcomer = Person(kit_of(kits, "the-admin"), (f"grpc://127.0.0.1:{port}",))
+            assert newcomer.link.call(Status()).leader == "server-1"
+            for each in silent:
+                each.settimeout(max(0.1, begun + 20 - time.monotonic()))
+                while each.recv(1024):
+                    pass
+        finally:
+            for each in silent:
+                each.close()
+
+
+def test_who_is_revoked_hears_no_more_and_is_asked_no_more(tmp_path: Path) -> None:
+    """A log that is being followed ends, though nothing new is in it, and so does the waiting of a site."""
+    with a_server(tmp_path) as (kits, port, _):
+        endpoint = f"grpc://127.0.0.1:{port}"
+        site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,))
+        person = Person(kit_of(kits, "the-lead"), (endpoint,))
+        try:
+            person.submit("waiting", tmp_path, job_config(1, "sites = ['plant-c']"))
+            eventually(lambda: site.session, 20)
+            lines: list[Line] = []
+            ends: list[str] = []
+
+            def follow() -> None:
+                try:
+                    lines.extend(person.link.follow(Follow(job="waiting")))
+                except Refused as refused:
+                    ends.append(refused.reason)
+
+            following = threading.Thread(target=follow)
+            following.start()
+            time.sleep(0.5)
+            with open_workshop(kits, project_of((port,)), None, utc_now()) as workshop:
+                for name in ("the-lead", "plant-a"):
+                    list(workshop.revoke(name))
+            following.join(30)
+            assert "was revoked" in ends[0]
+            assert "was revoked" in eventually(lambda: site.refusals, 20)[0]
+        finally:
+            site.stop()

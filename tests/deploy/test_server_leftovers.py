@@ -1,0 +1,117 @@
+"""What a member can leave at a server does not grow: uploads that never end, and entries of the audit."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from papers import kit_of
+from serving import Person, ServerProcess, World, a_world, eventually, federation, free_port, job_config
+
+from winnow.deploy.server.repeats import MOST, SECONDS, Repeats
+from winnow.deploy.server.transfers import UPLOAD_SECONDS, UPLOADS
+from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
+from winnow.deploy.trust.chain import Entry
+from winnow.deploy.trust.identity import Peer
+from winnow.deploy.wire.errors import Refused
+from winnow.deploy.wire.messages import Abort, Blob, Put, Status
+
+
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    return federation(tmp_path / "kits")
+
+
+@pytest.fixture
+def world(kits: Path, tmp_path: Path) -> Iterator[World]:
+    with a_world(kits, tmp_path) as world:
+        yield world
+
+
+def audited(kits: Path) -> list[Entry]:
+    lines = FileStore(kits / "kits" / "server-1" / AUDIT_FILE).lines()
+    return [entry for line in lines if (entry := Entry.of(line)) is not None]
+
+
+def begin_upload(person: Person, number: int, content: bytes) -> None:
+    blob = Blob(digest=f"{number:064x}", size=1000)
+    with pytest.raises(Refused, match=r"broke off|no room"):
+        person.link.put(Put(job="x", blob=blob), iter([content] if content else []))
+
+
+def test_uploads_that_are_begun_and_never_filled_leave_nothing(world: World) -> None:
+    person = world.person()
+    person.link.call(Status())
+    for number in range(UPLOADS + 20):
+        begin_upload(person, number, b"")
+    folder = world.folder / "state" / "uploads" / "the-lead"
+    assert list(folder.iterdir()) == []
+    for number in range(UPLOADS + 20):
+        begin_upload(person, number, b"x")
+    assert len(list(folder.iterdir())) == UPLOADS
+    with pytest.raises(Refused, match=f"{UPLOADS} are the most"):
+        person.link.put(Put(job="x", blob=Blob(digest="f" * 64, size=1000)), iter([b"x"]))
+    other = world.person("the-admin")
+    other.submit("job", world.folder, job_config(1, "sites = ['plant-c']"))
+
+
+def test_a_server_that_starts_deletes_what_was_left(tmp_path: Path) -> None:
+    """As a killed server leaves it: an upload with nothing in it, one that is old, and one to go on with."""
+    port = free_port()
+    kits = federation(tmp_path / "kits", (port,))
+    uploads = tmp_path / "state" / "uploads" / "the-lead"
+    uploads.mkdir(parents=True)
+    empty, old, young = (uploads / f".{number:064x}.0123456789abcdef.part" for number in range(3))
+    empty.touch()
+    for path in (old, young):
+        path.write_bytes(b"x")
+    os.utime(old, (time.time() - UPLOAD_SECONDS - 60,) * 2)
+    (tmp_path / "server.toml").write_text("join = 0.2\n")
+    server = ServerProcess(kits / "kits" / "server-1", tmp_path / "server.toml", tmp_path / "log")
+    try:
+        Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)).link.call(Status())
+        eventually(lambda: list(uploads.iterdir()) == [young], 20)
+        assert (tmp_path / "state").stat().st_mode & 0o077 == 0, "nobody else looks into it"
+    finally:
+        server.kill()
+
+
+def test_what_is_refused_again_and_again_is_counted(kits: Path, tmp_path: Path) -> None:
+    with a_world(kits, tmp_path) as world:
+        world.submit(job_config(1, "sites = ['plant-c']"))
+
+        def ask() -> None:
+            member = world.person("the-member")
+            for _ in range(MOST):
+                with pytest.raises(Refused, match="may not abort"):
+                    member.link.call(Abort(job="job"))
+                member.link.call(Status())
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        written = [entry for entry in audited(kits) if entry.who == "the-member"]
+        assert [entry.what for entry in written].count("abort") == MOST
+        assert [entry.what for entry in written].count("status") == MOST
+    last = [entry.outcome for entry in audited(kits) if entry.who == "the-member"][2 * MOST :]
+    assert [outcome.split(" since")[0] for outcome in sorted(last)] == [
+        f"allowed: {2 * MOST} more",
+        f"refused: {2 * MOST} more",
+    ]
+
+
+def test_a_new_hour_is_written_down_anew() -> None:
+    now = [0.0]
+    repeats = Repeats(clock=lambda: now[0])
+    member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
+    assert [repeats.counts(member, "abort", f"refused: {n}") for n in range(MOST + 3)] == [False] * MOST + [True] * 3
+    assert not repeats.counts(member, "jobs", "allowed")
+    assert list(repeats.over()) == []
+    now[0] = SECONDS + 1
+    [(peer, what, outcome)] = repeats.over()
+    assert (peer, what, outcome.split(" since")[0]) == (member, "abort", "refused: 3 more")
+    assert not repeats.counts(member, "abort", "refused: again")
