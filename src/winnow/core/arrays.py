@@ -22,11 +22,9 @@ def kind_of(arrays: Arrays, name: str) -> Kind:
     return Kind(str(array.dtype).removeprefix("torch."), tuple(array.shape))
 
 
-def same_kind(arrays: Arrays, like: Arrays) -> str | None:
-    """What is wrong with arrays that should have the names, types and shapes of others; None if nothing is."""
-    if arrays.keys() != like.keys():
-        return "has other arrays"
-    for name in like:
-        if kind_of(arrays, name) != kind_of(like, name):
-            return f"has {name} with the wrong shape or type"
-    return None
+def are_bytes(arrays: Arrays, name: str, most: int) -> bool:
+    """Whether there is an array of this name that holds bytes, and no more than so many: then it may be read."""
+    if name not in arrays:
+        return False
+    kind = kind_of(arrays, name)
+    return kind.dtype == "uint8" and len(kind.shape) == 1 and kind.shape[0] <= most

@@ -14,6 +14,8 @@ from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
 from winnow.learn.tree import minus, norm, real
 
+LARGEST_INVERSE = 1e9
+"""Nobody trains at a lower rate than its inverse; who says so has nothing to weigh it by."""
 TINY = 1e-10
 """Added to losses: where q < 1, a loss of nothing would have an infinite power."""
 
@@ -50,12 +52,13 @@ class _FairFold:
 
     def add(self, update: Contribution) -> None:
         loss, reach = update.metrics.get("start_loss", math.nan) + TINY, update.metrics.get("reach", 0.0)
-        if not (reach and math.isfinite(loss)):
+        steps = update.metrics.get("steps", 0.0)
+        if not (loss > 0 and reach > 0 and 0 < steps <= LARGEST_INVERSE * reach):
             self._sum.add(update.model, 0.0)  # nothing to weigh it by; if it is not finite, that must still show
             return
         if loss > self._unit:
             self._take_as_unit(loss)
-        inverse = update.metrics["steps"] / reach
+        inverse = steps / reach
         weight = update.count * inverse * (loss / self._unit) ** self._q
         squared = float(norm(minus(real(update.model), self._model))) ** 2
         self._sum.add(update.model, weight)

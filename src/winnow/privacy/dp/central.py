@@ -11,9 +11,10 @@ from torch import Tensor
 from winnow.core import Arrays, Federation, Reply, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Expected, Gathered, Refusal, finite_update, sift
+from winnow.learn.collect import Collect, Gathered
 from winnow.learn.filters import without_loss
 from winnow.learn.matching import AtSites
+from winnow.learn.replies import Expected, Refusal, finite_update, sift
 from winnow.privacy.dp.bounding import AdaptiveBound, bounded, departure, moved
 from winnow.privacy.dp.selection import objection_to_selection
 from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
@@ -82,7 +83,7 @@ class CentralDp(Collect):
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused = sift(outcomes, expected)
+        sound, refused, answered = sift(outcomes, expected)
         folded = [reply for reply in sound if finite_update(reply)]
         refused += [
             Refusal(client=reply.task.client, reason="the update is not finite")
@@ -99,7 +100,7 @@ class CentralDp(Collect):
             folded=folded,
             reported=sound,
             refused=refused,
-            answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)],
+            answered=answered,
             left={CLIP: np.array([bound])},
             measured={CLIP: bound},
             regardless=True,

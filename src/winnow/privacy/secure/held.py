@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
-from winnow.learn.collect import finite
 from winnow.learn.parties import Identities
+from winnow.learn.replies import finite
 from winnow.learn.tree import real
 from winnow.privacy.secure.form import MODEL, Form, ordered
 from winnow.privacy.secure.refusal import RefusedError
