@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from winnow.core import Federation, Population, Reply, Task, Until
 from winnow.learn.aggregate import LinearFold, mean_weight
-from winnow.learn.replies import Expected, Refusal, sift
+from winnow.learn.replies import Expected, Refusal, sift, unexpected
 from winnow.learn.stack import ModelState
 from winnow.privacy.secure.conversation import Conversation, Outcome
 from winnow.privacy.secure.encoding import Decoded, Parameters
@@ -177,6 +177,8 @@ def alike(sound: Sequence[Reply], refused: list[Refusal], expected: Expected) ->
             fault = mismatch(form, expected.parts, expected.carried)
         except RefusedError as error:
             fault = str(error)
+        except Exception as error:
+            fault = unexpected("the form of its update cannot be read", reply.task.client, error)
         if fault is None:
             forms[reply.task.client] = form
         else:

@@ -1,0 +1,153 @@
+"""One client that sends anything ends nobody's run: its reply is refused, and the others' are folded.
+
+Every kind of reply is made odd in every way of the catalogue (`hostile.py`), against every algorithm and every way of
+collecting. Whatever a run meets, it ends with a model that is finite. In a simulation nothing but the check of a single
+reply is forgiven: an exception anywhere else fails the test.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hostile import CREDIBLE, LIES, Files, Lying
+from winnow.core import AnyEvent, Refused, RoundFinished
+from winnow.experiment.build import Prepared
+from winnow.learn.algorithm import Recipe
+from winnow.learn.filters import Filtered
+from world import blobs, prepared
+
+CLIENTS = 6
+WORLD = (
+    *(f"data.clients={CLIENTS}", "data.reference=10", "data.test=6", "data.corruptions=[]", "data.own_test=0.2"),
+    *("rounds=2", "model.hidden=[3]", "select.count=5", "local.epochs=1", "engine.execution=loop"),
+)
+DATA = blobs(90)
+LIAR = 2
+
+
+@dataclass(frozen=True)
+class Way:
+    """An algorithm, settings, and how much time a run of it takes, compared with a plain one."""
+
+    algorithm: str
+    sets: tuple[str, ...] = ()
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.algorithm, *self.sets))
+
+
+SECURE = "collect.name=secure"
+HOMOMORPHIC = ("collect.name=homomorphic", "collect.holder=2")
+DP = ("collect.name=central-dp", "collect.noise_multiplier=0.5")
+WAYS = [
+    *(Way(name) for name in sorted(Recipe.known)),
+    *(Way(name, ("reference_clients=[2, 4]",)) for name in ("fedprof", "fedavg", "srpfl-fedprof", "safa", "fedbuff")),
+    *(Way(name, ("reference_clients=[2]",)) for name in ("fedprof", "fedprof-full", "oort")),
+    *(Way(name, ("judge.by=clients",)) for name in ("fedper", "fedavg", "ditto", "fedrep")),
+    Way("fedrep", ("judge.by=tuned", "judge.tune_epochs=1", "judge.tune_every=1")),
+    Way("fedprof", ("select.divergence=normalised", "select.replacement=true")),
+    Way("tifl", ("select.count=1", "select.interval=1")),
+    Way("power-of-choice", ("select.count=2",)),
+    Way("afl", ("select.count=2", "select.alpha1=0.2")),
+    Way("oort", ("select.count=2", "select.exploration=0.2")),
+    Way("qfedavg", ("aggregate.q=0.5",)),
+    Way("cyclic", ("pace.order=shuffled",)),
+    *(
+        Way(name, (SECURE,), 3)
+        for name in ("fedavg", "fedavg-rp", "fedprof", "scaffold", "fednova", "fedadam", "feddyn", "fedrep", "tifl")
+    ),
+    Way("fedavg", (SECURE, "collect.graph=ring", "collect.neighbours=2"), 3),
+    Way("fedavg", (SECURE, "collect.keeper=true"), 3),
+    Way("scaffold", (SECURE, "collect.keeper=true"), 3),
+    Way("fedavg", (SECURE, "collect.keeper=true", 'collect.encoding={name = "product"}'), 4),
+    Way("fedavg", (SECURE, 'collect.encoding={name = "pruned"}'), 4),
+    Way(
+        "fedavg-rp",
+        (SECURE, 'collect.encoding={name = "discrete-gaussian", noise_multiplier = 1.0, clip = 1.0}'),
+        4,
+    ),
+    *(Way(name, HOMOMORPHIC, 8) for name in ("fedavg", "fednova")),
+    *(Way(name, DP) for name in ("fedavg-rp", "fedprox", "fedavg")),
+    Way("fedavg-rp", (*DP, "select.name=poisson")),
+    Way("fedavg", ('filters=[{name = "compress", keep = {name = "top-k", fraction = 0.3}}]',)),
+    Way("scaffold", ('filters=[{name = "compress", numbers = {name = "qsgd"}, entropy = "zstd"}]',)),
+    Way("fednova", ('filters=[{name = "compress", keep = {name = "random-k", fraction = 0.3}}]',)),
+    Way("safa", ('filters=[{name = "compress", numbers = {name = "float16"}}]',)),
+    Way("fedprof", ('filters=[{name = "sparse-vector", epsilon = 5.0}]',)),
+    Way("fedbuff", ('filters=[{name = "clip", norm = 1.0}]',)),
+    Way("fedavg", ('filters=[{name = "local-dp", noise_multiplier = 1.0, clip = 1.0}]',)),
+    Way("fedprof", ("select.matching=encrypted", "reference_clients=[2]"), 60),
+]
+
+
+def lied_to(way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0) -> tuple[Prepared, list[AnyEvent], Lying]:
+    """A run in which one client tells these lies."""
+    ready = prepared(*WORLD, *way.sets, algorithm=way.algorithm, dataset=DATA)
+    lying = Lying(ready.simulated, frozenset({LIAR}), lies, np.random.default_rng(seed), often)
+    filters = ready.experiment.filters
+    events = list(ready.training.run(Filtered(lying, filters) if filters else lying))
+    return ready, events, lying
+
+
+def check(way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0) -> int:
+    """Hold such a run to what it must keep; how many replies were refused."""
+    try:
+        ready, events, lying = lied_to(way, lies, seed, often)
+    except Exception as error:
+        error.add_note(f"{way.name}; lies {lies}; seed {seed}")
+        raise
+    rounds = [event for event in events if isinstance(event, RoundFinished)]
+    refused = [event for event in events if isinstance(event, Refused)]
+    why = f"{way.name}; lies {lies}; seed {seed}"
+    assert len(rounds) == 2, why
+    for model in (ready.training.model, ready.training.best):
+        assert all(bool(t.isfinite().all()) for t in model.values() if t.is_floating_point()), why
+    assert all(event.reason.isprintable() and 0 < len(event.reason) <= 600 for event in refused), why
+    assert all(np.isfinite(tuple(event.cost)).all() for event in rounds), why
+    if not {lie for lie, _ in lying.told} & CREDIBLE and not ready.experiment.collect.sums_only:
+        assert {event.client for event in refused} <= {LIAR}, why
+        assert all(set(event.folded.tolist()) - {LIAR} for event in rounds), why
+    return len(refused)
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path) -> None:
+    Files.folder = tmp_path
+
+
+def chosen(runs: int, seed: int) -> list[tuple[Way, tuple[str, ...], int, float]]:
+    """So many runs: every lie and every way in turn, slow ways less often."""
+    rng = np.random.default_rng(seed)
+    shares = np.array([1 / way.weight for way in WAYS])
+    names, found = [*LIES], []
+    for number in range(runs):
+        place = number if number < len(WAYS) else rng.choice(len(WAYS), p=shares / shares.sum())
+        first = names[number % len(names)]
+        more = rng.choice(names, int(rng.integers(0, 3))).tolist()
+        found.append((WAYS[place], (first, *more), int(rng.integers(2**31)), float(rng.choice([1.0, 1.0, 0.5]))))
+    return found
+
+
+QUICK = 150
+BLOCKS = 50
+
+
+def fuzz(runs: list[tuple[Way, tuple[str, ...], int, float]]) -> None:
+    refused = sum(check(*run) for run in runs)
+    print(f"{len(runs)} runs, {refused} replies refused")
+    assert refused > len(runs) / 4
+
+
+def test_no_reply_of_one_client_ends_a_run() -> None:
+    assert max(len(LIES), len(WAYS)) <= QUICK
+    fuzz([run for run in chosen(QUICK, seed=0) if run[0].weight < 50])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_reply_of_one_client_ends_any_of_5000_runs(block: int) -> None:
+    fuzz(chosen(5000, seed=1)[block::BLOCKS])
