@@ -64,6 +64,9 @@ class Deployed:
     def population(self) -> Population:
         return self._population
 
+    def site_of(self, client: int) -> str:
+        return self._site_of[client]
+
     @property
     def clock(self) -> WallClock:
         return self._clock
