@@ -5,17 +5,24 @@ collecting. Whatever a run meets, it ends with a model that is finite. In a simu
 reply is forgiven: an exception anywhere else fails the test.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hostile import CREDIBLE, LIES, Files, Lying
-from winnow.core import AnyEvent, Refused, RoundFinished
+from winnow.core import AnyEvent, Population, Refused, Reply, RoundFinished, Task
+from winnow.core.workflows import CyclicTransfer, ScatterAndGather
 from winnow.experiment.build import Prepared
+from winnow.fleet import Devices
 from winnow.learn.algorithm import Recipe
+from winnow.learn.collect import fold_finite
 from winnow.learn.filters import Filtered
+from winnow.learn.replies import Expected
+from winnow.learn.select import Invitation, Selection
+from winnow.simulate import InProcess
 from world import blobs, prepared
 
 CLIENTS = 6
@@ -151,3 +158,90 @@ def test_no_reply_of_one_client_ends_a_run() -> None:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_reply_of_one_client_ends_any_of_5000_runs(block: int) -> None:
     fuzz(chosen(5000, seed=1)[block::BLOCKS])
+
+
+# Where the check at the door does not help ----------------------------------------------------------------------------
+
+
+class Wall:
+    """A clock that is not a simulation's: clients are somewhere else, and may lie."""
+
+    now = 0.0
+
+
+def elsewhere(ready: Prepared) -> Prepared:
+    ready.simulated._clock = Wall()
+    ready.simulated.clock.advance_to = lambda moment: None
+    return ready
+
+
+@pytest.mark.parametrize("fails", [KeyError, RuntimeError, RecursionError])
+def test_a_selection_that_fails_over_a_reply_passes_over_it(fails: type[Exception]) -> None:
+    ready = elsewhere(prepared(*WORLD, algorithm="oort", dataset=DATA))
+    seen: list[int] = []
+
+    class Picky(Selection):
+        def propose(self, turn):
+            return Invitation(clients=np.arange(4), counts=np.ones(4, np.int64))
+
+        def observe(self, turn, replies):
+            for reply in replies:
+                if reply.task.client == LIAR:
+                    raise fails("of all replies this one")
+                seen.append(reply.task.client)
+
+    ready.training.algorithm.select.__dict__["start"] = lambda population: Picky()
+    events = list(ready.training.run(ready.federation))
+    refused = [event for event in events if isinstance(event, Refused)]
+    assert {(event.client, fails.__name__ in event.reason) for event in refused} == {(LIAR, True)}
+    assert {0, 1, 3} <= {*seen}
+
+
+def test_an_aggregation_that_fails_over_a_reply_refuses_it_and_folds_the_others() -> None:
+    expected = Expected(parts={"model": MODEL}, carried=("model",), reference=None)
+    replies, refused = [an_update(client) for client in range(4)], []
+
+    class Picky:
+        def __init__(self):
+            self.folded = []
+
+        def add(self, update):
+            if update.client == LIAR:
+                raise ZeroDivisionError("of all replies this one")
+            self.folded.append(update.client)
+
+        def finish(self):
+            return {"w": torch.full((3,), float(len(self.folded)))}
+
+    folded, model, _ = fold_finite(replies, refused, dict.fromkeys(range(4), 1), Picky, expected)
+    assert [reply.task.client for reply in folded] == [0, 1, 3]
+    assert model["w"].tolist() == [3, 3, 3]
+    ((client, reason),) = [(each.client, each.reason) for each in refused]
+    assert client == LIAR
+    assert "ZeroDivisionError: of all replies this one" in reason
+    with pytest.raises(ZeroDivisionError):  # in a simulation it can only be a bug
+        fold_finite(replies, [], dict.fromkeys(range(4), 1), Picky, replace(expected, simulated=True))
+
+
+MODEL = {"w": torch.zeros(3)}
+
+
+def an_update(client: int) -> Reply:
+    task = Task(name="train", client=client, round=1, version=0, payload={"model": MODEL})
+    return Reply(task=task, payload={"model": {"w": torch.ones(3)}})
+
+
+@pytest.mark.parametrize("workflow", [ScatterAndGather, CyclicTransfer])
+@pytest.mark.parametrize("lie", [lie for lie in LIES if not any(word in lie for word in ("file", "numpy"))])
+def test_the_workflows_to_start_from_pass_over_a_liar(workflow: type, lie: str) -> None:
+    def answer(tasks, _):
+        return [Reply(task=task, payload={"model": {"x": task.payload["model"]["x"] * 0.5}}) for task in tasks]
+
+    population = Population(sizes=np.array([3, 1, 4, 1, 5]))
+    inside = InProcess(site=None, handlers={"halve": answer}, population=population, fleet=Devices().draw(5, seed=1))
+    work = workflow("halve", {"x": torch.ones(4, dtype=torch.float64)}, rounds=2)
+    events = list(work.run(Lying(inside, frozenset({LIAR}), (lie,), np.random.default_rng(0))))
+    rounds = [event for event in events if isinstance(event, RoundFinished)]
+    assert all({0, 1, 3, 4} <= {*event.folded.tolist()} for event in rounds)
+    assert bool(work.arrays["x"].isfinite().all())
+    assert np.isfinite(tuple(rounds[-1].cost)).all()

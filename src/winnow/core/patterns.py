@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from winnow.core.credible import numbers_fault
 from winnow.core.federation import EVERYONE, Exchange, Federation, Until
 from winnow.core.task import Failure, Outcome, Reply, Task
 from winnow.core.text import error_line, one_line
@@ -68,7 +69,7 @@ def sound(outcome: Outcome, fault: Fault) -> Outcome:
     if not isinstance(outcome, Reply):
         return outcome
     try:
-        reason = fault(outcome)
+        reason = numbers_fault(outcome) or fault(outcome)
     except Exception as error:
         reason = error_line(error)
     return outcome if reason is None else Failure(task=outcome.task, stage="answering", reason=one_line(reason))

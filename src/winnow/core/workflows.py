@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from winnow.core.arrays import Kind, kind_of
+from winnow.core.credible import LARGEST_METRIC
 from winnow.core.events import AnyEvent, Invited, Refused, RoundFinished
 from winnow.core.federation import Federation
 from winnow.core.patterns import broadcast, relay, sound, wait
@@ -18,6 +19,7 @@ from winnow.core.task import Arrays, Cost, Outcome, Reply, Task
 from winnow.core.workflow import Snapshot
 
 PART = "model"
+PRECISIONS = {"float32", "float64"}
 
 Store: TypeAlias = Callable[[Arrays], Arrays]
 """Works arrays out and keeps them somewhere: `dict` does in memory."""
@@ -107,7 +109,8 @@ class _Repeated(ABC):
             if not isinstance(outcome, Reply):
                 yield Refused(round=self.round, at=now, client=outcome.task.client, reason=outcome.reason)
         spent = Cost.total([reply.cost for reply in replies])
-        losses = [reply.metrics["loss"] for reply in replies if "loss" in reply.metrics]
+        told = [reply.metrics["loss"] for reply in replies if "loss" in reply.metrics]
+        losses = [loss for loss in told if abs(loss) <= LARGEST_METRIC]
         loss = float(np.mean(losses)) if losses else float("nan")
         yield RoundFinished(
             round=self.round,
@@ -162,8 +165,8 @@ def _fault(reply: Reply) -> str | None:
 
 
 def _fits(kind: Kind, sent: Kind) -> bool:
-    """The same shape and type; floats may come in another precision."""
-    return kind.shape == sent.shape and (kind.dtype == sent.dtype or ("float" in kind.dtype and "float" in sent.dtype))
+    """The same shape and type; only single and double precision may stand for each other."""
+    return kind.shape == sent.shape and (kind.dtype == sent.dtype or {kind.dtype, sent.dtype} <= PRECISIONS)
 
 
 def _finite(array: Any) -> bool:

@@ -16,8 +16,9 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from winnow.core import Arrays, Cost, Failure, Outcome, Payload, Reply, Task
+from winnow.core import Arrays, Failure, Outcome, Payload, Reply, Task
 from winnow.core.arrays import kind_of
+from winnow.core.credible import LARGEST_METRIC, credible, numbers_fault
 from winnow.core.text import error_line, one_line
 from winnow.learn.chance import from_the_system
 from winnow.learn.handlers import TRAINING_METRICS, VALUE_METRICS, AssessSettings, JudgeSettings, TrainSettings
@@ -27,12 +28,6 @@ from winnow.learn.profile import Check, ReferenceProfile
 log = logging.getLogger(__name__)
 
 PROFILE = "profile"
-
-LARGEST_METRIC = 1e30
-"""Whatever exceeds it counts as no number: squares and sums of what is left do not overflow."""
-
-LARGEST_COST = 1e15
-"""Seconds, joules and bytes beyond it are a lie."""
 
 LARGEST_NORM = 1e15
 """No tensor of a model that is of use is longer. Squares of what is left fit into a float32."""
@@ -79,7 +74,7 @@ def sift(outcomes: Sequence[Outcome], expected: Expected, check: Check | None = 
     sifted = Sifted([], [], [])
     for outcome in outcomes:
         fault = _fault(outcome, expected, check)
-        if isinstance(outcome, Reply) and _credible(outcome.cost):
+        if isinstance(outcome, Reply) and credible(outcome.cost):
             sifted.answered.append(outcome)
         if fault is None and isinstance(outcome, Reply):
             sifted.sound.append(_tame(outcome))
@@ -103,10 +98,8 @@ def _fault(outcome: Outcome, expected: Expected, check: Check | None) -> str | N
     if isinstance(outcome, Failure):
         return failed(outcome)
     try:
-        fault = (
-            _parts_fault(outcome, expected) or _metrics_fault(outcome) or (None if check is None else check(outcome))
-        )
-        return fault or (None if _credible(outcome.cost) else "the reply states a cost that cannot be")
+        fault = _parts_fault(outcome, expected) or numbers_fault(outcome) or _metrics_fault(outcome)
+        return check(outcome) if fault is None and check is not None else fault
     except Exception as error:
         return unexpected("the reply cannot be read", outcome.task.client, error)
 
@@ -170,11 +163,9 @@ def _metrics_fault(reply: Reply) -> str | None:
     score = settings.metric if isinstance(settings, AssessSettings | JudgeSettings) else None
     if score is not None:
         named = frozenset({score, "loss"})
-    for name, value in reply.metrics.items():
+    for name in reply.metrics:
         if named is not None and name not in named:
             return one_line(f"the reply tells {str(name)[:80]!r}, which nobody asked for")
-        if type(value) not in (float, int):
-            return one_line(f"the reply's {str(name)[:80]!r} is no number")
     return None if score is None else _score_fault(reply, score)
 
 
@@ -199,7 +190,3 @@ def _tame(reply: Reply) -> Reply:
         return reply
     metrics = {k: float(v) if abs(v) <= LARGEST_METRIC else math.nan for k, v in reply.metrics.items()}
     return replace(reply, metrics=metrics)
-
-
-def _credible(cost: Cost) -> bool:
-    return all(0 <= each <= LARGEST_COST for each in cost)
