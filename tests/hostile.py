@@ -163,7 +163,7 @@ ODD: dict[str, Callable[[Any, np.random.Generator], Any]] = {
     "flat": lambda a, _: tensor(a).reshape(-1).repeat(2),
     "one dimension more": lambda a, _: tensor(a)[None],
     "thirty dimensions": lambda a, _: tensor(a).reshape(-1)[:1].reshape([1] * 30) if tensor(a).numel() else a,
-    "transposed": lambda a, _: tensor(a).T if tensor(a).dim() == 2 else tensor(a)[..., :-1],
+    "transposed": lambda a, _: tensor(a).T if tensor(a).dim() == 2 else tensor(a).reshape(-1)[:-1],
     "stretched to a terabyte": lambda a, _: torch.zeros(1).expand(1 << 38),
     "bytes stretched to a terabyte": lambda a, _: np.broadcast_to(np.zeros(1, np.uint8), (1 << 40,)),
     "longer": lambda a, _: np.concatenate([numbers(a).reshape(-1), numbers(a).reshape(-1)[:1]]),
