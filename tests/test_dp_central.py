@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 from selecting import turn
 from winnow.core import EVERYONE, Population, Reply, Task, VirtualClock, stream
 from winnow.learn.aggregate import Aggregate, Full, Partial
-from winnow.learn.collect import Expected, Gathered
+from winnow.learn.collect import Gathered
+from winnow.learn.replies import Expected
 from winnow.privacy.dp.accounting import Release, epsilon
 from winnow.privacy.dp.bounding import AdaptiveBound
 from winnow.privacy.dp.central import CentralDp, bounded_sum

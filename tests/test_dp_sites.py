@@ -15,7 +15,7 @@ from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Tas
 from winnow.experiment.build import prepare
 from winnow.experiment.schema import Experiment
 from winnow.learn.aggregate import Partial
-from winnow.learn.collect import Expected
+from winnow.learn.replies import Expected
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
 from winnow.privacy.dp.limits import SiteLimits
 from winnow.privacy.dp.noise import at_site, simulated

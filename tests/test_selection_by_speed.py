@@ -161,7 +161,7 @@ def test_who_does_not_answer_at_first_is_left_out_for_good() -> None:
     answering = valued({k: 1.0 for k in range(12) if k not in (0, 7)}, SECONDS)
     clients = [selection.propose(turn(number, answering)).clients for number in range(1, 100)]
     assert set(np.concatenate(clients).tolist()) == set(range(12)) - {0, 7}
-    with pytest.raises(ModelError, match="nearly no client answered"):
+    with pytest.raises(ModelError, match="no client answered"):
         ByTier(count=2).start(people(1, 1, 1, 1, 1)).propose(turn(1, valued({})))
 
 

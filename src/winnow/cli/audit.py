@@ -128,13 +128,12 @@ def _shared_database(kit: Path) -> str | None:
 
 def _is_servers(kit: Path) -> bool:
     """By the kit's description: its certificate may have expired long since."""
-    import msgspec
-
+    from winnow.core.decode import UnreadableError, from_json
     from winnow.deploy.trust.kit import PARTY_FILE, Description
 
     try:
-        return msgspec.json.decode((kit / PARTY_FILE).read_bytes(), type=Description).kind == "server"
-    except (OSError, msgspec.MsgspecError):
+        return from_json((kit / PARTY_FILE).read_bytes(), Description).kind == "server"
+    except (OSError, UnreadableError):
         return False
 
 

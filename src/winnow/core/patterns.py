@@ -9,12 +9,18 @@ waits. A relay waits for one client after another, as fast as it is iterated.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from winnow.core.credible import numbers_fault
 from winnow.core.federation import EVERYONE, Exchange, Federation, Until
-from winnow.core.task import Outcome, Reply, Task
+from winnow.core.task import Failure, Outcome, Reply, Task
+from winnow.core.text import error_line, one_line
+
+Fault: TypeAlias = Callable[[Reply], str | None]
+"""Says what is wrong with a reply; None if nothing is."""
 
 
 def broadcast(federation: Federation, task: Task, clients: Iterable[int], until: Until = EVERYONE) -> Exchange:
@@ -40,14 +46,33 @@ def wait(exchange: Exchange) -> list[Outcome]:
         return sorted(exchange, key=lambda outcome: outcome.task.client)
 
 
-def relay(federation: Federation, task: Task, clients: Iterable[int]) -> Iterator[Outcome]:
-    """One client after another, each with what the one before it replied. Those that fail are passed over."""
+def relay(
+    federation: Federation, task: Task, clients: Iterable[int], fault: Fault = lambda reply: None
+) -> Iterator[Outcome]:
+    """One client after another, each with what the one before it replied. Those that fail are passed over, and so are
+    those whose reply has a `fault`.
+    """
     payload = task.payload
     for client in clients:
-        for outcome in wait(send(federation, replace(task, client=client, payload=payload))):
+        for arrived in wait(send(federation, replace(task, client=client, payload=payload))):
+            outcome = sound(arrived, fault)
             yield outcome
             if isinstance(outcome, Reply):
                 payload = outcome.payload
+
+
+def sound(outcome: Outcome, fault: Fault) -> Outcome:
+    """The outcome; but a reply with a `fault`, or one over which looking for it fails, is a failure with that reason.
+
+    Whatever a workflow needs of a reply should be looked at here, so that no reply of one client ends the work of all.
+    """
+    if not isinstance(outcome, Reply):
+        return outcome
+    try:
+        reason = numbers_fault(outcome) or fault(outcome)
+    except Exception as error:
+        reason = error_line(error)
+    return outcome if reason is None else Failure(task=outcome.task, stage="answering", reason=one_line(reason))
 
 
 def letters(outcomes: Iterable[Outcome]) -> Mapping[int, Mapping[int, bytes]]:

@@ -10,13 +10,16 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from winnow.core.arrays import Kind, kind_of
+from winnow.core.credible import LARGEST_METRIC
 from winnow.core.events import AnyEvent, Invited, Refused, RoundFinished
 from winnow.core.federation import Federation
-from winnow.core.patterns import broadcast, relay, wait
-from winnow.core.task import Arrays, Cost, Failure, Outcome, Reply, Task
+from winnow.core.patterns import broadcast, relay, sound, wait
+from winnow.core.task import Arrays, Cost, Outcome, Reply, Task
 from winnow.core.workflow import Snapshot
 
 PART = "model"
+PRECISIONS = {"float32", "float64"}
 
 Store: TypeAlias = Callable[[Arrays], Arrays]
 """Works arrays out and keeps them somewhere: `dict` does in memory."""
@@ -85,7 +88,7 @@ class _Repeated(ABC):
                 payload={PART: self.arrays},
                 settings=self._settings,
             )
-            outcomes = [_complete(outcome) for outcome in self._ask(federation, task, clients.tolist())]
+            outcomes = [sound(outcome, _fault) for outcome in self._ask(federation, task, clients.tolist())]
             replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
             if replies:
                 self.arrays = (self.store or dict)(self._fold(federation, replies))
@@ -106,7 +109,8 @@ class _Repeated(ABC):
             if not isinstance(outcome, Reply):
                 yield Refused(round=self.round, at=now, client=outcome.task.client, reason=outcome.reason)
         spent = Cost.total([reply.cost for reply in replies])
-        losses = [reply.metrics["loss"] for reply in replies if "loss" in reply.metrics]
+        told = [reply.metrics["loss"] for reply in replies if "loss" in reply.metrics]
+        losses = [loss for loss in told if abs(loss) <= LARGEST_METRIC]
         loss = float(np.mean(losses)) if losses else float("nan")
         yield RoundFinished(
             round=self.round,
@@ -141,15 +145,30 @@ class CyclicTransfer(_Repeated):
     """The arrays go from client to client (cyclic weight transfer, Chang et al., 2018)."""
 
     def _ask(self, federation: Federation, task: Task, clients: list[int]) -> Iterable[Outcome]:
-        return relay(federation, task, clients)
+        return relay(federation, task, clients, _fault)
 
     def _fold(self, federation: Federation, replies: Sequence[Reply]) -> Arrays:
         return replies[-1].payload[PART]
 
 
-def _complete(outcome: Outcome) -> Outcome:
-    """The outcome; a reply without the arrays that its client was sent is none."""
-    if not isinstance(outcome, Reply) or outcome.payload.get(PART, {}).keys() == outcome.task.payload[PART].keys():
-        return outcome
-    reason = f"its part {PART!r} does not have the arrays that were sent"
-    return Failure(task=outcome.task, stage=outcome.task.name, reason=reason)
+def _fault(reply: Reply) -> str | None:
+    """What keeps a reply from taking the place of what its client was sent; None if nothing does."""
+    arrays, sent = reply.payload.get(PART, {}), reply.task.payload[PART]
+    if arrays.keys() != sent.keys():
+        return f"its part {PART!r} does not have the arrays that were sent"
+    for name in sent:
+        if not _fits(kind_of(arrays, name), kind_of(sent, name)):
+            return f"its array {name!r} has another shape or type than what was sent"
+    if not all(_finite(arrays[name]) for name in arrays):
+        return "not all of its numbers are finite"
+    return None
+
+
+def _fits(kind: Kind, sent: Kind) -> bool:
+    """The same shape and type; only single and double precision may stand for each other."""
+    return kind.shape == sent.shape and (kind.dtype == sent.dtype or {kind.dtype, sent.dtype} <= PRECISIONS)
+
+
+def _finite(array: Any) -> bool:
+    """Whether all numbers are: times zero they are zero, in torch as in NumPy."""
+    return bool((array * 0 == 0).all())

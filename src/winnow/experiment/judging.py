@@ -67,7 +67,7 @@ def _at_clients(experiment: Experiment, population: Population, plan: Plan) -> A
         raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
     return AtClients(
         {k: int(population.sizes[k]) for k in holders},
-        experiment.select.matched.start(holders, len(population)),
+        experiment.select.matched.start(holders, len(population), plan.elements),
         private=plan.private,
         metric=plan.metric,
         message_bytes=plan.message_bytes,

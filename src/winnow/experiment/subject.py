@@ -51,6 +51,8 @@ class Facts:
     parameters: int
     message_bytes: int
     profile_bytes: int
+    elements: int
+    """The length of a profile; 0 where replies carry none."""
     execution: str
     notice: str
     layer: str | None
@@ -138,6 +140,7 @@ class Subject:
             parameters=sum(p.numel() for p in module.parameters()),
             message_bytes=experiment.fleet.message_bytes(sent),
             profile_bytes=select.matched.profile_bytes(profile_bytes),
+            elements=profile_bytes // ELEMENT_BYTES,
             execution=execution.name,
             notice="; ".join(filter(None, notices)),
             layer=self.layer,
@@ -165,6 +168,7 @@ class Subject:
             metric=facts.metric,
             message_bytes=facts.message_bytes,
             profile_bytes=facts.profile_bytes,
+            elements=facts.elements,
             layout=Layout.of(self.module),
             private=self.private,
             judged_by=experiment.judge.by,

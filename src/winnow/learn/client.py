@@ -118,6 +118,12 @@ class ClientUpdate(Choice, Part):
     @abstractmethod
     def update(self, job: Job) -> Update: ...
 
+    def sent_like(self, model: ModelState) -> Payload:
+        """What each of those parts looks like, unless the server sends it out itself under the same name: a reply with
+        other names, shapes or types is refused.
+        """
+        return {}
+
     def passes(self, local: LocalUpdate, samples: int) -> float:
         """How often a client with so many samples goes over its data in a round."""
         return self.trainings * local.passes(samples)

@@ -3,50 +3,18 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
-from operator import not_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-import torch
-
-from winnow.core import Arrays, Choice, Failure, Federation, Outcome, Payload, Reply, Task, Until
+from winnow.core import Arrays, Choice, Federation, Reply, Task, Until
 from winnow.learn.aggregate import Contribution, Fold, WeightedSum
-from winnow.learn.chance import from_the_system
 from winnow.learn.matching import AtSites
 from winnow.learn.part import Part
 from winnow.learn.parties import Identities
-from winnow.learn.profile import ReferenceProfile
+from winnow.learn.replies import Expected, Refusal, finite, finite_update, sift, unexpected
 from winnow.learn.stack import ModelState
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expected:
-    """What a sound reply looks like: parts (a model) of these shapes, a profile of this length."""
-
-    parts: Payload
-    carried: tuple[str, ...]
-    """What a trained client's reply must carry."""
-    reference: ReferenceProfile | None
-    collected: Mapping[str, Any] = field(default_factory=dict)
-    """What the last round's collection left for this one."""
-    invited: int = 0
-    """How many clients a round invites by the settings: a number that tells nothing of who was drawn."""
-    noise: Callable[[str], np.random.Generator] = lambda purpose: from_the_system()
-    """The server's randomness for a purpose in this round. In a simulation it repeats."""
-    emulate: Callable[[], Payload] | None = None
-    """An update of this round made of the server's own samples, where `Collect.emulates` asks for one."""
-    weighs: float = 1.0
-    """What a byte of an update counts in a transfer; another number than 1 where the fleet states a model's size."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    client: int
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,34 +127,63 @@ class InTheClear(Collect):
     ) -> Gathered:
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused = sift(outcomes, expected)
-        answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        folded, model, parts = fold_finite(sound, refused, counts, begin)
+        sound, refused, answered = sift(outcomes, expected)
+        folded, model, parts = fold_finite(sound, refused, counts, begin, expected)
         return Gathered(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
 
 
 def fold_finite(
-    sound: list[Reply], refused: list[Refusal], counts: Mapping[int, int], begin: Callable[[], Fold]
+    sound: list[Reply], refused: list[Refusal], counts: Mapping[int, int], begin: Callable[[], Fold], expected: Expected
 ) -> tuple[list[Reply], ModelState, Mapping[str, ModelState]]:
-    """The replies that could be folded, and what they came to; those that are not finite are added to the refused.
+    """The replies that could be folded, and what they came to; others are added to the refused.
 
     One value that is not finite spoils a sum, so looking at the sums is enough until one is spoilt. A rule that leaves
     out outliers (a median) may pass over such a value; then nothing is spoilt, and nobody needs to be refused.
     """
-    model, parts = _fold(sound, counts, begin), mean_parts(sound)
-    if all(finite(part) for part in (model, *parts.values())):
-        return sound, model, parts
-    kept = [finite_update(reply) for reply in sound]
-    refused += [
-        Refusal(client=reply.task.client, reason="the update is not finite")
-        for reply in compress(sound, map(not_, kept))
-    ]
-    folded = list(compress(sound, kept))
-    return folded, _fold(folded, counts, begin), mean_parts(folded)
+    folding = _Folding(counts, begin, expected.simulated)
+    outcome, folded = folding.fold(sound), sound
+    if isinstance(outcome, str):
+        reasons = [folding.fault(reply) for reply in sound]
+        refused += [
+            Refusal(client=reply.task.client, reason=reason)
+            for reply, reason in zip(sound, reasons, strict=True)
+            if reason is not None
+        ]
+        folded = [reply for reply, reason in zip(sound, reasons, strict=True) if reason is None]
+        outcome = folding.fold(folded)
+    if isinstance(outcome, str):  # each can be folded alone, and all together cannot
+        refused += [Refusal(client=reply.task.client, reason=outcome) for reply in folded]
+        folded, outcome = [], (begin().finish(), {})
+    return folded, *outcome
 
 
-def _fold(replies: Sequence[Reply], counts: Mapping[int, int], begin: Callable[[], Fold]) -> ModelState:
-    fold = begin()
+@dataclass(frozen=True)
+class _Folding:
+    counts: Mapping[int, int]
+    begin: Callable[[], Fold]
+    simulated: bool
+
+    def fold(self, replies: Sequence[Reply]) -> tuple[ModelState, Mapping[str, ModelState]] | str:
+        """What the replies come to; or why they come to nothing, of which the last one's is the reason."""
+        fold = self.begin()
+        try:
+            model, parts = _fold(replies, self.counts, fold), mean_parts(replies)
+        except Exception as error:
+            if self.simulated:
+                raise
+            return unexpected("it cannot be folded", replies[-1].task.client, error)
+        sound = all(finite(part) for part in (model, *parts.values()))
+        return (model, parts) if sound else "with it the model would not be finite"
+
+    def fault(self, reply: Reply) -> str | None:
+        """Why this reply alone cannot be folded; None if it can."""
+        if not finite_update(reply):
+            return "the update is not finite"
+        alone = self.fold([reply])
+        return alone if isinstance(alone, str) else None
+
+
+def _fold(replies: Sequence[Reply], counts: Mapping[int, int], fold: Fold) -> ModelState:
     for reply in replies:
         client = reply.task.client
         fold.add(Contribution(model=reply.payload["model"], client=client, count=counts[client], metrics=reply.metrics))
@@ -201,53 +198,3 @@ def mean_parts(replies: Sequence[Reply]) -> dict[str, ModelState]:
         for name, total in sums.items():
             total.add(reply.payload[name], 1.0)
     return {name: total.mean() for name, total in sums.items()}
-
-
-def finite_update(reply: Reply) -> bool:
-    """Whether all that a client sends to be folded is."""
-    return all(finite(part) for name, part in reply.payload.items() if name != "profile")
-
-
-def finite(model: Arrays) -> bool:
-    """Whether all values are; a norm tells, in one pass over each tensor."""
-    real = [tensor for tensor in model.values() if tensor.is_floating_point()]
-    return not real or bool(torch.isfinite(torch.stack(list(torch._foreach_norm(real)))).all())
-
-
-def sift(outcomes: Sequence[Outcome], expected: Expected) -> tuple[list[Reply], list[Refusal]]:
-    """Sound replies, and refusals with their reasons."""
-    sound, refused = [], []
-    for outcome in outcomes:
-        fault = _fault(outcome, expected)
-        if fault is None and isinstance(outcome, Reply):
-            sound.append(outcome)
-        else:
-            refused.append(Refusal(client=outcome.task.client, reason=fault or ""))
-    return sound, refused
-
-
-def _fault(outcome: Outcome, expected: Expected) -> str | None:
-    if isinstance(outcome, Failure):
-        return f"failed while {outcome.stage}: {outcome.reason}"
-    if outcome.task.name == "train":
-        for part in expected.carried:
-            if part not in outcome.payload:
-                return f"the reply carries no {part}"
-    for part, like in expected.parts.items():
-        if part in outcome.payload:
-            fault = _part_fault(part, outcome.payload[part], like)
-            if fault:
-                return fault
-    if "profile" in outcome.payload and expected.reference is not None:
-        return expected.reference.fault(outcome.payload["profile"])
-    return None
-
-
-def _part_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
-    what = "the update" if part == "model" else f"the update's part {part!r}"
-    if arrays.keys() != like.keys():
-        return f"{what} has other tensors than the model"
-    for name, tensor in like.items():
-        if arrays[name].shape != tensor.shape or arrays[name].dtype != tensor.dtype:
-            return f"{what}'s {name} has the wrong shape or type"
-    return None

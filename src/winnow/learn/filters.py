@@ -34,6 +34,7 @@ from winnow.core import (
 )
 from winnow.learn.chance import from_the_system
 from winnow.learn.handlers import TrainSettings
+from winnow.learn.replies import unexpected
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
@@ -184,8 +185,12 @@ class Filtered:
         if sent is not task:
             self._answered[task.client] = (task, sent)
             outcome = replace(outcome, task=task)
-        for each in reversed(self._filters):
-            outcome = each.arriving(outcome)
+        try:
+            for each in reversed(self._filters):
+                outcome = each.arriving(outcome)
+        except Exception as error:
+            reason = unexpected("its update cannot be unpacked", task.client, error)
+            return Failure(task=task, stage="sending its update", reason=reason)
         return outcome
 
     def _shrinkage(self, task: Task) -> float:

@@ -22,6 +22,10 @@ T = TypeVar("T")
 OWN_MODELS_BYTES = 1 << 28
 """So much of clients' own models is in memory at a time while they are judged."""
 
+TRAINING_METRICS = frozenset({"loss", "steps", "reach", "start_loss", "start_loss_rms"})
+VALUE_METRICS = frozenset({"start_loss", "start_loss_rms"})
+"""What replies may tell of a training, and of a model that was only looked at."""
+
 SEED_BYTES = 8
 """Version 0 need not be sent: every party builds it from the broadcast seed."""
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from winnow.core import ModelError, Payload, Reply, Task, Work
+from winnow.core import Payload, Reply, Task, Work
 from winnow.learn.examine import Examiner
 from winnow.learn.handlers import SEED_BYTES, AssessSettings, JudgeSettings
 from winnow.learn.matching import Matcher
@@ -52,7 +52,7 @@ class AtClients:
     """The reference set is the data of some clients: they score and profile each version, the server only pools.
 
     The exchange costs them a download of the model (of the seed for version 0), one pass over their data and the upload
-    of a profile.
+    of a profile. A version that none of them scores has no scores and no reference profile.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class AtClients:
 
     def assess(self, state: ModelState, version: int, round: int, ask: Ask) -> Verdict:
         self._matcher.open(ask)
-        replies = [outcome for outcome in ask(self._tasks(state, version, round)) if isinstance(outcome, Reply)]
+        outcomes = ask(self._tasks(state, version, round), self._fault)
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if not replies:
-            raise ModelError("none of the clients that hold the reference set answered")
+            return Verdict(metrics={}, profile=None)
         counts = [self._size[reply.task.client] for reply in replies]
         scores = {
             name: sum(n * reply.metrics[name] for n, reply in zip(counts, replies, strict=True)) / sum(counts)
@@ -80,6 +81,9 @@ class AtClients:
         }
         profile = self._matcher.reference(replies, counts) if self._profile_bytes else None
         return Verdict(metrics={"reference": scores}, profile=profile)
+
+    def _fault(self, reply: Reply) -> str | None:
+        return self._matcher.fault(reply.payload["profile"]) if self._profile_bytes else None
 
     def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
         seeded = version == 0

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from winnow.core import Choice, Filter, Handler, Reply
-from winnow.learn.profile import Ask, Profile, ReferenceProfile, pool
+from winnow.core import Arrays, Choice, Filter, Handler, Reply
+from winnow.learn.profile import Ask, Profile, ReferenceProfile, pool, profile_fault
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
@@ -42,6 +42,10 @@ class Matcher(ABC):
         """Called before the holders are asked for a profile: the place for exchanges that must come first."""
 
     @abstractmethod
+    def fault(self, part: Arrays) -> str | None:
+        """What is wrong with a holder's profile, as it came; None if `reference` can use it."""
+
+    @abstractmethod
     def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> ReferenceProfile:
         """The reference profile out of what its holders replied; each holds so many samples."""
 
@@ -65,7 +69,8 @@ class Matching(Choice):
         return ""
 
     @abstractmethod
-    def start(self, holders: Sequence[int], clients: int) -> Matcher: ...
+    def start(self, holders: Sequence[int], clients: int, elements: int) -> Matcher:
+        """Begin a run with these holders of the reference set, among so many clients, and profiles of this length."""
 
     def at_sites(self) -> AtSites:
         return AtSites()
@@ -82,13 +87,19 @@ class InPlainSight(Matching):
             "samples. It costs a few kilobytes a client and round."
         )
 
-    def start(self, holders: Sequence[int], clients: int) -> Matcher:
-        return _Pooling()
+    def start(self, holders: Sequence[int], clients: int, elements: int) -> Matcher:
+        return _Pooling(elements)
 
 
 class _Pooling(Matcher):
+    def __init__(self, elements: int) -> None:
+        self._elements = elements
+
     def open(self, ask: Ask) -> None:
         """Nothing needs to come first."""
+
+    def fault(self, part: Arrays) -> str | None:
+        return profile_fault(part, self._elements)
 
     def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> Profile:
         return pool([Profile.of(reply.payload["profile"]) for reply in replies], sizes)

@@ -44,6 +44,6 @@ class Rounds(Pace):
             invitation = selection.propose(turn)
             yield from training.announce(invitation, federation)
             gathered = training.gather(invitation, federation)
-            training.apply(gathered, federation)
-            selection.observe(turn, gathered.reported)
+            gathered = training.apply(gathered, federation)
+            training.observe(selection, turn, gathered.reported)
             yield from training.finish(gathered, selection, federation)

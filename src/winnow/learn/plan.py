@@ -26,6 +26,8 @@ class Plan:
     """What one transfer of the model weighs."""
     profile_bytes: int
     """What a profile weighs; 0 where replies carry none."""
+    elements: int
+    """The length of a profile, likewise."""
     layout: Layout
     """What of the model is trained."""
     private: frozenset[str] = frozenset()

@@ -13,14 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from winnow.core import Arrays, ModelError, Outcome, Task, suggest
+from winnow.core import Arrays, ModelError, Outcome, Reply, Task, suggest
+from winnow.core.arrays import Kind, kind_of
 
 LIMIT = 1e18
 """Outputs are cut off here: the square still fits into a float32."""
@@ -35,8 +36,14 @@ RELATIVE_FLOOR = 1e-6
 ABSOLUTE_FLOOR = 1e-12
 
 
-Ask: TypeAlias = Callable[[Sequence[Task]], list[Outcome]]
-"""Holds an exchange: hands out tasks, gives back the sound replies."""
+Check: TypeAlias = Callable[[Reply], str | None]
+"""What is wrong with a reply, for whoever asked; None if nothing is."""
+
+
+class Ask(Protocol):
+    """Holds an exchange: hands out tasks, gives back the sound replies; `check` says which are, besides."""
+
+    def __call__(self, tasks: Sequence[Task], check: Check | None = None) -> list[Outcome]: ...
 
 
 class ReferenceProfile(ABC):
@@ -80,18 +87,24 @@ class Profile(ReferenceProfile):
         return self.mean.nbytes + self.variance.nbytes
 
     def fault(self, part: Arrays) -> str | None:
-        mean, variance = np.asarray(part.get("mean")), np.asarray(part.get("variance"))
-        if mean.shape != self.mean.shape or variance.shape != self.mean.shape:
-            return "the profile has the wrong length"
-        if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
-            return "the profile is not finite"
-        return None
+        return profile_fault(part, len(self))
 
     def divergences(self, parts: Sequence[Arrays], ask: Ask) -> NDArray[np.float64]:
         return divergence([Profile.of(part) for part in parts], self)
 
     def state(self) -> Arrays:
         return {"mean": self.mean, "variance": self.variance}
+
+
+def profile_fault(part: Arrays, elements: int) -> str | None:
+    """What is wrong with a profile of so many elements, as it came; None if it can be worked with."""
+    for name in ("mean", "variance"):
+        if name not in part or kind_of(part, name) != Kind("float32", (elements,)):
+            return "the profile has the wrong length or type"
+    mean, variance = np.asarray(part["mean"]), np.asarray(part["variance"])
+    if not ((np.abs(mean) <= 2 * LIMIT).all() and (variance >= 0).all() and (variance <= 2 * LIMIT**2).all()):
+        return "the profile is not finite, or has variances that cannot be"
+    return None
 
 
 class Moments:

@@ -5,7 +5,7 @@ proposes an invitation, for which it may first hold exchanges of its own, and th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from winnow.core import EVERYONE, Choice, ConfigError, Outcome, Population, Reply, Task, Until
+from winnow.core import EVERYONE, Choice, ConfigError, Population, Reply, Until
 from winnow.learn.matching import InPlainSight, Matching
 from winnow.learn.part import Part
-from winnow.learn.profile import ReferenceProfile
+from winnow.learn.profile import Ask, ReferenceProfile
+from winnow.learn.replies import Refusal, unexpected
 from winnow.learn.stack import ModelState
 
 
@@ -36,7 +37,7 @@ class Turn:
     """What one transfer of the model weighs."""
     trained: tuple[str, ...]
     """The names of what clients train of the model."""
-    ask: Callable[[Sequence[Task]], list[Outcome]]
+    ask: Ask
     """Hold an exchange of one's own; its cost is charged to the round."""
 
 
@@ -65,6 +66,18 @@ class Selection(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # optional: many keep no state
         """Continue from a checkpoint."""
+
+
+def observed_one_by_one(selection: Selection, turn: Turn, replies: Sequence[Reply]) -> list[Refusal]:
+    """Have a selection that fails over some replies see the others; those over which it fails, refused."""
+    refused = []
+    for reply in replies:
+        try:
+            selection.observe(turn, [reply])
+        except Exception as error:
+            client = reply.task.client
+            refused.append(Refusal(client=client, reason=unexpected("its report is of no use", client, error)))
+    return refused
 
 
 class Selector(Choice, Part):

@@ -29,13 +29,14 @@ from winnow.core import (
 )
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.chance import from_the_system
-from winnow.learn.collect import Expected, Gathered, Refusal, finite_update, sift
+from winnow.learn.collect import Gathered
 from winnow.learn.emulation import Emulate
 from winnow.learn.judge import Judge, Verdict
 from winnow.learn.ledger import Ledger
 from winnow.learn.plan import Plan
-from winnow.learn.profile import Profile
-from winnow.learn.select import Invitation, Selection, Turn
+from winnow.learn.profile import Check, Profile
+from winnow.learn.replies import Expected, Refusal, finite, finite_update, sift
+from winnow.learn.select import Invitation, Selection, Turn, observed_one_by_one
 from winnow.learn.server import Folded
 from winnow.learn.stack import ModelState
 from winnow.learn.tree import only
@@ -65,10 +66,12 @@ class Training:
         self._verdict: Verdict | None = None
         self._spent: list[Cost] = []
         self._refusals: list[Refusal] = []
+        self._simulated = False
         self.underway = Snapshot(arrays={}, values={})
         """What the pace itself must remember: what is under way when a round ends."""
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
+        self._simulated = isinstance(federation.clock, VirtualClock)
         selection = self._plan.algorithm.select.start(federation.population)
         self._ledger = self._plan.ledger(federation.population)
         if self._ledger is not None and self._booked:
@@ -116,7 +119,7 @@ class Training:
             reference=self._verdict_now.profile,
             message_bytes=self._plan.message_bytes,
             trained=self._trained,
-            ask=lambda tasks: self._ask(federation, tasks),
+            ask=partial(self._ask, federation),
         )
 
     def _luck(self, federation: Federation) -> np.random.Generator:
@@ -161,25 +164,47 @@ class Training:
             ),
         )
 
-    def apply(self, gathered: Gathered, federation: Federation, later: Sequence[Reply] = ()) -> None:
-        """Take the server's step. What the folded clients proposed to keep is kept, and that of replies for `later`.
+    def apply(self, gathered: Gathered, federation: Federation, later: Sequence[Reply] = ()) -> Gathered:
+        """Take the server's step; what was really folded. What the folded clients proposed to keep is kept, and that of
+        replies for `later`.
 
         A rule such as the median may pass over an update that is not finite: its client keeps what it had.
         """
+        if not self._step(gathered, federation):
+            reason = "the round's model is not finite; the one before it stays"
+            refused = [Refusal(client=reply.task.client, reason=reason) for reply in gathered.folded]
+            gathered = replace(gathered, folded=[], refused=gathered.refused + refused)
         self._spent += [reply.cost for reply in gathered.answered]
         self._refusals += _once_each(gathered.refused)
         self._collected = gathered.left
         federation.settle(reply.task for reply in (*gathered.folded, *later) if finite_update(reply))
-        if gathered.folded or gathered.regardless:
-            folded = Folded(
-                model=gathered.model,
-                clients=len(gathered.folded),
-                population=len(federation.population),
-                trained=self._trained,
-                parts=gathered.parts,
-            )
-            self._server, model = self._plan.algorithm.server.step(self._server, self.shared, folded)
-            self.model = self._plan.layout.tied(self.model | model)
+        return gathered
+
+    def _step(self, gathered: Gathered, federation: Federation) -> bool:
+        """Whether the server's step leads anywhere: sums that nobody could look into may hold anything."""
+        if not gathered.folded and not gathered.regardless:
+            return True
+        folded = Folded(
+            model=gathered.model,
+            clients=len(gathered.folded),
+            population=len(federation.population),
+            trained=self._trained,
+            parts=gathered.parts,
+        )
+        state, model = self._plan.algorithm.server.step(self._server, self.shared, folded)
+        if not finite(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+            return False
+        self._server, self.model = state, self._plan.layout.tied(self.model | model)
+        return True
+
+    def observe(self, selection: Selection, turn: Turn, replies: Sequence[Reply]) -> None:
+        """Have the selection see what replies report. In a simulation, where nobody lies, its failure is a bug."""
+        try:
+            selection.observe(turn, replies)
+        except Exception:
+            if self._simulated:
+                raise
+            self._refusals += observed_one_by_one(selection, turn, replies)
 
     def finish(self, gathered: Gathered, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Judge the new version, and end the round: all state is what a checkpoint should hold."""
@@ -224,19 +249,17 @@ class Training:
 
     def _assess(self, federation: Federation) -> None:
         """Judge the present model; keep it if it is the best so far."""
-        self._verdict = self.judge.assess(
-            self.model, self.round, self.round, lambda tasks: self._ask(federation, tasks)
-        )
+        self._verdict = self.judge.assess(self.model, self.round, self.round, partial(self._ask, federation))
         score = self._verdict.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
         if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score
 
-    def _ask(self, federation: Federation, tasks: Sequence[Task]) -> list[Outcome]:
+    def _ask(self, federation: Federation, tasks: Sequence[Task], check: Check | None = None) -> list[Outcome]:
         """An exchange besides training: its cost is charged to the round, unsound replies are left out."""
         with federation.dispatch(tasks) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        self._spent += [outcome.cost for outcome in outcomes if isinstance(outcome, Reply)]
-        sound, refused = sift(outcomes, self.expected)
+        sound, refused, answered = sift(outcomes, self.expected, check)
+        self._spent += [reply.cost for reply in answered]
         self._refusals += refused
         return list(sound)
 
@@ -276,10 +299,11 @@ class Training:
     def expected(self) -> Expected:
         """What a sound reply looks like."""
         return Expected(
-            parts=self.payload,
+            parts={**self._plan.algorithm.client.sent_like(self.shared), **self.payload},
             carried=("model", *self._plan.algorithm.client.sends),
             reference=self._verdict.profile if self._verdict else None,
             collected=self._collected,
+            simulated=self._simulated,
             emulate=partial(self._emulate, self.payload, self.round) if self._emulate else None,
         )
 

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import ConfigError
+from winnow.core import Arrays, ConfigError
+from winnow.core.arrays import are_bytes
+from winnow.core.text import error_line
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Context: TypeAlias = Any
@@ -31,6 +33,11 @@ CAPACITY = 2.0**30
 
 FRESH_PRIMES = len(PRIME_BITS) - 1
 """What a ciphertext has before anything was multiplied."""
+
+
+MOST_BYTES = 1 << 21
+MOST_KEY_BYTES = 1 << 27
+"""No ciphertext and no keys are larger: what claims to be is not read."""
 
 
 class UnreadableError(ValueError):
@@ -57,10 +64,11 @@ def public_part(context: Context, *, to_compute: bool) -> Bytes:
 
 def read_context(data: Bytes) -> Context:
     """A public context. One with a secret key in it is refused: nobody else should have it."""
+    content = as_bytes(data)
     try:
-        context = library().context_from(as_bytes(data), n_threads=1)
-    except (ValueError, RuntimeError) as error:
-        raise UnreadableError(f"the keys cannot be read ({error})") from error
+        context = library().context_from(content, n_threads=1)
+    except Exception as error:  # whatever the library raises over a stranger's bytes
+        raise UnreadableError(f"the keys cannot be read ({error_line(error)})") from error
     if context.has_secret_key():
         raise UnreadableError("the keys hold a secret key, which must stay with its owner")
     return context
@@ -111,10 +119,11 @@ def decrypt(context: Context, data: Bytes) -> float:
 
 
 def read(context: Context, data: Bytes) -> Encrypted:
+    content = as_bytes(data)
     try:
-        return library().ckks_vector_from(context, as_bytes(data))
-    except (ValueError, RuntimeError) as error:
-        raise UnreadableError(str(error)) from error
+        return library().ckks_vector_from(context, content)
+    except Exception as error:  # whatever the library raises over a stranger's bytes
+        raise UnreadableError(error_line(error)) from error
 
 
 def _padded(values: NDArray[np.float64]) -> list[float]:
@@ -127,10 +136,14 @@ def as_array(data: bytes) -> Bytes:
 
 
 def as_bytes(data: Bytes) -> bytes:
-    array = np.asarray(data)
-    if array.dtype != np.uint8 or array.ndim != 1:
-        raise UnreadableError("it is not an array of bytes")
-    return array.tobytes()
+    return carried({"": data}, "", MOST_KEY_BYTES).tobytes()
+
+
+def carried(arrays: Arrays, name: str, most: int = MOST_BYTES) -> Bytes:
+    """An array of bytes that another party sent. What claims to be larger than it can be is not read."""
+    if not are_bytes(arrays, name, most):
+        raise UnreadableError("it is not an array of bytes, or it is too large")
+    return np.asarray(arrays[name])
 
 
 def require(by: str) -> None:

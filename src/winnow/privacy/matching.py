@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, ConfigError, ModelError, Payload, Reply, Task, Work
+from winnow.core import Arrays, ConfigError, Payload, Reply, Task, Work
+from winnow.core.arrays import Kind, kind_of
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.handlers import SEED_BYTES
 from winnow.learn.matching import AtSites, Matcher, Matching
@@ -72,9 +73,9 @@ class Encrypted(Matching):
     def profile_bytes(self, plain: int) -> int:
         return SEALED_BYTES + plain // 2 if plain else 0
 
-    def start(self, holders: Sequence[int], clients: int) -> Matcher:
+    def start(self, holders: Sequence[int], clients: int, elements: int) -> Matcher:
         (holder,) = holders
-        return _EncryptedMatcher(holder, clients)
+        return _EncryptedMatcher(holder, clients, elements)
 
     def at_sites(self) -> AtSites:
         return KeyRing().at_site()
@@ -83,30 +84,39 @@ class Encrypted(Matching):
 class _EncryptedMatcher(Matcher):
     """Fetches keys once a run. Secret keys do not outlive a process, so a resumed run begins with new ones."""
 
-    def __init__(self, holder: int, clients: int) -> None:
-        self._holder, self._clients = holder, clients
+    def __init__(self, holder: int, clients: int, elements: int) -> None:
+        self._holder, self._clients, self._elements = holder, clients, elements
         self._context: ckks.Context | None = None
 
     def open(self, ask: Ask) -> None:
+        """A holder whose keys cannot be used is asked again before the next version."""
         if self._context is not None:
             return
         work = Work(download_bytes=SEED_BYTES, upload_bytes=KEYS_BYTES)
-        keys = _answer(ask([_task("make-keys", self._holder, {}, work)]), self._holder).payload["keys"]
+        for reply in ask([_task("make-keys", self._holder, {}, work)], self._read_keys):
+            assert isinstance(reply, Reply)
+            key = reply.payload["keys"]["encrypt"]
+            payload: Payload = {"keys": {"encrypt": key}}
+            ask([_task("take-key", k, payload, Work(download_bytes=key.nbytes)) for k in range(self._clients)])
+
+    def _read_keys(self, reply: Reply) -> str | None:
+        """What is wrong with the holder's keys; if nothing is, they are used from now on."""
+        keys = reply.payload.get("keys", {})
+        if keys.keys() != {"compute", "encrypt"}:
+            return "the reply carries no keys"
         try:
-            self._context = ckks.read_context(keys["compute"])
+            ckks.read_context(ckks.carried(keys, "encrypt", ckks.MOST_KEY_BYTES))
+            self._context = ckks.read_context(ckks.carried(keys, "compute", ckks.MOST_KEY_BYTES))
         except ckks.UnreadableError as error:
-            raise ModelError(f"client {self._holder}, who holds the reference set: {error}") from error
-        payload: Payload = {"keys": {"encrypt": keys["encrypt"]}}
-        work = Work(download_bytes=keys["encrypt"].nbytes)
-        ask([_task("take-key", client, payload, work) for client in range(self._clients)])
+            return str(error)
+        return None
+
+    def fault(self, part: Arrays) -> str | None:
+        return _fault(part, self._elements, self._context)
 
     def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> "SealedReference":
         (reply,) = replies
-        part = reply.payload["profile"]
-        try:
-            sealed = read(part, len(np.asarray(part.get("variance", ()))), self._context)
-        except ckks.UnreadableError as error:
-            raise ModelError(f"client {self._holder}, who holds the reference set: {error}") from error
+        sealed = read(reply.payload["profile"], self._elements, self._context)
         return SealedReference(sealed, self._holder, self._context)
 
 
@@ -121,11 +131,7 @@ class SealedReference(ReferenceProfile):
         return SEALED_BYTES + self._sealed.variance.nbytes
 
     def fault(self, part: Arrays) -> str | None:
-        try:
-            self._read(part)
-        except ckks.UnreadableError as error:
-            return f"the sealed profile cannot be used: {error}"
-        return None
+        return _fault(part, len(self._sealed.variance), self._context)
 
     def divergences(self, parts: Sequence[Arrays], ask: Ask) -> NDArray[np.float64]:
         starts = range(0, len(parts), DECRYPTED_TOGETHER)
@@ -135,12 +141,13 @@ class SealedReference(ReferenceProfile):
         compared = [compare(self._read(part), self._sealed) for part in parts]
         payload: Payload = {"divergences": {f"{i}": each.ciphertext for i, each in enumerate(compared)}}
         work = Work(download_bytes=sum(each.ciphertext.nbytes for each in compared), upload_bytes=8 * len(compared))
-        reply = _answer(ask([_task("decrypt", self._holder, payload, work)]), self._holder)
-        values = np.asarray(reply.payload["divergences"]["values"], np.float64)
-        if values.shape != (len(compared),):
-            raise ModelError(f"client {self._holder}, who holds the secret key, did not decrypt what it was sent")
-        credible = np.isfinite(values) & (values > IMPOSSIBLE)
-        divergences = np.maximum(values, 0) / np.array([each.factor for each in compared])
+        found = ask([_task("decrypt", self._holder, payload, work)], lambda reply: _values_fault(reply, len(compared)))
+        if not found:
+            return np.full(len(compared), np.nan)
+        assert isinstance(found[0], Reply)
+        values = np.asarray(found[0].payload["divergences"]["values"])
+        credible = (values > IMPOSSIBLE) & (values <= 2 * ckks.CAPACITY)
+        divergences = np.clip(values, 0, 2 * ckks.CAPACITY) / np.array([each.factor for each in compared])
         result: NDArray[np.float64] = np.where(credible, divergences, np.nan)
         return result
 
@@ -157,8 +164,19 @@ def _task(name: str, client: int, payload: Payload, work: Work) -> Task:
     return Task(name=name, client=client, round=0, version=0, payload=payload, work=work)
 
 
-def _answer(outcomes: Sequence[object], holder: int) -> Reply:
-    replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-    if not replies:
-        raise ModelError(f"client {holder}, who holds the reference set and the secret key, did not answer")
-    return replies[0]
+def _fault(part: Arrays, elements: int, context: ckks.Context | None) -> str | None:
+    if context is None:
+        return "the sealed profile cannot be used: its holder has sent no keys"
+    try:
+        read(part, elements, context)
+    except ckks.UnreadableError as error:
+        return f"the sealed profile cannot be used: {error}"
+    return None
+
+
+def _values_fault(reply: Reply, count: int) -> str | None:
+    """What is wrong with the divergences that the holder of the secret key has decrypted."""
+    part = reply.payload.get("divergences", {})
+    if part.keys() != {"values"} or kind_of(part, "values") != Kind("float64", (count,)):
+        return f"the reply carries no {count} divergences"
+    return None

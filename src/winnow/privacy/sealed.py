@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Arrays
-from winnow.learn.profile import Profile, floored
+from winnow.core.arrays import Kind, kind_of
+from winnow.learn.profile import LIMIT, Profile, floored
 from winnow.privacy import ckks
 
 REACH = 32.0
@@ -53,12 +54,14 @@ def read(part: Arrays, elements: int, context: ckks.Context) -> Sealed:
     """A sealed profile of so many elements; raises `UnreadableError` with one line if it is not sound."""
     if part.keys() != {"sealed", "variance", "unit"}:
         raise ckks.UnreadableError("it is not sealed as asked")
+    if kind_of(part, "variance") != Kind("float32", (elements,)) or kind_of(part, "unit") != Kind("float64", (1,)):
+        raise ckks.UnreadableError("its variances or its unit have the wrong length or type")
     variance, unit = np.asarray(part["variance"]), np.asarray(part["unit"])
-    if variance.shape != (elements,) or not (np.isfinite(variance).all() and (variance >= 0).all()):
-        raise ckks.UnreadableError("its variances have the wrong length or are not finite")
-    if unit.shape != (1,) or not SMALLEST_UNIT <= unit[0] <= LARGEST_UNIT or np.frexp(unit[0])[0] != 0.5:
+    if not ((variance >= 0).all() and (variance <= 2 * LIMIT**2).all()):
+        raise ckks.UnreadableError("its variances are negative, or not finite")
+    if not SMALLEST_UNIT <= unit[0] <= LARGEST_UNIT or np.frexp(unit[0])[0] != 0.5:
         raise ckks.UnreadableError("its unit is not a power of two in range")
-    means = ckks.read_fresh(context, part["sealed"])
+    means = ckks.read_fresh(context, ckks.carried(part, "sealed"))
     return Sealed(means=means, variance=variance.astype(np.float32), unit=float(unit[0]))
 
 

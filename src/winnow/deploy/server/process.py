@@ -11,13 +11,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
 from winnow.deploy.fence.disk import DiskWatch
 from winnow.deploy.fence.launch import RUNNER, Launch, Place
 from winnow.deploy.server.spare import Unassigned
-from winnow.deploy.work.channel import Channel, ChannelClosedError
+from winnow.deploy.work.channel import Channel, ChannelClosedError, GarbledError
 from winnow.deploy.work.orders import FromRunner, ToRunner
 
 log = logging.getLogger(__name__)
@@ -100,8 +98,8 @@ class RunnerProcess:
                 message = self._channel.receive()
             except ChannelClosedError:
                 message = None
-            except msgspec.MsgspecError as error:
-                log.error("runner %d does not speak our language (%s): killed", self.pid, error)
+            except GarbledError as error:
+                log.error("runner %d is killed: %s", self.pid, error)
                 self.kill()
                 message = None
             while not self._room.acquire(timeout=TICK):

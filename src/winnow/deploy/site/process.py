@@ -18,7 +18,7 @@ from winnow.core.errors import WinnowError
 from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
 from winnow.deploy.fence.disk import DiskWatch
 from winnow.deploy.fence.launch import WORKER, Launch
-from winnow.deploy.work.channel import Channel, ChannelClosedError
+from winnow.deploy.work.channel import Channel, ChannelClosedError, GarbledError
 from winnow.deploy.work.orders import FromWorker, Quit, ToWorker
 
 GRACE = 2.0
@@ -75,7 +75,7 @@ class WorkerProcess:
             if not select.select([self._channel], [], [], timeout)[0]:
                 return None
             return cast(FromWorker, self._channel.receive())
-        except msgspec.MsgspecError as error:
+        except GarbledError as error:
             self.kill()
             raise WorkerDiedError("the job's process said something that is no message") from error
         except (ChannelClosedError, ValueError, OSError) as error:

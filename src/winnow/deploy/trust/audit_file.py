@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from winnow.core.decode import UnreadableError, from_json
 from winnow.deploy.trust.audit import REMEDY, AuditLog, Make
 from winnow.deploy.trust.chain import ADOPTED, SLACK, Entry, Head
 from winnow.deploy.trust.errors import AuditError
@@ -80,8 +81,8 @@ class FileStore:
         if not self._head_path.exists():
             return None
         try:
-            return msgspec.json.decode(read_small(self._head_path), type=Head)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return from_json(read_small(self._head_path), Head)
+        except UnreadableError as error:
             raise AuditError(f"{self._head_path} is damaged: {error}") from error
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from cryptography import x509
 from msgspec import Meta
 
+from winnow.core.decode import UnreadableError, from_json
 from winnow.deploy.trust.errors import IdentityError
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.trust.revocation import Revocations
@@ -69,8 +70,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def of(cls, line: bytes) -> "Entry | None":
         """Read a line; None for anything but the very bytes of an entry."""
         try:
-            entry = msgspec.json.decode(line, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            entry = from_json(line, cls)
+        except UnreadableError:
             return None
         return entry if entry.line() == line else None
 

@@ -11,6 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from winnow.core.decode import UnreadableError, from_json
 from winnow.deploy.trust.errors import IdentityError
 
 T = TypeVar("T")
@@ -40,15 +41,15 @@ def sign_document(body: object, purpose: str, key: ec.EllipticCurvePrivateKey) -
 
 def read_document(content: bytes, purpose: str, authority: x509.Certificate, kind: type[T]) -> T:
     try:
-        signed = msgspec.json.decode(content, type=Signed)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        signed = from_json(content, Signed)
+    except UnreadableError as error:
         raise IdentityError(f"it is not a signed {purpose}: {error}") from error
     body = bytes(signed.body)
     if signed.encoded() != content or not is_signed(signed.signature, marked(purpose, body), authority):
         raise IdentityError(f"the CA did not sign this {purpose}, or it was changed afterwards")
     try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+        return from_json(body, kind)
+    except UnreadableError as error:
         raise IdentityError(f"this {purpose} is of another version of Winnow: {error}") from error
 
 

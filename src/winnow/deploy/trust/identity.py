@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
+from winnow.core.decode import from_json
 from winnow.deploy.trust.errors import IdentityError
 
 Kind: TypeAlias = Literal["server", "site", "person"]
@@ -61,7 +62,7 @@ class Peer:
     def of(cls, certificate: x509.Certificate) -> "Peer":
         """Read a certificate, without asking whether it is to be believed: `check_certificate` does."""
         try:
-            party = msgspec.json.decode(_extension(certificate, PARTY), type=Party)
+            party = from_json(_extension(certificate, PARTY), Party)
             return cls(
                 name=_subject(certificate, NameOID.COMMON_NAME),
                 kind=party.kind,
@@ -69,7 +70,7 @@ class Peer:
                 role=party.role,
                 serial=certificate.serial_number,
             )
-        except (ValueError, x509.ExtensionNotFound, msgspec.MsgspecError) as error:
+        except (ValueError, x509.ExtensionNotFound) as error:
             raise IdentityError("this certificate does not name a party of a Winnow project") from error
 
     @classmethod

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from winnow.core.decode import UnreadableError, from_json
 from winnow.deploy.trust.documents import read_document
 from winnow.deploy.trust.errors import KitError, TrustError
 from winnow.deploy.trust.files import read_small
@@ -193,6 +194,6 @@ def _mismatch(folder: Path, name: str) -> NoReturn:
 
 def _endpoints(folder: Path, content: bytes) -> tuple[str, ...]:
     try:
-        return msgspec.json.decode(content, type=tuple[str, ...])
-    except msgspec.MsgspecError as error:
+        return from_json(content, tuple[str, ...])
+    except UnreadableError as error:
         raise KitError(f"kit {folder}: {ENDPOINTS_FILE} is not a list of addresses") from error

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from winnow.core.decode import from_msgpack
 from winnow.deploy.trust.errors import IdentityError, LetterError
 from winnow.deploy.trust.identity import Peer, check_certificate, letter_key_of, read_certificate, utc_now
 from winnow.deploy.trust.kit import Kit
@@ -75,9 +76,9 @@ def unseal(
     if context.recipient != kit.name:
         raise LetterError(f"this letter is for {context.recipient}, not for {kit.name}")
     try:
-        letter = msgspec.msgpack.decode(sealed, type=_Sealed)
+        letter = from_msgpack(sealed, _Sealed)
         theirs = X25519PublicKey.from_public_bytes(letter.ephemeral)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except ValueError as error:
         raise LetterError(f"a letter of {context.sender} is malformed") from error
     own = kit.letter_key.public_key().public_bytes_raw()
     sender = _sender(kit, letter, context, own, revocations or kit.revocations, now or utc_now())

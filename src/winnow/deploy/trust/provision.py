@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from winnow.core import suggest
+from winnow.core.decode import UnreadableError, from_json
 from winnow.deploy.trust.authority import CERTIFICATE_FILE, Authority
 from winnow.deploy.trust.errors import KitError
 from winnow.deploy.trust.files import locked, read_small, write_whole
@@ -138,8 +139,8 @@ class Workshop:
     def _ledger(self) -> dict[str, Issued]:
         path = self.ca / ISSUED_FILE
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, Issued])
-        except msgspec.MsgspecError as error:
+            return from_json(path.read_bytes(), dict[str, Issued])
+        except UnreadableError as error:
             raise KitError(f"{path} is damaged: {error}; put back a copy of it") from error
 
     def _revocations(self) -> Revocations:

@@ -113,6 +113,10 @@ class StoredArrays(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, name: object) -> bool:
+        """By the header: what a mapping does unless told otherwise would read the array."""
+        return name in self._entries
+
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 
@@ -184,6 +188,9 @@ class PartView(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys
 
     def __getitem__(self, name: str) -> Any:
         return self._stored[self._keys[name]]

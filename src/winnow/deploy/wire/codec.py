@@ -1,11 +1,11 @@
 """Messages to bytes and back. What is not exactly a message is refused in one line, whatever it is."""
 
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from winnow.deploy.wire.errors import WireError, one_line
+from winnow.core.decode import UnreadableError, from_msgpack
+from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import Message, Request, Response
 
 MAX_MESSAGE = 4 * 2**20
@@ -36,15 +36,10 @@ def decode_response(data: bytes) -> Response:
     return cast(Response, _decode(data, Response))
 
 
-@cache
-def _decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
-    return msgspec.msgpack.Decoder(kind)
-
-
 def _decode(data: bytes, kind: Any) -> object:
     if len(data) > MAX_MESSAGE:
         raise WireError(f"a message of {len(data)} bytes is too large: at most {MAX_MESSAGE} are read")
     try:
-        return _decoder(kind).decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise WireError(f"a malformed message: {one_line(error)}") from None
+        return from_msgpack(data, kind)
+    except UnreadableError as error:
+        raise WireError(f"a malformed message: {error}") from None

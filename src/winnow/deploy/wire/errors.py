@@ -10,15 +10,9 @@ WinnowError
 """
 
 from winnow.core.errors import WinnowError
+from winnow.core.text import one_line
 
-MAX_LINE = 500
-
-
-def one_line(text: object) -> str:
-    """Whatever a stranger wrote, fit for one line of a log: printable, and not too long."""
-    line = " ".join(str(text).split())
-    line = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+__all__ = ["Damaged", "NoRoom", "Refused", "Unreachable", "WireError", "one_line"]
 
 
 class WireError(WinnowError):

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
+from winnow.core.decode import UnreadableError, from_msgpack
 from winnow.core.errors import ConfigError
+from winnow.core.text import one_line
 
 MAX_BYTES = 64 << 20
 MAX_FILES = 1_000
 MAX_NAME = 200
+"""In bytes: no file system takes longer ones."""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,8 +53,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def settings(self) -> dict[str, Any]:
         try:
             return tomllib.loads(self.config)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"the job's configuration is no TOML: {error}") from error
+        except (ValueError, RecursionError) as error:  # numbers of too many digits, tables in tables in tables
+            raise ConfigError(f"the job's configuration is no TOML: {one_line(error)}") from error
 
     @property
     def data_name(self) -> str:
@@ -87,8 +90,8 @@ def read_bundle(data: bytes) -> Bundle:
     if len(data) > MAX_BYTES:
         raise ConfigError(f"the job's bundle has {len(data)} bytes; {MAX_BYTES} are the most")
     try:
-        bundle = msgspec.msgpack.decode(data, type=Bundle)
-    except msgspec.MsgspecError as error:
+        bundle = from_msgpack(data, Bundle)
+    except UnreadableError as error:
         raise ConfigError(f"this is no job's bundle: {error}") from error
     _check(bundle)
     return bundle
@@ -115,7 +118,7 @@ def _is_plain(name: str) -> bool:
     """A relative path of ordinary names: no '..', no root, no drive, nothing unprintable."""
     parts = name.split("/")
     return (
-        0 < len(name) <= MAX_NAME
+        0 < len(name.encode(errors="replace")) <= MAX_NAME
         and name.isprintable()
         and not any(letter in name for letter in "\\:")
         and all(part not in ("", ".", "..") for part in parts)

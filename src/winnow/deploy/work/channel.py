@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from winnow.core import WinnowError
+from winnow.core.decode import UnreadableError, from_msgpack
 
 LENGTH = struct.Struct("<I")
 LIMIT = 64 << 20
@@ -23,12 +24,16 @@ class ChannelClosedError(WinnowError):
     """The other process has gone."""
 
 
+class GarbledError(WinnowError):
+    """The other process does not speak our language."""
+
+
 class Channel(Generic[Incoming]):
     """Messages both ways. Any thread may send; one may receive."""
 
     def __init__(self, line: socket.socket, incoming: type[Incoming]) -> None:
         self._line = line
-        self._decoder = msgspec.msgpack.Decoder(incoming)
+        self._incoming = incoming
         self._encoder = msgspec.msgpack.Encoder()
         self._sending = threading.Lock()
 
@@ -41,12 +46,14 @@ class Channel(Generic[Incoming]):
             raise ChannelClosedError(f"the other process has gone ({error.strerror})") from error
 
     def receive(self) -> Incoming:
-        """The next message; raises ChannelClosedError at the end, and msgspec's error for what is none."""
+        """The next message; raises ChannelClosedError at the end, and GarbledError for what is none."""
         (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
         if length > LIMIT:
             raise ChannelClosedError(f"the other process sent a message of {length} bytes; {LIMIT} is the most")
-        message: Incoming = self._decoder.decode(self._exactly(length))
-        return message
+        try:
+            return from_msgpack(self._exactly(length), self._incoming)
+        except UnreadableError as error:
+            raise GarbledError(f"the other process said something that is no message ({error})") from error
 
     def fileno(self) -> int:
         return self._line.fileno()

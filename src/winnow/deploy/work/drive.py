@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from winnow.core import AnyEvent, Arrays, ConfigError, Federation, RoundFinished, Snapshot, Workflow
+from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Refused, RoundFinished, Snapshot, Workflow
 from winnow.deploy.wire.arrays import store_arrays
 from winnow.deploy.work.checkpoints import load_snapshot, save_snapshot
 from winnow.deploy.work.federation import Deployed, WallClock
 from winnow.deploy.work.line import Line
 from winnow.deploy.work.opening import open_arrays
-from winnow.deploy.work.orders import Begin, Commit, Committed, ToRunner
+from winnow.deploy.work.orders import Begin, Commit, Committed, Said, ToRunner
 from winnow.runs import RunView, names, result_record
 from winnow.runs.codec import EventLog, encode_event, plain
 
@@ -57,6 +57,11 @@ class Drive:
         for event in workflow.run(around(deployed)):
             self.log.append(event)
             self.lines.append(encode_event(event).decode().rstrip("\n"))
+            if isinstance(event, Refused):
+                client, site = event.client, deployed.site_of(event.client)
+                self._line.send(
+                    Said(line=f"client {client} of {site} is refused in round {event.round}: {event.reason}")
+                )
             if isinstance(event, RoundFinished):
                 self._commit(workflow, deployed, event, rounds)
                 self.lines.clear()

@@ -11,7 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from winnow.core import EVERYONE, Arrays, Cost, Failure, Outcome, Payload, Population, Reply, Task, Until, WinnowError
+from winnow.core.text import error_line, one_line
 from winnow.deploy.wire.arrays import write_arrays
+from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import Answer, Blob, WireTask
 from winnow.deploy.wire.tasks import UNNAMED, named
 from winnow.deploy.work.line import Line
@@ -61,6 +63,9 @@ class Deployed:
     @property
     def population(self) -> Population:
         return self._population
+
+    def site_of(self, client: int) -> str:
+        return self._site_of[client]
 
     @property
     def clock(self) -> WallClock:
@@ -115,7 +120,7 @@ class Deployed:
         """Hand an answer to whoever waits for it, which need not be who listened."""
         answer = answered.answer
         awaiting = self._awaited.pop((answer.task, answer.client), [])
-        outcomes = outcomes_of(answer, answered.path, [task for _, task in awaiting])
+        outcomes = outcomes_of(answer, answered.path, [task for _, task in awaiting], len(self._site_of))
         for (exchange, _), outcome in zip(awaiting, outcomes, strict=True):
             exchange.take(answer.task, outcome)
 
@@ -238,14 +243,18 @@ class WireExchange:
         self.close()
 
 
-def outcomes_of(answer: Answer, path: str | None, tasks: Sequence[Task]) -> list[Outcome]:
-    """What an answer means for the tasks that it answers."""
+def outcomes_of(answer: Answer, path: str | None, tasks: Sequence[Task], clients: int) -> list[Outcome]:
+    """What an answer, by one of so many clients, means for the tasks that it answers."""
     if answer.failure is not None:
-        return [Failure(task=task, stage=answer.stage or "working", reason=answer.failure) for task in tasks]
+        stage, reason = one_line(answer.stage) or "working", one_line(answer.failure)
+        return [Failure(task=task, stage=stage, reason=reason) for task in tasks]
     try:
         payload: Mapping[str, Arrays] = {} if path is None else open_parts(Path(path))
-    except WinnowError as error:
-        return [Failure(task=task, stage="answering", reason=str(error)) for task in tasks]
+        if any(not 0 <= addressee < clients for addressee in answer.letters):
+            raise WireError("it writes to clients that are not in this job")
+    except Exception as error:  # one answer never ends the work of all
+        reason = str(error) if isinstance(error, WinnowError) else error_line(error)
+        return [Failure(task=task, stage="answering", reason=reason) for task in tasks]
     cost = Cost(training_seconds=answer.seconds)
     return [
         Reply(task=task, payload=payload, metrics=answer.metrics, cost=cost, letters=answer.letters) for task in tasks

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from winnow.core import WinnowError
-from winnow.deploy.work.channel import Channel, ChannelClosedError
+from winnow.deploy.work.channel import Channel, ChannelClosedError, GarbledError
 
 Incoming = TypeVar("Incoming", bound=msgspec.Struct)
 Wanted = TypeVar("Wanted", bound=msgspec.Struct)
@@ -53,5 +53,5 @@ class Line(Generic[Incoming]):
         try:
             while True:
                 self._queue.put(self._channel.receive())
-        except (ChannelClosedError, msgspec.MsgspecError):
+        except (ChannelClosedError, GarbledError):
             self._queue.put(None)

@@ -5,8 +5,9 @@ from typing import ClassVar, Literal
 
 from winnow.core import AnyEvent, Federation, Reply, Until
 from winnow.learn.algorithm import Algorithm, Recipe
-from winnow.learn.collect import Gathered, Refusal, finite, mean_parts, sift
+from winnow.learn.collect import Gathered, mean_parts
 from winnow.learn.pace import Pace
+from winnow.learn.replies import Refusal, finite, sift
 from winnow.learn.select import Invitation, Selection
 from winnow.learn.training import Training
 
@@ -36,8 +37,8 @@ class Cyclic(Pace):
             yield from training.announce(invitation, federation)
             clients = invitation.clients if self.order == "fixed" else turn.rng.permutation(invitation.clients)
             gathered = _pass_on(clients.tolist(), invitation, training, federation)
-            training.apply(gathered, federation)
-            selection.observe(turn, gathered.reported)
+            gathered = training.apply(gathered, federation)
+            training.observe(selection, turn, gathered.reported)
             yield from training.finish(gathered, selection, federation)
 
 
@@ -53,9 +54,9 @@ def _pass_on(clients: list[int], invitation: Invitation, training: Training, fed
         tasks = training.tasks([client], sizes, payload={**training.payload, "model": model})
         with federation.dispatch(tasks, Until(seconds=left)) as exchange:
             outcomes = list(exchange)
-        answered += [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        sound, unsound = sift(outcomes, training.expected)
+        sound, unsound, counted = sift(outcomes, training.expected)
         refused += unsound
+        answered += counted
         for reply in sound:
             if finite(reply.payload["model"]):
                 folded.append(reply)

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from winnow.core import AnyEvent, Federation, Outcome, Reply
 from winnow.learn.algorithm import Algorithm, Recipe
-from winnow.learn.collect import Gathered, fold_finite, sift
+from winnow.learn.collect import Gathered, fold_finite
 from winnow.learn.pace import Pace
+from winnow.learn.replies import sift
 from winnow.learn.select import Invitation, Selection, Turn
 from winnow.learn.stack import ModelState
 from winnow.learn.training import Training
@@ -62,8 +63,8 @@ class Buffered(Pace):
                     underway.done(arrived[-1].task)
                 yield from training.announce(_only(invitation, sent), federation)
                 gathered = _fold(arrived, training, federation)
-                training.apply(gathered, federation)
-                selection.observe(turn, gathered.reported)
+                gathered = training.apply(gathered, federation)
+                training.observe(selection, turn, gathered.reported)
                 training.underway = underway.snapshot()
                 yield from training.finish(gathered, selection, federation)
 
@@ -91,14 +92,13 @@ def _only(invitation: Invitation, clients: Sequence[int]) -> Invitation:
 def _fold(arrived: Sequence[Outcome], training: Training, federation: Federation) -> Gathered:
     """Fold the replies as if each had departed from the present model."""
     ordered = sorted(arrived, key=lambda outcome: outcome.task.client)
-    sound, refused = sift(ordered, training.expected)
+    sound, refused, answered = sift(ordered, training.expected)
     moved = [_moved(reply, training.shared, training.round - 1) for reply in sound]
     aggregate, population = training.algorithm.aggregate, federation.population
     counts = {reply.task.client: 1 for reply in sound}
     folded, model, parts = fold_finite(
-        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(arrived))
+        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(arrived)), training.expected
     )
-    answered = [outcome for outcome in ordered if isinstance(outcome, Reply)]
     return Gathered(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from winnow.core import Payload
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client import ClientUpdate, Job, Update
 from winnow.learn.server import Folded, ServerStep
@@ -27,6 +28,9 @@ class Normalised(ClientUpdate):
     name: Literal["normalised"] = "normalised"
     sends: ClassVar[tuple[str, ...]] = (REACH,)
     needs: ClassVar[Mapping[str, str]] = {"server": "fednova"}
+
+    def sent_like(self, model: ModelState) -> Payload:
+        return {REACH: {"weighted": torch.zeros(()), "samples": torch.zeros(())}}
 
     def update(self, job: Job) -> Update:
         trained = job.train()
@@ -49,7 +53,10 @@ class EffectiveSteps(ServerStep):
 
     def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
         reach = folded.parts[REACH]
-        effective = float(reach["weighted"] / reach["samples"])
+        weighted, samples = float(reach["weighted"]), float(reach["samples"])
+        if not (weighted > 0 and samples > 0):  # in a sum that nobody looks into, one client can make it anything
+            return state, model
+        effective = weighted / samples
         mean, now = only(folded.model, folded.trained), only(model, folded.trained)
         return state, folded.model | plus(now, minus(mean, now), effective)
 

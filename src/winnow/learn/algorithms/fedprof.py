@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from winnow.core import ConfigError, ModelError, Outcome, Population, Reply, Task, Work
+from winnow.core import ConfigError, Outcome, Population, Reply, Task, Work
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings
 from winnow.learn.matching import InPlainSight, Matching
@@ -56,8 +56,9 @@ class ByProfile(Selector):
 class _ProfileSelection(Selection):
     """Keeps, for each client, its last divergence and the version it belongs to; never a client's profile.
 
-    A profile is compared with the reference profile of the same version, at once when it arrives. A reference profile
-    is kept while a reply of its version may still come, and no longer.
+    A profile is compared with the reference profile of the same version, at once when it arrives; where there is none,
+    what is known of the client stands. A reference profile is kept while a reply of its version may still come, and no
+    longer.
     """
 
     def __init__(self, settings: ByProfile, clients: int) -> None:
@@ -72,7 +73,7 @@ class _ProfileSelection(Selection):
 
     def propose(self, turn: Turn) -> Invitation:
         self._remember_reference(turn)
-        if turn.version == 0 and np.isnan(self._divergence).all():
+        if turn.version == 0 and turn.reference is not None and np.isnan(self._divergence).all():
             self._fold(turn.ask(self._first_profiles(turn)), turn.ask)
         return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
 
@@ -81,10 +82,9 @@ class _ProfileSelection(Selection):
         self._fold(replies, turn.ask)
 
     def _remember_reference(self, turn: Turn) -> None:
-        if turn.reference is None:
-            raise ModelError("selection by profile needs a reference profile")
         self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest}
-        self._references[turn.version] = turn.reference
+        if turn.reference is not None:  # its holders may have failed
+            self._references[turn.version] = turn.reference
 
     def _first_profiles(self, turn: Turn) -> list[Task]:
         work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)
@@ -96,7 +96,7 @@ class _ProfileSelection(Selection):
 
     def _fold(self, outcomes: Sequence[Outcome], ask: Ask) -> None:
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
-        for version in sorted({reply.task.version for reply in replies}):
+        for version in sorted({reply.task.version for reply in replies} & self._references.keys()):
             group = [reply for reply in replies if reply.task.version == version]
             for first in range(0, len(group), COMPARED_TOGETHER):
                 self._compare(group[first : first + COMPARED_TOGETHER], version, ask)

@@ -14,6 +14,8 @@ from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
 from winnow.learn.tree import minus, norm, real
 
+LARGEST_INVERSE = 1e9
+"""Nobody trains at a lower rate than its inverse; who says so has nothing to weigh it by."""
 TINY = 1e-10
 """Added to losses: where q < 1, a loss of nothing would have an infinite power."""
 
@@ -50,14 +52,15 @@ class _FairFold:
 
     def add(self, update: Contribution) -> None:
         loss, reach = update.metrics.get("start_loss", math.nan) + TINY, update.metrics.get("reach", 0.0)
-        if not (reach and math.isfinite(loss)):
+        steps = update.metrics.get("steps", 0.0)
+        squared = float(norm(minus(real(update.model), self._model))) ** 2
+        if not (loss > 0 and reach > 0 and 0 < steps <= LARGEST_INVERSE * reach and math.isfinite(squared)):
             self._sum.add(update.model, 0.0)  # nothing to weigh it by; if it is not finite, that must still show
             return
         if loss > self._unit:
             self._take_as_unit(loss)
-        inverse = update.metrics["steps"] / reach
+        inverse = steps / reach
         weight = update.count * inverse * (loss / self._unit) ** self._q
-        squared = float(norm(minus(real(update.model), self._model))) ** 2
         self._sum.add(update.model, weight)
         self._h += weight * (1 + self._q / loss * inverse * squared)
 
@@ -68,8 +71,10 @@ class _FairFold:
         self._unit = loss
 
     def finish(self) -> ModelState:
-        self._sum.add(self._model, self._h - self._sum.weight if self._h else 1.0)
-        return self._sum.mean()
+        if self._h:
+            self._sum.scale(1 / self._h)  # first, for h may be larger than a float32
+        self._sum.add(self._model, 1 - self._sum.weight)
+        return self._sum.total()
 
 
 qfedavg = Recipe(

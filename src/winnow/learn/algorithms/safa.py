@@ -10,8 +10,9 @@ from pydantic import Field
 from winnow.core import AnyEvent, Exchange, Federation, Outcome, Reply, Snapshot
 from winnow.learn.aggregate import Contribution
 from winnow.learn.algorithm import Recipe
-from winnow.learn.collect import Gathered, Refusal, finite, mean_parts, sift
+from winnow.learn.collect import Gathered, mean_parts
 from winnow.learn.pace import Pace
+from winnow.learn.replies import Refusal, finite_update, sift
 from winnow.learn.select import Invitation, Selection
 from winnow.learn.stack import ModelState
 from winnow.learn.store import ClientStore
@@ -53,8 +54,8 @@ class LagTolerant(Pace):
                 lagging = {task.client for task in underway.tasks if turn.version - task.version > self.tolerance}
                 harvest = self._harvest(quota, picked_last, training, exchange, underway)
                 gathered = _fold(harvest, lagging, cache, training, federation)
-                training.apply(gathered, federation, harvest.late)
-                selection.observe(turn, gathered.reported)
+                gathered = training.apply(gathered, federation, harvest.late)
+                training.observe(selection, turn, gathered.reported)
                 picked_last = {reply.task.client for reply in harvest.picked}
                 training.underway = _snapshot(underway, cache, picked_last)
                 yield from training.finish(gathered, selection, federation)
@@ -89,11 +90,10 @@ class _Harvest:
 
     def check(self, outcome: Outcome, training: Training) -> Reply | None:
         """The reply, if it can be used."""
-        if isinstance(outcome, Reply):
-            self.answered.append(outcome)
-        sound, refused = sift([outcome], training.expected)
+        sound, refused, answered = sift([outcome], training.expected)
         self.refused += refused
-        if sound and not all(finite(sound[0].payload[part]) for part in training.expected.carried):
+        self.answered += answered
+        if sound and not finite_update(sound[0]):
             self.refused.append(Refusal(client=outcome.task.client, reason="the update is not finite"))
             return None
         return sound[0] if sound else None

@@ -73,8 +73,8 @@ class _TierSelection(Selection):
 
     def _form_tiers(self, turn: Turn) -> None:
         replies = ask_values(turn, np.arange(len(self._tier)), always_send=True)
-        if len(replies) < len(self._losses):
-            raise ModelError("selection by tier needs replies to its first exchange, and nearly no client answered")
+        if not replies:
+            raise ModelError("selection by tier needs replies to its first exchange, and no client answered")
         quickest_first = clients_of(replies)[np.argsort(seconds_of(replies), kind="stable")]
         tiers = np.array_split(quickest_first, len(self._losses))
         for number, members in enumerate(tiers):
@@ -101,9 +101,9 @@ class _TierSelection(Selection):
         return np.divide(sums, samples, out=self._losses.copy(), where=samples > 0)
 
     def _next_tier(self, rng: np.random.Generator) -> int:
-        if not self._credits.any():
+        if not self._credits[self._tier[self._tier >= 0]].any():
             self._credits = self._granted.copy()
-        chances = self._chances * (self._credits > 0)
+        chances = self._chances * (self._credits > 0) * np.isin(np.arange(len(self._chances)), self._tier)
         tier = int(rng.choice(len(chances), p=chances / chances.sum()))
         self._credits[tier] -= 1
         return tier

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Reply, Task
+from winnow.core.arrays import are_bytes
 from winnow.learn.collect import InTheClear
 from winnow.learn.filters import Chance, Filtering, Message, seeded
 from winnow.privacy.compress.entropy import library
@@ -106,7 +107,7 @@ class Compress(Filtering):
         return replace(outcome, payload=payload, keep=keep)
 
     def _unpacked(self, part: str, arrays: Arrays, sent: Arrays) -> Arrays:
-        if arrays.keys() != {PACKET}:
+        if arrays.keys() != {PACKET} or not are_bytes(arrays, PACKET, self.format.nbytes(sent, sent)):
             raise MalformedError("the update is not compressed as asked")
         changes, buffers = self.format.read(np.asarray(arrays[PACKET]), sent)
         return in_order({**buffers, **unflatten(part, changes, sent)}, sent)

@@ -11,9 +11,10 @@ from torch import Tensor
 from winnow.core import Arrays, Federation, Reply, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Expected, Gathered, sift
+from winnow.learn.collect import Collect, Gathered
 from winnow.learn.filters import without_loss
 from winnow.learn.matching import AtSites
+from winnow.learn.replies import Expected, sift
 from winnow.privacy.dp.bounding import AdaptiveBound, bounded, departure, moved
 from winnow.privacy.dp.selection import objection_to_selection
 from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
@@ -84,7 +85,7 @@ class CentralDp(Collect):
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        folded, refused = sift(outcomes, expected)
+        folded, refused, answered = sift(outcomes, expected)
         unit = mean_weight(fold, federation.population)
         weights = [fold.weight_of(reply.task.client, counts[reply.task.client]) / unit for reply in folded]
         mean, bound = self._noisy_mean(folded, weights, expected)
@@ -95,7 +96,7 @@ class CentralDp(Collect):
             folded=folded,
             reported=folded,
             refused=refused,
-            answered=[outcome for outcome in outcomes if isinstance(outcome, Reply)],
+            answered=answered,
             left={CLIP: np.array([bound])},
             measured={CLIP: bound},
             regardless=True,

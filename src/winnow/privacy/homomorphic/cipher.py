@@ -113,4 +113,6 @@ def _read(context: Context, parts: Arrays, count: int) -> list[Encrypted]:
     names = [f"{place}" for place in range(len(parts))]
     if parts.keys() != {*names}:
         raise UnreadableError("the ciphertexts are not numbered as they should be")
-    return [ckks.read_fresh(context, parts[name], slots=SLOTS, primes=len(PRIME_BITS) - 1) for name in names]
+    return [
+        ckks.read_fresh(context, ckks.carried(parts, name), slots=SLOTS, primes=len(PRIME_BITS) - 1) for name in names
+    ]

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from winnow.core import ConfigError, Federation, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold
-from winnow.learn.collect import Collect, Expected, Gathered
+from winnow.learn.collect import Collect, Gathered
 from winnow.learn.matching import AtSites
 from winnow.learn.parties import Identities
+from winnow.learn.replies import Expected
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic.round import HomomorphicRound
 from winnow.privacy.homomorphic.site import HomomorphicSite

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Payload, Reply, Task, Work
+from winnow.core.arrays import Kind, kind_of
 from winnow.learn.aggregate import LinearFold
-from winnow.learn.collect import Expected
+from winnow.learn.replies import Expected, unexpected
 from winnow.learn.stack import ModelState
 from winnow.privacy.ckks import UnreadableError
 from winnow.privacy.homomorphic.cipher import (
@@ -92,6 +93,8 @@ class HomomorphicRound(Asking):
                 summed.append(client)
             except UnreadableError as error:
                 self.refuse(client, f"its ciphertexts cannot be used: {error}")
+            except Exception as error:
+                self.refuse(client, unexpected("its ciphertexts cannot be used", client, error))
         self._check_members(len(summed))
         return total, sorted(summed)
 
@@ -99,11 +102,10 @@ class HomomorphicRound(Asking):
         """The sum of each value, in steps, from the holder of the key."""
         size = CIPHERTEXT_BYTES * ciphertexts(self._count)
         work = Work(download_bytes=self._transfer(size), upload_bytes=self._transfer(8 * self._count))
-        answer = self._ask_holder(DECRYPT, {CIPHERTEXTS: total.parts()}, work)
-        steps = np.asarray(answer.payload.get(SECURE, {}).get("steps", ()))
-        if steps.shape != (self._count,) or steps.dtype != np.int64:
+        opened = self._ask_holder(DECRYPT, {CIPHERTEXTS: total.parts()}, work).payload.get(SECURE, {})
+        if "steps" not in opened or kind_of(opened, "steps") != Kind("int64", (self._count,)):
             raise RefusedError(f"the holder of the key sent no sum of {self._count} values")
-        return steps
+        return np.asarray(opened["steps"])
 
     def _fold_sum(self, steps: NDArray[np.int64], summed: Sequence[int]) -> None:
         ends = np.cumsum([entry.count for entry in self.form.entries])[:-1]

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from winnow.core import ConfigError
+from winnow.core.decode import UnreadableError, from_msgpack
 
 Reveal: TypeAlias = Literal["intersection", "size"]
 
@@ -70,8 +71,8 @@ def answer(request: bytes, identifiers: Sequence[str], reveal: Reveal, most: int
 def _read_answer(data: bytes) -> tuple[Any, Any]:
     psi = library()
     try:
-        setup, response = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
-    except msgspec.MsgspecError as error:
+        setup, response = from_msgpack(data, tuple[bytes, bytes])
+    except UnreadableError as error:
         raise UnusableError("the answer cannot be read") from error
     return _parsed(psi.ServerSetup, setup), _parsed(psi.Response, response)
 

@@ -7,6 +7,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from winnow.core import Failure, Handler, Outcome, Reply, Task
+from winnow.core.decode import UnreadableError, from_msgpack
 from winnow.privacy.intersect.library import Asking, Reveal, UnusableError, answer
 
 Site = TypeVar("Site")
@@ -105,8 +106,8 @@ class Intersecting(Generic[Site]):
         own = {*self._own(site, task.client)}
         for letter in task.letters.values():
             try:
-                told = msgspec.msgpack.decode(letter[LENGTH:][: int.from_bytes(letter[:LENGTH])], type=list[str])
-            except msgspec.MsgspecError as error:
+                told = from_msgpack(letter[LENGTH:][: int.from_bytes(letter[:LENGTH])], list[str])
+            except UnreadableError as error:
                 raise UnusableError("what was shared cannot be read") from error
             if not own.issuperset(told):
                 raise UnusableError("an identifier was shared that this client does not have")

@@ -21,6 +21,8 @@ from winnow.privacy.intersect.library import Reveal
 from winnow.privacy.intersect.site import ANSWER, ASK, END, FIND, TELL
 
 ROUND = 1
+MOST = 2**53
+"""No intersection is larger."""
 
 
 class Intersection:
@@ -47,9 +49,14 @@ class Intersection:
             answer = self._ask(federation, ANSWER, other, letters([question]).get(other, {}))
             self._ask(federation, FIND, asker, letters([answer]).get(asker, {}))
         end = self._ask(federation, END, asker)
-        for other, shared in letters([end]).items():
-            self._ask(federation, TELL, other, shared)
-        self.size = int(end.metrics["size"])
+        size = end.metrics.get("size", -1.0)
+        if not 0 <= size <= MOST:
+            raise SiteError(f"of client {asker}", END, "it tells no size of an intersection")
+        shared = letters([end])
+        for other in others:
+            if other in shared:
+                self._ask(federation, TELL, other, shared[other])
+        self.size = int(size)
         spent = Cost.total(self._spent)
         yield RoundFinished(
             round=ROUND,

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from winnow.core import Federation, Reply, Task
-from winnow.learn.collect import Refusal
+from winnow.learn.replies import Expected, Refusal, sift
+
+ANYTHING = Expected(parts={}, carried=(), reference=None)
+"""Each step knows for itself what a reply must hold."""
 
 
 @dataclass(kw_only=True)
@@ -23,11 +26,10 @@ class Asking:
         with self.federation.dispatch(tasks) as exchange:
             for outcome in exchange:
                 silent.pop(outcome.task.client, None)
-                if isinstance(outcome, Reply):
-                    self.answered.append(replace(outcome, payload={}, letters={}))
-                    yield outcome
-                else:
-                    self.refuse(outcome.task.client, f"failed while {outcome.stage}: {outcome.reason}")
+                sound, refused, answered = sift([outcome], ANYTHING)
+                self.answered += [replace(reply, payload={}, letters={}) for reply in answered]
+                self.refused += refused
+                yield from sound
         for client, task in sorted(silent.items()):
             self.refuse(client, f"did not answer {task.name} in time")
 

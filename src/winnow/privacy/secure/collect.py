@@ -7,9 +7,10 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from winnow.core import Arrays, ConfigError, Federation, Task, Until
 from winnow.learn.aggregate import Fold, LinearFold
-from winnow.learn.collect import Collect, Expected, Gathered
+from winnow.learn.collect import Collect, Gathered
 from winnow.learn.filters import Chance, seeded, unforeseeable, without_loss
 from winnow.learn.matching import AtSites
+from winnow.learn.replies import Expected
 from winnow.privacy.secure.encoding import Encoding
 from winnow.privacy.secure.form import MODEL, Form, ordered
 from winnow.privacy.secure.graph import TOGETHER

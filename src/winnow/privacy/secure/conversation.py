@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from winnow.core import Arrays, Payload, Reply, Task, Work
+from winnow.learn.replies import unexpected
 from winnow.privacy.secure.asking import Asking
 from winnow.privacy.secure.closing import Left
 from winnow.privacy.secure.encoding import Parameters
@@ -83,7 +84,7 @@ class Conversation(Asking):
 
         for client, reply in self._ask(DEPOSIT, [*self.weights], telling, work):
             with self._refusing(client):
-                words = _words(reply, digest)
+                words = _words(reply, digest, space)
                 vector = space.unpack(words)
                 deposit = read(carried(reply.payload, "deposit"), Deposit)
                 if deposit.client != client:
@@ -157,7 +158,7 @@ class Conversation(Asking):
 
         for client, reply in self._ask(MASK, tally.sharing, telling, work, tally.letters_to):
             with self._refusing(client):
-                tally.add(client, _words(reply, tally.told))
+                tally.add(client, _words(reply, tally.told, tally.space))
 
     def _confirm(self, tally: Tally) -> dict[int, bytes]:
         survivors = np.array(tally.survivors, np.int64)
@@ -227,6 +228,8 @@ class Conversation(Asking):
             yield
         except RefusedError as error:
             self.refuse(client, str(error))
+        except Exception as error:
+            self.refuse(client, unexpected("its message cannot be used", client, error))
 
 
 def _announcement(client: int, reply: Reply) -> Announcement:
@@ -238,11 +241,11 @@ def _announcement(client: int, reply: Reply) -> Announcement:
     return announcement
 
 
-def _words(reply: Reply, told: bytes) -> bytes:
+def _words(reply: Reply, told: bytes, space: Space) -> bytes:
     """The masked vector of a client who was told what all were told."""
     if carried(reply.payload, "told") != told:
         raise RefusedError("it was told something else than the others, or has another model")
-    return carried(reply.payload, "words")
+    return carried(reply.payload, "words", most=space.packed_bytes)
 
 
 def _weight(payload: Payload) -> int:

@@ -8,8 +8,8 @@ import torch
 from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
-from winnow.learn.collect import finite
 from winnow.learn.parties import Identities
+from winnow.learn.replies import finite
 from winnow.privacy.secure.form import MODEL, Form, ordered
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.steps import HELD, as_array

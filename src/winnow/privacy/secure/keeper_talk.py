@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from winnow.privacy.secure.group import Space
 from winnow.privacy.secure.keeper import Deposit, KeeperKey, MaskKeeper
-from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.terms import Terms, read, write
 
 
@@ -42,12 +41,12 @@ class AskHistograms(Struct, tag=True, frozen=True):
     indexed: int
 
 
+Question: TypeAlias = AskKey | AskDeposit | AskTotal | AskHistograms
+
+
 def answer(keeper: MaskKeeper, asked: bytes) -> bytes:
     """What the keeper says to a question; it may refuse to."""
-    try:
-        question = msgspec.msgpack.decode(asked, type=AskKey | AskDeposit | AskTotal | AskHistograms)
-    except msgspec.MsgspecError as error:
-        raise RefusedError(f"a message that cannot be read ({error})") from error
+    question: Question = read(asked, Question)  # type: ignore[arg-type]
     match question:
         case AskDeposit():
             keeper.deposit(question.terms, question.deposit)

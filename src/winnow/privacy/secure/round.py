@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from winnow.core import Federation, Population, Reply, Task, Until
 from winnow.learn.aggregate import LinearFold, mean_weight
-from winnow.learn.collect import Expected, Refusal, sift
+from winnow.learn.replies import Expected, Refusal, sift, unexpected
 from winnow.learn.stack import ModelState
 from winnow.privacy.secure.conversation import Conversation
 from winnow.privacy.secure.encoding import Decoded, Parameters
@@ -164,9 +164,8 @@ def train_and_hold(federation: Federation, tasks: Sequence[Task], until: Until, 
     trained = [replace(task, work=replace(task.work, upload_bytes=0)) for task in tasks]
     with federation.dispatch(trained, until) as exchange:
         outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-    sound, refused = sift(outcomes, dataclasses.replace(expected, parts={}, carried=(HELD,)))
+    sound, refused, answered = sift(outcomes, dataclasses.replace(expected, parts={}, carried=(HELD,)))
     cohort, form = alike(sound, refused, expected)
-    answered = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
     return HeldBack(cohort=cohort, form=form, refused=refused, answered=answered)
 
 
@@ -179,6 +178,8 @@ def alike(sound: Sequence[Reply], refused: list[Refusal], expected: Expected) ->
             fault = mismatch(form, expected.parts, expected.carried)
         except RefusedError as error:
             fault = str(error)
+        except Exception as error:
+            fault = unexpected("the form of its update cannot be read", reply.task.client, error)
         if fault is None:
             forms[reply.task.client] = form
         else:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task
+from winnow.core.arrays import are_bytes
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.refusal import RefusedError
 from winnow.privacy.secure.told import Told
@@ -25,6 +26,9 @@ HELD = "held"
 """The part of a training reply that stands for the update: its form, while the update itself stays at the site."""
 SECURE = "secure"
 ENCODING = "encoding"
+
+MOST_BYTES = 1 << 24
+"""No message but a vector is longer: what claims to be is not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +51,11 @@ def as_array(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
-def carried(payload: Payload, name: str, part: str = SECURE) -> bytes:
-    """The bytes of this name; a message without them is refused."""
-    array = np.asarray(payload.get(part, {}).get(name, ()))
-    if array.dtype != np.uint8 or array.ndim != 1:
+def carried(payload: Payload, name: str, part: str = SECURE, most: int = MOST_BYTES) -> bytes:
+    """The bytes of this name; a message without them, or with more than there can be, is refused."""
+    if not are_bytes(payload.get(part, {}), name, most):
         raise RefusedError(f"the message carries no {name}")
-    return array.tobytes()
+    return np.asarray(payload[part][name]).tobytes()
 
 
 def tell(told: Told) -> Payload:

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from winnow.core.decode import UnreadableError, from_msgpack
 from winnow.privacy.secure.graph import Circle, circle, needed_in_ring, safe_degree
 from winnow.privacy.secure.refusal import RefusedError
 
@@ -83,6 +84,6 @@ def write(message: object) -> bytes:
 def read(data: bytes, kind: type[T]) -> T:
     """A message of this kind; anything else is refused."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+        return from_msgpack(data, kind)
+    except UnreadableError as error:
         raise RefusedError(f"a message that cannot be read ({error})") from error

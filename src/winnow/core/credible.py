@@ -1,0 +1,22 @@
+"""Numbers that other parties tell about themselves, which end up in sums with everybody else's."""
+
+from winnow.core.task import Cost, Reply
+from winnow.core.text import one_line
+
+LARGEST_METRIC = 1e30
+"""Whatever exceeds it counts as no number: squares and sums of what is left do not overflow."""
+
+LARGEST_COST = 1e15
+"""Seconds, joules and bytes beyond it are a lie."""
+
+
+def credible(cost: Cost) -> bool:
+    return all(0 <= each <= LARGEST_COST for each in cost)
+
+
+def numbers_fault(reply: Reply) -> str | None:
+    """What is wrong with a reply's metrics or its cost; None if nothing is. A metric may be infinite, or NaN."""
+    for name, value in reply.metrics.items():
+        if type(value) not in (float, int):
+            return one_line(f"the reply's {str(name)[:80]!r} is no number")
+    return None if credible(reply.cost) else "the reply states a cost that cannot be"

@@ -1,0 +1,15 @@
+"""Text of other parties, made fit to be shown."""
+
+MAX_LINE = 500
+
+
+def one_line(text: object) -> str:
+    """Whatever a stranger wrote, fit for one line of a log: printable, and not too long."""
+    line = " ".join(str(text)[: 4 * MAX_LINE].split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+
+
+def error_line(error: BaseException) -> str:
+    """An error with its type, which alone tells where a bug is ours."""
+    return one_line(f"{type(error).__name__}: {error}")
