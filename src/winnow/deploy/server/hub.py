@@ -209,6 +209,7 @@ class Hub:
         reactions = Reactions(
             say=self._say, note=self._journal.note_absence, fail=self._fail, start_again=self.listener.start_again
         )
+        timeout = max(timeout, SILENCE * self._config.heartbeat)  # one that has nothing to say polls so seldom
         self._running[job] = Attendance(job, self.desks, sites, reactions, needed=needed, timeout=timeout)
 
     def attendance(self, job: str) -> Attendance | None:
