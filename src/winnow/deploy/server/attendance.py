@@ -30,6 +30,8 @@ class Reactions:
     """By site, job, task and client: there will be no answer, and why."""
     start_again: Callable[[str], None]
     """By job: the round began without sites that are back, and waits for others that are not."""
+    hold: Callable[[str, bool], None]
+    """By job: whether it waits for sites, so that deadlines stand still."""
 
 
 class Attendance:
@@ -99,6 +101,7 @@ class Attendance:
         if self._waits != self._said:
             self._said = self._waits
             self._reactions.say(self.job, self._lack() if self._waits else "the job goes on")
+            self._reactions.hold(self.job, self._waits)
         if self._waits and self._in() >= self._needed:
             self._reactions.start_again(self.job)
 

@@ -61,6 +61,9 @@ class Listener(Protocol):
     def start_again(self, job: str) -> None:
         """The job is to go back to its last committed round."""
 
+    def hold(self, job: str, on: bool) -> None:
+        """The job waits for sites, or no longer does."""
+
 
 class Spool(Protocol):
     """Where the blobs of answers lie."""
@@ -207,7 +210,11 @@ class Hub:
     def attend(self, job: str, sites: Sequence[str], *, needed: int, timeout: float) -> None:
         """The job runs on these sites: from now on it is seen to who takes part in its rounds."""
         reactions = Reactions(
-            say=self._say, note=self._journal.note_absence, fail=self._fail, start_again=self.listener.start_again
+            say=self._say,
+            note=self._journal.note_absence,
+            fail=self._fail,
+            start_again=self.listener.start_again,
+            hold=self.listener.hold,
         )
         timeout = max(timeout, SILENCE * self._config.heartbeat)  # one that has nothing to say polls so seldom
         self._running[job] = Attendance(job, self.desks, sites, reactions, needed=needed, timeout=timeout)

@@ -38,6 +38,7 @@ from winnow.deploy.work.orders import (
     Halt,
     Member,
     Said,
+    Waits,
     Withdraw,
 )
 
@@ -143,6 +144,11 @@ class JobRun:
     def prepare_to_end(self, reason: str) -> None:
         """Whoever cancels this run wants its process to be told why, and to end by itself if it does so soon."""
         self._goodbye = reason
+
+    def hold(self, on: bool) -> None:
+        """Whether deadlines stand still."""
+        if self._process is not None:
+            self._process.send(Waits(on=on))
 
     def start_again(self) -> None:
         """Go back to the last committed round."""

@@ -90,6 +90,10 @@ class Scheduler:
         if (run := self._runs.get(job)) is not None:
             run.start_again()
 
+    def hold(self, job: str, on: bool) -> None:
+        if (run := self._runs.get(job)) is not None:
+            run.hold(on)
+
     def parts(self, job: str) -> Path | None:
         run = self._runs.get(job)
         return None if run is None else run.parts
