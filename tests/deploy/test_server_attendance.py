@@ -132,7 +132,7 @@ def test_with_fewer_than_min_sites_the_job_waits_and_says_so(world: World) -> No
     person = submitted(world, job_config(3, f"{BOTH}\nmin_sites = 2\n{QUICK}"))
     asked(site)
     site.stop()
-    waits = "the job waits: 1 of at least 2 sites take part (min_sites)"
+    waits = "the job waits for sites: 1 take part, and it needs 2 (min_sites)"
     eventually(lambda: waits in said(person), LONG)
     assert person.state("job").reason.startswith(f"{waits}; plant-b is left out since 20")
     world.site("plant-b")

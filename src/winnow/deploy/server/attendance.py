@@ -155,7 +155,7 @@ class Attendance:
         return sum(not part.out and round_ not in part.left_out for part in self._parts())
 
     def _lack(self) -> str:
-        return f"the job waits: {self._in()} of at least {self._needed} sites take part (min_sites)"
+        return f"the job waits for sites: {self._in()} take part, and it needs {self._needed} (min_sites)"
 
     def _fail(self, site: str, part: Part, task: str) -> None:
         clients = sorted(part.tasks[task].waiting)
