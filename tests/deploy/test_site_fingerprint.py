@@ -81,6 +81,17 @@ def test_data_that_changed_while_the_agent_was_down_start_no_process(
         assert script.wait(Joined, 2).reason.startswith(CHANGED)
 
 
+def test_data_that_cannot_be_read_are_told_without_their_name(
+    world: World, script: Script, server: Any, data: Path
+) -> None:
+    with agent_at(world, server.url):
+        script.tell(deploy(script, world.bundle(), clients_from=0))
+        assert script.wait(Joined).accepted
+        data.rename(data.with_name("elsewhere.csv"))
+        script.tell(task())
+        assert script.wait(Joined, 2).reason == "the data cannot be read; the site's log says why"
+
+
 def test_a_server_cannot_have_a_job_forgotten_and_run_with_other_data(
     world: World, script: Script, server: Any, data: Path
 ) -> None:

@@ -14,8 +14,8 @@ from winnow.deploy.server.desks import Desk, Part
 from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import Absence, Cancel
 
-FIRST, LONGEST = 2.0, 300.0
-"""Seconds until a site that was left out is asked again; they double up to the longest."""
+FIRST, DOUBLED = 2.0, 7
+"""Seconds until a site that was left out is asked again; they double so many times, to 256."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Attendance:
     def leave_out(self, site: str, reason: str, now: float) -> None:
         """Go on without this site. It is said once, and the site asked again."""
         part, reason = self._part(site), one_line(reason)
-        part.offer_at = now + min(LONGEST, FIRST * 2**part.offers)
+        part.offer_at = now + FIRST * 2 ** min(part.offers, DOUBLED)
         if part.out != reason or part.out_since is None:
             part.out, part.out_since = reason, part.out_since or time.time()
             self._reactions.note(self.job, Absence(site=site, since=part.out_since, reason=part.out))

@@ -253,6 +253,7 @@ class Desk:
             if job not in self.parts:
                 session.add(Stop(job=job, reason="the job is over"))
         for part in self.parts.values():
+            part.offer_at = None  # it is asked now
             for order in part.orders():
                 session.add(order)
 

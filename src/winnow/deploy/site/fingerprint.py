@@ -4,6 +4,7 @@ A digest of their contents is kept here and told to nobody: who has it could tes
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any, TypeAlias
 
 from winnow.core.errors import DataError
 from winnow.deploy.site.state import SiteState
+from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.files import blob_of
+
+log = logging.getLogger(__name__)
 
 PLACES = ("file", "folder")
 """Keys of a data table that say where the data are; the others say what they mean."""
@@ -33,9 +37,13 @@ class Fingerprint:
 
     def check(self) -> None:
         """Raise DataChangedError unless the data are as they were the first time."""
-        stamp = tuple(_stamps(self._table))
-        if self._seen is None or self._seen[0] != stamp:
-            self._seen = (stamp, digest_of(self._table))
+        try:
+            stamp = tuple(_stamps(self._table))
+            if self._seen is None or self._seen[0] != stamp:
+                self._seen = (stamp, digest_of(self._table))
+        except (OSError, WireError) as error:
+            log.warning("%s", error)
+            raise DataError("the data cannot be read; the site's log says why") from error
         if self._state.first_digest(self._submission, self._seen[1]) != self._seen[1]:
             raise DataChangedError(
                 "the data changed since the job started; restore them at the site, or submit the job again"

@@ -233,7 +233,7 @@ class HostedJob(Thread):
         assert self._fingerprint is not None
         try:
             self._fingerprint.check()
-        except (WinnowError, OSError) as error:
+        except WinnowError as error:
             return str(error)
         return ""
 
