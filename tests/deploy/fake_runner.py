@@ -27,6 +27,7 @@ from winnow.deploy.work.orders import (
     GaveUp,
     Said,
     ToRunner,
+    Waits,
     Withdraw,
 )
 
@@ -106,6 +107,8 @@ def answers_to(channel: Channel[Any], tasks: dict[str, WireTask]) -> dict[int, s
     values = {}
     while missing:
         message = channel.receive()
+        if isinstance(message, Waits):
+            continue
         assert isinstance(message, Answered), message
         if message.answer.task not in {task.id for task in tasks.values()}:
             continue

@@ -13,7 +13,6 @@ from winnow.deploy.wire.errors import Refused
 from winnow.deploy.wire.messages import (
     Abort,
     Assign,
-    DataDescription,
     Deploy,
     Fetch,
     Follow,
@@ -165,18 +164,6 @@ def test_a_site_that_comes_back_gets_everything_outstanding_again(world: World) 
 
 def _connected(person: Person) -> dict[str, bool]:
     return {site.site: site.connected for site in person.link.call(Sites()).sites}
-
-
-def test_a_site_whose_data_changed_is_out_of_the_job(world: World) -> None:
-    site = world.site("plant-a", answers=False)
-    person = world.submit(job_config(1, "sites = ['plant-a']"))
-    eventually(lambda: of(Assign, site))
-    site.stop()
-    world.site("plant-a", data=DataDescription(sizes=[1]))
-    person.wait("job", "finished")
-    result = person.link.call(Result(job="job"))
-    text = b"".join(person.link.fetch(Fetch(job="job", blob=result.checkpoint))).decode()
-    assert text.count("failed: its data changed since the job began") == 2
 
 
 def test_submitting_twice_changes_nothing_and_names_are_taken_once(world: World) -> None:

@@ -11,7 +11,7 @@ from winnow.core import Failure, Reply, Task, Until
 from winnow.deploy.wire.messages import Answer, DataDescription
 from winnow.deploy.wire.tasks import digest_of
 from winnow.deploy.work.federation import LETTERS, Deployed, WallClock
-from winnow.deploy.work.orders import Answered, Dispatch, Member, Withdraw
+from winnow.deploy.work.orders import Answered, Dispatch, Heard, Member, Waits, Withdraw
 
 
 class ScriptedLine:
@@ -19,7 +19,7 @@ class ScriptedLine:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.answers: deque[Answered] = deque()
+        self.answers: deque[Heard] = deque()
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -101,6 +101,22 @@ def test_who_does_not_answer_in_time_has_failed_and_the_exchange_goes_on(line: S
         line.answer(line.dispatched()[-1], 2)
         assert [type(outcome) for outcome in exchange] == [Reply]
     assert [message.site for message in line.sent if isinstance(message, Withdraw)] == ["a"]
+
+
+def test_no_deadline_passes_while_the_job_waits_for_sites(line: ScriptedLine, tmp_path: Path) -> None:
+    deployed = federation(line, tmp_path, deadline=0.2)
+    with deployed.dispatch([ask(0), ask(1)], Until(seconds=0.4)) as exchange:
+        (dispatch,) = line.dispatched()
+        line.answers.append(Waits(on=True))
+        line.answer(dispatch, 0)
+        assert isinstance(next(iter(exchange)), Reply)
+        time.sleep(0.5)
+        line.answers.append(Waits(on=False))
+        line.answer(dispatch, 1)
+        assert isinstance(next(iter(exchange)), Reply)
+        exchange.send([ask(2)])
+        (late,) = exchange
+        assert isinstance(late, Failure)
 
 
 def test_an_exchange_that_has_waited_long_enough_ends_without_failures(line: ScriptedLine, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class JobSettings(Settings):
     gpus: int = Field(default=0, ge=0)
     deadline: float | None = Field(default=None, gt=0)
     """Seconds that an exchange with clients may take; who has not replied by then is not waited for."""
+    site_timeout: float = Field(default=60.0, gt=0)
+    """Seconds without a word from a site after which rounds go on without it."""
 
     @model_validator(mode="after")
     def _enough_are_named(self) -> Self:

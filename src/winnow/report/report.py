@@ -201,16 +201,22 @@ def _costs(groups: Groups) -> str:
 
 def _refusals(groups: Groups) -> str:
     rows = [
-        (reason, algorithm, str(run.label.seed), f"{count:,}")
+        (reason, algorithm, str(run.label.seed), _span(rounds), f"{len(rounds):,}")
         for algorithm, runs in groups.items()
         for run in runs
-        for reason, count in list(run.refusals.items())[:REASONS_SHOWN]
+        for reason, rounds in list(run.refusals.items())[:REASONS_SHOWN]
     ]
     if not rows:
         return section("Refused replies", paragraph("None: every reply that was waited for was sound."))
     return section(
-        "Refused replies", table("Replies that were not folded.", ("Reason", "Algorithm", "Seed", "Times"), rows)
+        "Refused replies",
+        table("Replies that were not folded.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
+
+
+def _span(rounds: Sequence[int]) -> str:
+    """The first and the last of them."""
+    return str(rounds[0]) if rounds[0] == rounds[-1] else f"{rounds[0]}–{rounds[-1]}"
 
 
 def _configurations(groups: Groups) -> str:

@@ -1,7 +1,6 @@
 """What the figures show, gathered from a run's events."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,14 +43,18 @@ class Trace:
     points: tuple[Point, ...]
     participation: Participation
     scores: Scores | None
-    refusals: Mapping[str, int]
+    refusals: Mapping[str, Sequence[int]]
+    """By reason, the rounds of the replies that were not folded; the most frequent first."""
     config_text: str
 
 
 def trace(view: RunView) -> Trace:
     """Read a run's events once and keep what is drawn."""
     events = list(view.events())
-    refusals = Counter(event.reason for event in events if isinstance(event, Refused))
+    refusals: dict[str, list[int]] = {}
+    for event in events:
+        if isinstance(event, Refused):
+            refusals.setdefault(event.reason, []).append(event.round)
     scores = _scores([event for event in events if isinstance(event, Scored)])
     invited = [event for event in events if isinstance(event, Invited)]
     return Trace(
@@ -60,7 +63,7 @@ def trace(view: RunView) -> Trace:
         points=tuple(points(events)),
         participation=_participation(view, invited, clients=scores.values.shape[1] if scores else 0),
         scores=scores,
-        refusals=dict(refusals.most_common()),
+        refusals=dict(sorted(refusals.items(), key=lambda item: -len(item[1]))),
         config_text=view.config_text,
     )
 

@@ -78,3 +78,5 @@ def status(kit: KitOption, as_json: AsJson = False) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
     typer.echo(f"leader {state.leader} since {since} UTC (token {state.token}), Winnow {state.winnow}")
     typer.echo(f"{state.sites} sites connected; jobs: {counts}")
+    for notice in state.notices:
+        typer.echo(notice)

@@ -1,5 +1,7 @@
 """What a person sees of a job while it runs: a bar over its rounds, and lines as they come."""
 
+import re
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -9,14 +11,16 @@ from winnow.deploy.wire.messages import JobState, Line
 from winnow.runs.codec import decode_event
 from winnow.runs.summary import PRIVACY, spendings
 
-NO_PART = " takes no part: "
-"""In a line of the server's about a site that refuses a job or has dropped out of it."""
+GONE = (" takes no part: ", " is left out: no word from it")
+"""In a line of the server's about a site that refuses a job before it begins, or has fallen silent."""
+LEFT_OUT = re.compile(r"site \S+ is left out since ")
+"""How the reason begins for which a client is missing from each round while its site is left out."""
 
 
 def watch(job: Job, console: Console, *, shown: bool = True, all_needed: bool = False) -> JobState:
     """Follow a job to its end; its state then. Raises a RunError if it failed or was aborted.
 
-    With `all_needed` it is aborted as soon as a site takes no part: there will be no other.
+    With `all_needed` it is aborted as soon as a site is gone: nobody will bring it back.
     """
     state = job.state()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -26,7 +30,7 @@ def watch(job: Job, console: Console, *, shown: bool = True, all_needed: bool = 
             finished = _round(line)
             if finished is not None:
                 progress.update(bar, completed=finished.round, description=f"{job.name}: {_scores(finished)}")
-            elif all_needed and line.source == "server" and NO_PART in line.text:
+            elif all_needed and line.source == "server" and any(words in line.text for words in GONE):
                 job.abort(line.text)
                 raise RunError(f"job {job.name} cannot go on: {line.text}")
             elif line.kind == "log" and shown:
@@ -48,6 +52,8 @@ def _told(event: AnyEvent) -> str | None:
     if isinstance(event, Assessed):
         return f"round 0, untrained: {_scores(event)}"
     if isinstance(event, Refused):
+        if LEFT_OUT.match(event.reason):
+            return None  # the server said so once, when it happened
         return f"round {event.round}: client {event.client} left out: {event.reason}"
     if isinstance(event, Stopped):
         return f"stopped after round {event.round}: {event.reason}"

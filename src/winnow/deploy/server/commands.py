@@ -1,7 +1,6 @@
 """What people may ask of a server: each request is judged by the policy and noted in the audit with its outcome."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.hub import Hub
 from winnow.deploy.server.journal import Journal
 from winnow.deploy.server.lease import LeaseLostError
-from winnow.deploy.server.ledger import ENDED, QUEUED, Ledger, NewLine
+from winnow.deploy.server.ledger import ENDED, QUEUED, RUNNING, Ledger, NewLine
 from winnow.deploy.server.records import Records
 from winnow.deploy.server.scheduler import Scheduler
 from winnow.deploy.server.tables import Job, SiteRow
@@ -64,6 +63,9 @@ class Trust:
     policy: Callable[[], ServerPolicy]
     job_days: float = JOB_DAYS
     now: Callable[[], datetime] = utc_now
+
+    def revoked(self, peer: Peer) -> bool:
+        return peer.serial in self.revocations().serials
 
     def author(self, bundle: Bundle) -> Peer:
         """Who signed the bundle, not too long ago."""
@@ -165,11 +167,15 @@ class Commands:
     async def jobs(self, peer: Peer, request: Jobs) -> JobList:
         await self.authorise(peer, "jobs", await self._target(request.job))
         states = await asyncio.to_thread(self.records.states, request.job)
-        return JobList(jobs=latest_that_fit([self._with_live_metrics(state) for state in states]))
+        return JobList(jobs=latest_that_fit([self._as_of_now(state) for state in states]))
 
-    def _with_live_metrics(self, state: JobState) -> JobState:
-        live = self.journal.live.get(state.job)
-        return msgspec.structs.replace(state, metrics={**state.metrics, **live}) if live else state
+    def _as_of_now(self, state: JobState) -> JobState:
+        """With the latest metrics and, of a job that runs, who is left out and whom it awaits."""
+        metrics = {**state.metrics, **self.journal.live.get(state.job, {})}
+        attendance = self.hub.attendance(state.job)
+        if attendance is None or state.status != RUNNING:
+            return msgspec.structs.replace(state, metrics=metrics)
+        return msgspec.structs.replace(state, metrics=metrics, reason=attendance.told(), out=attendance.absences())
 
     async def abort(self, peer: Peer, request: Abort) -> Done:
         await self.authorise(peer, "abort", await self._target(request.job))
@@ -244,7 +250,7 @@ class Commands:
             site=row.site,
             organisation=row.organisation,
             connected=session is not None,
-            seen=row.seen if session is None else time.time() - (time.monotonic() - session.seen),
+            seen=(None if desk is None else desk.seen_at) or row.seen,
             winnow=row.winnow,
             data=msgspec.msgpack.decode(row.data, type=list[str]),
             free=msgspec.msgpack.decode(row.resources, type=Resources) if session is None else session.free,

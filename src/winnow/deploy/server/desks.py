@@ -5,6 +5,7 @@ given everything that is outstanding again.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class OpenTask:
 
     task: WireTask
     waiting: set[int]
+    asked: float = field(default_factory=time.time)
 
 
 @dataclass(kw_only=True)
@@ -55,7 +57,15 @@ class Part:
     data: DataDescription | None = None
     """As it was when the job began; another one later is an error."""
     out: str = ""
-    """Why the site does not take part any more, if so."""
+    """Why the site is left out at present, if so."""
+    out_since: float | None = None
+    """By the wall's clock, while it is left out of a running job."""
+    offers: int = 0
+    """How often it was asked again since it was left out."""
+    offer_at: float | None = None
+    """When it is asked again; None while nothing is to be asked, or its answer is awaited."""
+    left_out: set[int] = field(default_factory=set)
+    """Rounds that go on without it."""
     tasks: dict[str, OpenTask] = field(default_factory=dict)
     answered: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """By task and client, fingerprints of what was answered, until the task is over."""
@@ -76,9 +86,14 @@ class Part:
         return self.settles[0].round - 1 if self.settles else self.round
 
     def orders(self) -> Iterable[Order]:
-        """All that a new session must hear."""
+        """All that a new session must hear. A site that is left out gets its tasks once it takes part again."""
         yield self.deploy
         yield from self.settles
+        if not self.out:
+            yield from self.assignments()
+
+    def assignments(self) -> Iterable[Assign]:
+        """Its open tasks."""
         for open_task in self.tasks.values():
             yield Assign(job=self.deploy.job, task=open_task.task)
 
@@ -87,6 +102,7 @@ class Part:
         self.tasks.clear()
         self.answered.clear()
         self.blobs.clear()
+        self.left_out.clear()
         self.resumed = True
 
     def ask(self, task: WireTask) -> None:
@@ -122,6 +138,7 @@ class Part:
         over.
         """
         self.round = max(self.round, order.round)
+        self.left_out = {number for number in self.left_out if number > order.round}
         if order.tasks or order.over:
             self.settles.append(order)
         gone: set[str] = set()
@@ -148,12 +165,11 @@ class Part:
 class Session:
     """One conversation with a site: numbered orders, of which those not acknowledged are sent again."""
 
-    def __init__(self, peer: Peer, hello: Hello, now: float) -> None:
+    def __init__(self, peer: Peer, hello: Hello) -> None:
         self.id = uuid4().hex
         self.peer = peer
         self.hello = hello
         self.free = hello.resources
-        self.seen = now
         self.over = False
         self._news = asyncio.Event()
         self._orders: deque[tuple[int, Order]] = deque()
@@ -209,6 +225,12 @@ class Desk:
     """All about one site."""
 
     site: str
+    seen: float
+    """When the last word from it came; when we began to listen, if there was none."""
+    seen_at: float | None = None
+    """The same by the wall's clock; None if there was none."""
+    peer: Peer | None = None
+    """Its certificate's owner, where that is known."""
     session: Session | None = None
     parts: dict[str, Part] = field(default_factory=dict)
 
@@ -226,13 +248,23 @@ class Desk:
         """A new session takes over. It hears what is outstanding, and that its other jobs are over."""
         if self.session is not None:
             self.session.end()
-        self.session = session
+        self.session, self.peer = session, session.peer
         for job in session.hello.jobs:
             if job not in self.parts:
                 session.add(Stop(job=job, reason="the job is over"))
         for part in self.parts.values():
+            part.offer_at = None  # it is asked now
             for order in part.orders():
                 session.add(order)
+
+    def hear(self, now: float) -> None:
+        """A word came from it."""
+        self.seen, self.seen_at = now, time.time()
+
+    def disconnect(self) -> None:
+        if self.session is not None:
+            self.session.end()
+        self.session = None
 
     def heard(self, received: int) -> None:
         """The site acknowledges its orders; what it knows to be settled need not be said again."""

@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from winnow.deploy.server.attendance import Attendance, Reactions
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.desks import Clock, Desk, Part, Session, fingerprint
 from winnow.deploy.server.journal import Journal
-from winnow.deploy.server.ledger import Ledger, NewLine
+from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.codec import MAX_MESSAGE
 from winnow.deploy.wire.errors import Refused
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 
 SILENCE = 3
 """Heartbeats without a word after which a site counts as gone."""
+REVOKED = "its certificate was revoked; it is taken back when it comes with a renewed kit"
 LARGEST = MAX_MESSAGE - 4096
 """Bytes of a task, so that the message around it fits too."""
 SKEW = 30.0
@@ -56,6 +58,12 @@ class Listener(Protocol):
 
     def site_answered(self, site: str, answer: Answer, path: Path | None) -> None: ...
 
+    def start_again(self, job: str) -> None:
+        """The job is to go back to its last committed round."""
+
+    def hold(self, job: str, on: bool) -> None:
+        """The job waits for sites, or no longer does."""
+
 
 class Spool(Protocol):
     """Where the blobs of answers lie."""
@@ -70,15 +78,24 @@ class Spool(Protocol):
 
 class Hub:
     def __init__(
-        self, config: ServerConfig, ledger: Ledger, journal: Journal, spool: Spool, *, clock: Clock = time.monotonic
+        self,
+        config: ServerConfig,
+        ledger: Ledger,
+        journal: Journal,
+        spool: Spool,
+        *,
+        revoked: Callable[[Peer], bool] = lambda peer: False,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._journal = journal
         self._spool = spool
+        self._revoked = revoked
         self._clock = clock
         self._listener: Listener | None = None
         self.desks: dict[str, Desk] = {}
+        self._running: dict[str, Attendance] = {}
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
@@ -100,11 +117,11 @@ class Hub:
         now = await asyncio.to_thread(self._ledger.seen, peer.name, peer.organisation, hello)
         if abs(now - hello.now) > SKEW:
             log.warning("the clock of site %s differs by %+.0f s from the database's", peer.name, hello.now - now)
-        session = Session(peer, hello, self._clock())
-        desk = self.desks.setdefault(peer.name, Desk(site=peer.name))
-        if desk.session is not None and self._clock() - desk.session.seen < self._config.heartbeat / 2:
+        session, desk = Session(peer, hello), self._desk(peer.name)
+        if desk.session is not None and self._clock() - desk.seen < self._config.heartbeat / 2:
             log.info("site %s began a new session while its last one was alive", peer.name)
         desk.welcome(session)
+        desk.hear(self._clock())
         log.info("site %s connected (Winnow %s, data: %s)", peer.name, hello.winnow, ", ".join(hello.data) or "none")
         self.listener.sites_changed()
         return Welcome(protocol=max(common), session=session.id, heartbeat=self._config.heartbeat)
@@ -124,20 +141,32 @@ class Hub:
         part = self._part(peer, message.job)
         if message.accepted and message.data is None:
             raise Refused(f"site {peer.name} accepted job {message.job} without describing its data")
-        if message.accepted and part.data is not None and message.data != part.data:
-            self._expel(peer.name, message.job, "its data changed since the job began")
-            raise Refused(f"site {peer.name}: its data changed since job {message.job} began")
-        part.out = ""
-        if not message.accepted:
-            self._expel(peer.name, message.job, message.reason or "it refused")
-        await self.listener.site_joined(peer.name, message)
+        attendance = self._running.get(message.job)
+        if attendance is None:
+            await self._joined_waiting(peer.name, part, message)
+        elif not message.accepted:
+            attendance.leave_out(peer.name, f"{message.reason or 'it refused'}; it is asked again", self._clock())
+        elif message.data != part.data:
+            attendance.leave_out(peer.name, "its data are not those with which the job started", self._clock())
+            raise Refused(f"site {peer.name}: its data changed since job {message.job} started")
+        else:
+            attendance.take_back(peer.name)
         return Done()
+
+    async def _joined_waiting(self, site: str, part: Part, message: Joined) -> None:
+        """A site's word about a job that has not begun."""
+        part.out = "" if message.accepted else message.reason or "it refused"
+        if part.out:
+            self._say(message.job, f"site {site} takes no part: {part.out}")
+        await self.listener.site_joined(site, message)
 
     async def given(self, peer: Peer, message: Given) -> Done:
         """An answer: to a task that was sent to this site, for a client that it was sent for, once."""
         self._session(peer, message.session)
         answer = message.answer
         part = self._part(peer, answer.job)
+        if part.out:
+            return Done(note="this site is left out at present")
         known = part.answered.get(answer.task, {}).get(answer.client)
         if known == fingerprint(answer):
             return Done(note="known already")
@@ -172,29 +201,52 @@ class Hub:
 
     def deploy(self, site: str, order: Deploy) -> Part:
         """Ask a site to take part, or tell it more about a job that it takes part in."""
-        desk = self.desks.setdefault(site, Desk(site=site))
+        desk = self._desk(site)
         part = desk.parts.setdefault(order.job, Part(deploy=order))
         part.deploy = order
         desk.tell(order)
         return part
 
+    def attend(self, job: str, sites: Sequence[str], *, needed: int, timeout: float) -> None:
+        """The job runs on these sites: from now on it is seen to who takes part in its rounds."""
+        reactions = Reactions(
+            say=self._say,
+            note=self._journal.note_absence,
+            fail=self._fail,
+            start_again=self.listener.start_again,
+            hold=self.listener.hold,
+        )
+        timeout = max(timeout, SILENCE * self._config.heartbeat)  # one that has nothing to say polls so seldom
+        self._running[job] = Attendance(job, self.desks, sites, reactions, needed=needed, timeout=timeout)
+
+    def attendance(self, job: str) -> Attendance | None:
+        return self._running.get(job)
+
+    def notices(self) -> list[str]:
+        """Of running jobs from which sites are missing, a line each."""
+        return [
+            f"job {job}: {attendance.told()}"
+            for job, attendance in sorted(self._running.items())
+            if attendance.missing()
+        ]
+
     def restart(self, site: str, job: str) -> None:
         """The job goes on from its last round, and will ask again for what it still needs."""
         self._engaged(site, job)[1].forget_tasks()
+        self._running[job].review()
 
     def assign(self, site: str, job: str, task: WireTask) -> None:
         desk, part = self._engaged(site, job)
-        if part.out:
-            for client in task.clients:
-                self._fail(site, job, task.id, client, part.out)
-            return
         order = Assign(job=job, task=task)
         if (size := len(msgspec.msgpack.encode(order))) > LARGEST:
             for client in task.clients:
                 self._fail(site, job, task.id, client, f"the task is too large to send: {size} bytes of {LARGEST}")
             return
         part.ask(task)
-        desk.tell(order)
+        if part.out:
+            self._running[job].review()
+        else:
+            desk.tell(order)
 
     def withdraw(self, site: str, job: str, tasks: Iterable[str]) -> None:
         desk, part = self._engaged(site, job)
@@ -216,6 +268,12 @@ class Hub:
         """The last round such that the site has heard what it and all before it settled."""
         return self._engaged(site, job)[1].heard
 
+    def ended(self, job: str, sites: Iterable[str], reason: str) -> None:
+        """The job runs no more."""
+        self._running.pop(job, None)
+        for site in sites:
+            self.dismiss(site, job, reason)
+
     def dismiss(self, site: str, job: str, reason: str) -> None:
         """The site has no part in the job any more."""
         desk = self.desks.get(site)
@@ -233,21 +291,37 @@ class Hub:
 
     def sweep(self) -> None:
         """Let go of sites that have been silent too long. Their parts wait for them."""
+        now = self._clock()
         for desk in self.connected().values():
-            assert desk.session is not None
-            silent = self._clock() - desk.session.seen
-            if silent > SILENCE * self._config.heartbeat:
-                log.warning("site %s has been silent for %.0f s: disconnected", desk.site, silent)
-                desk.session.end()
-                desk.session = None
+            if now - desk.seen > SILENCE * self._config.heartbeat:
+                log.warning("site %s has been silent for %.0f s: disconnected", desk.site, now - desk.seen)
+                desk.disconnect()
                 self.listener.sites_changed()
+        for desk in self.desks.values():
+            if desk.peer is not None and self._revoked(desk.peer):
+                self._expel(desk, now)
+        for attendance in list(self._running.values()):
+            attendance.sweep(now)
+
+    def heard_from(self, peer: Peer) -> None:
+        """Bytes moved: the site is there, however long its next poll takes. A stream of a revoked one ends."""
+        if self._revoked(peer):
+            raise Refused(f"the certificate of {peer} was revoked")
+        if peer.name in self.desks:
+            self.desks[peer.name].hear(self._clock())
+
+    def know(self, site: str, certificate: bytes) -> None:
+        """Whose certificate it is, where a site has not been here since we lead."""
+        desk = self._desk(site)
+        if desk.peer is None and certificate:
+            desk.peer = Peer.of_pem(certificate)
 
     def close(self) -> None:
         """We lead no more: those who wait are sent elsewhere."""
         for desk in self.connected().values():
-            assert desk.session is not None
-            desk.session.end()
+            desk.disconnect()
         self.desks.clear()
+        self._running.clear()
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -255,8 +329,11 @@ class Hub:
         desk = self.desks.get(peer.name)
         if desk is None or desk.session is None or desk.session.id != session:
             raise Refused(f"site {peer.name}: this session is over; say hello again")
-        desk.session.seen = self._clock()
+        desk.hear(self._clock())
         return desk.session
+
+    def _desk(self, site: str) -> Desk:
+        return self.desks.setdefault(site, Desk(site=site, seen=self._clock()))
 
     def _part(self, peer: Peer, job: str) -> Part:
         desk = self.desks.get(peer.name)
@@ -279,15 +356,19 @@ class Hub:
         if part.accept(answer):
             self.listener.site_answered(site, answer, path)
 
-    def _expel(self, site: str, job: str, reason: str) -> None:
-        """The site is out of this job: whoever waits for its answers need not."""
-        part = self.desks[site].parts[job]
-        part.out = reason
-        self._journal.add(job, NewLine(source="server", kind="log", text=f"site {site} takes no part: {reason}"))
-        tasks, part.tasks = part.tasks, {}
-        for task, open_task in tasks.items():
-            for client in sorted(open_task.waiting):
-                self._fail(site, job, task, client, reason)
+    def _expel(self, desk: Desk, now: float) -> None:
+        """A site whose certificate was revoked is left out of all jobs until it comes with a new one."""
+        if desk.session is not None:
+            log.warning("the certificate of site %s was revoked: disconnected", desk.site)
+            desk.disconnect()
+            self.listener.sites_changed()
+        for job in desk.parts:
+            if (attendance := self._running.get(job)) is not None:
+                attendance.leave_out(desk.site, REVOKED, now)
+
+    def _say(self, job: str, text: str) -> None:
+        log.info("job %s: %s", job, text)
+        self._journal.add(job, NewLine(source=SERVER, kind=LOG, text=text))
 
     def _fail(self, site: str, job: str, task: str, client: int, reason: str) -> None:
         answer = Answer(job=job, task=task, client=client, stage="taking part", failure=reason)

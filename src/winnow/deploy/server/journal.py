@@ -14,6 +14,7 @@ from winnow.deploy.server.repeats import Repeats
 from winnow.deploy.server.text import printable
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.errors import one_line
+from winnow.deploy.wire.messages import Absence
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +42,20 @@ class Journal:
         self._repeats = Repeats()
         self._told: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[str, list[NewLine]] = defaultdict(list)
+        self._absences: dict[str, dict[str, Absence | None]] = defaultdict(dict)
         self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.live: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
         """The latest metrics by job and source."""
 
     def add(self, job: str, line: NewLine) -> None:
         self._waiting[job].append(line)
+
+    def note_absence(self, job: str, absence: Absence | str) -> None:
+        """A site is left out of a job, or (its name alone) no longer is."""
+        if isinstance(absence, Absence):
+            self._absences[job][absence.site] = absence
+        else:
+            self._absences[job][absence] = None
 
     def say(self, job: str, source: str, text: str) -> None:
         """A line of a job's own code or of a site, who may say too much."""
@@ -91,6 +100,9 @@ class Journal:
 
     async def flush(self) -> None:
         """Write what waits. Lines of one job stay in order."""
+        absences, self._absences = self._absences, defaultdict(dict)
+        for job, changes in absences.items():
+            await asyncio.to_thread(self._ledger.note_absences, job, changes)
         waiting, self._waiting = self._waiting, defaultdict(list)
         for job, lines in waiting.items():
             try:

@@ -12,7 +12,7 @@ from winnow.deploy.server.lease import Fence
 from winnow.deploy.server.tables import Job, LineRow, MemberRow, Output, Round, SiteRow
 from winnow.deploy.server.text import printable, storable
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import Blob, DataDescription, Hello
+from winnow.deploy.wire.messages import Absence, Blob, DataDescription, Hello
 from winnow.deploy.work.orders import Member
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
@@ -174,6 +174,14 @@ class Ledger:
             text = f"running on {', '.join(member.site for member in members)}"
             self._append(session, job, [NewLine(source=SERVER, kind=LOG, text=text)])
             return True
+
+    def note_absences(self, job: str, changes: Mapping[str, Absence | None]) -> None:
+        """Which sites are left out of a running job, and which no longer are."""
+        with self.fence.writing() as session:
+            for site, absence in changes.items():
+                row = session.get_one(MemberRow, (job, site))
+                row.reason = "" if absence is None else absence.reason
+                row.out_since = None if absence is None else absence.since
 
     def seen(self, site: str, organisation: str, hello: Hello) -> float:
         """Note how a site introduced itself; the time by the database's clock."""

@@ -42,6 +42,7 @@ class StoredMember:
     clients_from: int | None
     data: DataDescription | None
     heard: int
+    out_since: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +178,13 @@ def _round(row: Round) -> StoredRound:
 def _member(row: MemberRow) -> StoredMember:
     data = None if row.data is None else msgspec.msgpack.decode(row.data, type=DataDescription)
     return StoredMember(
-        site=row.site, state=row.state, reason=row.reason, clients_from=row.clients_from, data=data, heard=row.heard
+        site=row.site,
+        state=row.state,
+        reason=row.reason,
+        clients_from=row.clients_from,
+        data=data,
+        heard=row.heard,
+        out_since=row.out_since,
     )
 
 

@@ -31,6 +31,9 @@ from winnow.deploy.work.bundle import read_bundle
 
 log = logging.getLogger(__name__)
 
+LOOK = 1.0
+"""Seconds after which a revoked or silent site is noticed at the latest."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estate:
@@ -57,7 +60,7 @@ class Reign:
         self.token = token
         self._blobs, self._ledger, self._records = blobs, ledger, records
         self.journal = Journal(ledger, estate.auditor, most=config.limits.lines)
-        self.hub = Hub(config, ledger, self.journal, inboxes)
+        self.hub = Hub(config, ledger, self.journal, inboxes, revoked=estate.trust.revoked)
         workshop = Workshop(
             ledger=ledger,
             records=records,
@@ -127,7 +130,7 @@ class Reign:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat / 2)
+            await asyncio.sleep(min(LOOK, self._heartbeat / 2))
             self.hub.sweep()
 
     async def _sweep_uploads(self) -> None:

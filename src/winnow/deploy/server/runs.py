@@ -38,6 +38,7 @@ from winnow.deploy.work.orders import (
     Halt,
     Member,
     Said,
+    Waits,
     Withdraw,
 )
 
@@ -101,6 +102,7 @@ class JobRun:
         self._starts = 0
         self._progress = 0
         self._goodbye = ""
+        self._again = False
 
     @property
     def parts(self) -> Path | None:
@@ -127,6 +129,10 @@ class JobRun:
                 await self._bury()
             if ending is not None:
                 return ending
+            if self._again:
+                self._again = False
+                self._say(f"enough sites are back; the job starts again from round {self._progress}")
+                continue
             self._lives += 1
             if self._lives > LIVES:
                 return Ending(failure=f"its process ended {self._lives} times without finishing a round; see its log")
@@ -138,6 +144,16 @@ class JobRun:
     def prepare_to_end(self, reason: str) -> None:
         """Whoever cancels this run wants its process to be told why, and to end by itself if it does so soon."""
         self._goodbye = reason
+
+    def hold(self, on: bool) -> None:
+        """Whether deadlines stand still."""
+        if self._process is not None:
+            self._process.send(Waits(on=on))
+
+    def start_again(self) -> None:
+        """Go back to the last committed round."""
+        self._again = self._process is not None
+        self.kill()
 
     def kill(self) -> None:
         """At once: we lead no more."""

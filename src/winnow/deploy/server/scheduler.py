@@ -14,13 +14,14 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from winnow.core import WinnowError
 from winnow.deploy.server.desks import Clock
-from winnow.deploy.server.ledger import ABORTED, FAILED, QUEUED, REFUSED, STARTING
+from winnow.deploy.server.ledger import ABORTED, FAILED, QUEUED, STARTING
 from winnow.deploy.server.runs import KEPT_ENDED, Ending, JobRun, Workshop
 from winnow.deploy.server.tables import Job
 from winnow.deploy.server.waiting import Waiting
 from winnow.deploy.server.wishes import Order
 from winnow.deploy.wire.messages import Answer, Blob, Deploy, Joined, Neighbour
 from winnow.deploy.work.orders import Member
+from winnow.experiment.job import JobSettings
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,14 @@ class Scheduler:
         run = self._runs.get(answer.job)
         if run is not None:
             run.answered(answer, path)
+
+    def start_again(self, job: str) -> None:
+        if (run := self._runs.get(job)) is not None:
+            run.start_again()
+
+    def hold(self, job: str, on: bool) -> None:
+        if (run := self._runs.get(job)) is not None:
+            run.hold(on)
 
     def parts(self, job: str) -> Path | None:
         run = self._runs.get(job)
@@ -180,7 +189,7 @@ class Scheduler:
             return
         for site in waiting.offered - {member.site for member in members}:
             self._shop.hub.dismiss(site, waiting.job, "the job began without this site")
-        await self._start(waiting.deploy, members)
+        await self._start(waiting.deploy, members, waiting.wishes)
 
     async def resume(self, row: Job, order: Order) -> None:
         """A job that ran under an earlier leader: its members are fixed, and it goes on."""
@@ -192,20 +201,21 @@ class Scheduler:
             for each in stored
             if each.clients_from is not None and each.data is not None
         ]
-        refused = {each.site: each.reason for each in stored if each.state == REFUSED}
+        out = {each.site: each for each in stored if each.out_since is not None}
         taking_part = {member.site for member in members}
         heard = {each.site: each.heard for each in stored if each.site in taking_part}
         settles = await asyncio.to_thread(self._shop.records.settles, row.job, heard)
-        await self._start(deploy, members)
+        await self._start(deploy, members, order.wishes)
         for site, settle in settles:
             self._shop.hub.settle(site, settle)
         for member in members:
             part = self._shop.hub.desks[member.site].parts[row.job]
-            part.out = refused.get(member.site, "")
+            if member.site in out:
+                part.out, part.out_since = out[member.site].reason, out[member.site].out_since
             part.round = row.round
             part.resumed = True
 
-    async def _start(self, deploy: Deploy, members: list[Member]) -> None:
+    async def _start(self, deploy: Deploy, members: list[Member], wishes: JobSettings) -> None:
         self._starting.add(deploy.job)
         certificates = await asyncio.to_thread(self._shop.records.certificates)
         if deploy.job not in self._starting:  # it was aborted meanwhile
@@ -226,6 +236,9 @@ class Scheduler:
         for member in members:
             order = msgspec.structs.replace(deploy, clients_from=member.clients_from, neighbours=neighbours)
             self._shop.hub.deploy(member.site, order).data = member.data
+            self._shop.hub.know(member.site, certificates.get(member.site, b""))
+        sites = [member.site for member in members]
+        self._shop.hub.attend(deploy.job, sites, needed=wishes.needed, timeout=wishes.site_timeout)
         run = self._runs[deploy.job] = JobRun(self._shop, deploy.job, deploy.bundle, members)
         self._tasks[deploy.job] = asyncio.create_task(self._attend(run), name=f"job {deploy.job}")
 
@@ -257,8 +270,7 @@ class Scheduler:
             return Ending(failure=f"the server failed at it ({type(error).__name__}); its log says more")
 
     async def _clear_up(self, run: JobRun) -> None:
-        for member in run.members:
-            self._shop.hub.dismiss(member.site, run.job, "the job is over")
+        self._shop.hub.ended(run.job, [member.site for member in run.members], "the job is over")
         await asyncio.to_thread(self._shop.inboxes.clear, run.job)
         self._shop.journal.forget(run.job)
         self._wake.set()

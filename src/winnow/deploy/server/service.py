@@ -133,4 +133,5 @@ class ServerService:
             winnow=self._version,
             sites=len(reign.hub.connected()),
             jobs=await asyncio.to_thread(self._records.counts),
+            notices=reign.hub.notices(),
         )

@@ -80,6 +80,8 @@ class MemberRow(Table):
     """Msgpack of its `DataDescription`."""
     heard: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     """The last round of which the site is known to have heard what was settled."""
+    out_since: Mapped[float | None] = mapped_column(Float)
+    """Since when it is left out of the running job, for `reason`; None while it takes part."""
 
 
 class Output(Table):

@@ -64,10 +64,11 @@ class Transfers:
     async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
         spool = self._into(peer, head.job, head.blob)
         with self._slot(peer):
-            return await receive_blob(spool, head, self._counted(chunks), peer.name)
+            return await receive_blob(spool, head, self._counted(peer, chunks), peer.name)
 
-    async def _counted(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _counted(self, peer: Peer, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
+            self.hub.heard_from(peer)
             self.moved(len(chunk), 0)
             yield chunk
 
@@ -78,6 +79,7 @@ class Transfers:
             source = await asyncio.to_thread(self._source, peer, request)
             async with aclosing(reading_ahead(source)) as chunks:
                 async for chunk in chunks:
+                    self.hub.heard_from(peer)
                     self.moved(0, len(chunk))
                     yield chunk
 

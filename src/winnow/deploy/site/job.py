@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from winnow.core.errors import ConfigError, WinnowError
 from winnow.deploy.fence.confine import MB
 from winnow.deploy.site.answers import Answers
+from winnow.deploy.site.fingerprint import Fingerprint
 from winnow.deploy.site.judge import Terms
 from winnow.deploy.site.labour import Labour, StoppedError
 from winnow.deploy.site.notary import Notary
@@ -50,8 +51,11 @@ class HostedJob(Thread):
         self._labour: Labour | None = None
         self._answers: Answers | None = None
         self._description: DataDescription | None = None
+        self._fingerprint: Fingerprint | None = None
         self._author: Peer | None = None
         self._barred = False
+        self._refused = ""
+        """Why we last said that we do not take part."""
 
     # For the agent's thread -------------------------------------------------------------------------------------------
 
@@ -84,9 +88,16 @@ class HostedJob(Thread):
                 break
             except (WinnowError, OSError) as error:
                 log.error("job %s: %s", self.job, one_line(error))
+                self._tell(order, str(error))
             except Exception:
                 log.exception("job %s: a bug in the agent", self.job)
+                self._tell(order, "the site's agent failed; its log says how")
         self._leave()
+
+    def _tell(self, order: JobOrder, reason: str) -> None:
+        """Nobody shall wait for what we could not do."""
+        if isinstance(order, Assign) and not self._office.uplink.lost:  # else it is asked again
+            self._decline(order.task, reason)
 
     def _follow(self, order: JobOrder) -> None:
         if isinstance(order, Deploy):
@@ -120,6 +131,7 @@ class HostedJob(Thread):
             return
         if self._answers is not None:
             self._answers.know(order.neighbours)
+        self._refused = ""
         self._office.uplink.joined(self.job, self._description)
 
     def _prepare(self, order: Deploy) -> DataDescription:
@@ -135,11 +147,14 @@ class HostedJob(Thread):
         submission = submission_of(self._bundle)
         if (name := self._office.state.claim(submission, self.job)) != self.job:
             raise ConfigError(f"what its author signed ran here as job {name}; it must be submitted anew")
+        data = self._data(terms)
+        self._fingerprint = self._fingerprint or Fingerprint(self._office.state, submission, data)
+        self._fingerprint.check()
         place = Workplace(
             job=self.job,
             folder=self._folder,
             bundle=path,
-            data=self._data(terms),
+            data=data,
             terms=terms,
             limits=self._office.room.take(self.job, order.resources),
             worker=self._office.worker,
@@ -181,7 +196,10 @@ class HostedJob(Thread):
         return self._office.judge.admit(self._deploy, self._bundle, self._author)
 
     def _refuse(self, reason: str) -> None:
-        log.warning("job %s does not run here: %s", self.job, one_line(reason))
+        """Take no part, until we are asked again and can. The same reason is noted once."""
+        known, self._refused = self._refused, reason
+        if known != reason:
+            log.warning("job %s does not run here: %s", self.job, one_line(reason))
         if self._labour is not None:
             self._labour.rest()
         with self._lock:
@@ -189,7 +207,8 @@ class HostedJob(Thread):
         self._description = None
         self._office.room.give_back(self.job)
         self._office.uplink.joined(self.job, None, reason)
-        self._note("refused", one_line(reason))
+        if known != reason:
+            self._note("refused", one_line(reason))
 
     def _answer(self, task: WireTask) -> None:
         if task.id in self._cancelled:
@@ -200,6 +219,8 @@ class HostedJob(Thread):
             self._decline(task, "this site takes no part in the job")
         elif reason := self._reason_against(self._labour):
             self._decline(task, reason)
+        elif reason := self._changed_data():
+            self._refuse(reason)  # the server fails the task, or keeps it for us
         else:
             self._answers.give(task)
             self._reports.task_is_over()
@@ -208,6 +229,15 @@ class HostedJob(Thread):
         for client in task.clients:
             declined = Answer(job=self.job, task=task.id, client=client, stage="admission", failure=one_line(reason))
             self._office.uplink.give(declined, None)
+
+    def _changed_data(self) -> str:
+        """Why no process of the job may go on with the data, if so."""
+        assert self._fingerprint is not None
+        try:
+            self._fingerprint.check()
+        except WinnowError as error:
+            return str(error)
+        return ""
 
     def _reason_against(self, labour: Labour) -> str | None:
         """Why this job may do nothing here now. The policy may have changed, and may change again."""

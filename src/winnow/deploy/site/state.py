@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS kept (
     PRIMARY KEY (job, client)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS submissions (submission TEXT PRIMARY KEY, job TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS data (submission TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS departures (
     submission TEXT NOT NULL, client INTEGER NOT NULL, what TEXT NOT NULL,
     round INTEGER NOT NULL, times INTEGER NOT NULL,
@@ -169,6 +170,13 @@ class SiteState:
         rows = [(submission, site, clients.start, len(clients)) for site, clients in numbers.items()]
         with self._changing() as base:
             base.executemany("INSERT INTO numbering VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
+
+    def first_digest(self, submission: str, digest: str) -> str:
+        """That of the data with which a submission started here: this one, if it starts now. It outlives the job."""
+        with self._changing() as base:
+            base.execute("INSERT INTO data VALUES (?, ?) ON CONFLICT DO NOTHING", (submission, digest))
+        [(first,)] = self._rows("SELECT digest FROM data WHERE submission = ?", submission)
+        return str(first)
 
     def release(
         self, submission: str, client: int, round: int, what: str, note: bytes = b"", instead_of: bytes = b""

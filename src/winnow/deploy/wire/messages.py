@@ -267,6 +267,14 @@ class Jobs(Message, frozen=True, kw_only=True):
     job: Name | None = None
 
 
+class Absence(Struct, frozen=True, kw_only=True):
+    """A site that is left out of a running job at present."""
+
+    site: Name
+    since: float
+    reason: Text
+
+
 class JobState(Struct, frozen=True, kw_only=True):
     job: Name
     title: Text
@@ -281,6 +289,7 @@ class JobState(Struct, frozen=True, kw_only=True):
     sites: list[Name]
     submitted: float
     metrics: dict[str, dict[str, float]]
+    out: list[Absence] = []
 
 
 class JobList(Message, frozen=True, kw_only=True):
@@ -328,6 +337,8 @@ class ServerStatus(Message, frozen=True, kw_only=True):
     winnow: Text
     sites: Count
     jobs: dict[str, int]
+    notices: list[Text] = []
+    """What an operator should know of running jobs, a line each."""
 
 
 class Result(Message, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from winnow.deploy.wire.messages import Answer, Blob, WireTask
 from winnow.deploy.wire.tasks import UNNAMED, named
 from winnow.deploy.work.line import Line
 from winnow.deploy.work.opening import open_parts
-from winnow.deploy.work.orders import Answered, Dispatch, Member, ToRunner, Withdraw
+from winnow.deploy.work.orders import Answered, Dispatch, Heard, Member, ToRunner, Waits, Withdraw
 from winnow.deploy.work.settings import encode_settings
 from winnow.deploy.work.settling import Settled, Settling
 
@@ -35,6 +35,29 @@ class WallClock:
     @property
     def now(self) -> float:
         return time.monotonic() - self._zero
+
+
+class Patience:
+    """Seconds that count towards deadlines: none pass while the job waits for sites."""
+
+    def __init__(self) -> None:
+        self._waited = 0.0
+        self._since: float | None = None
+
+    @property
+    def now(self) -> float:
+        return (time.monotonic() if self._since is None else self._since) - self._waited
+
+    def until(self, due: float) -> float:
+        """How many seconds are left; all there are while the job waits."""
+        return math.inf if self._since is not None else due - self.now
+
+    def hold(self, waits: Waits) -> None:
+        if waits.on and self._since is None:
+            self._since = time.monotonic()
+        elif not waits.on and self._since is not None:
+            self._waited += time.monotonic() - self._since
+            self._since = None
 
 
 class Deployed:
@@ -56,7 +79,7 @@ class Deployed:
         self._population = Population(sizes=np.array(sizes, np.int64))
         self._site_of = [member.site for member in members for _ in member.data.sizes]
         self._written: dict[int, tuple[Arrays, Blob]] = {}
-        self.settling = Settling()
+        self.settling, self.patience = Settling(), Patience()
         self._awaited: dict[tuple[str, int], list[tuple[WireExchange, Task]]] = defaultdict(list)
         """Who waits for the answer of a task's client: several exchanges may be open."""
 
@@ -116,11 +139,15 @@ class Deployed:
     def expect(self, exchange: "WireExchange", id_: str, task: Task) -> None:
         self._awaited[id_, task.client].append((exchange, task))
 
-    def deliver(self, answered: Answered) -> None:
+    def deliver(self, heard: Heard) -> None:
         """Hand an answer to whoever waits for it, which need not be who listened."""
-        answer = answered.answer
+        if isinstance(heard, Waits):
+            self.patience.hold(heard)
+            return
+        assert isinstance(heard, Answered)
+        answer = heard.answer
         awaiting = self._awaited.pop((answer.task, answer.client), [])
-        outcomes = outcomes_of(answer, answered.path, [task for _, task in awaiting], len(self._site_of))
+        outcomes = outcomes_of(answer, heard.path, [task for _, task in awaiting], len(self._site_of))
         for (exchange, _), outcome in zip(awaiting, outcomes, strict=True):
             exchange.take(answer.task, outcome)
 
@@ -159,7 +186,7 @@ class WireExchange:
 
     def __init__(self, federation: Deployed, line: Line[ToRunner], until: Until) -> None:
         self._federation, self._line, self._until = federation, line, until
-        self._end = math.inf if until.seconds is None else time.monotonic() + until.seconds
+        self._end = math.inf if until.seconds is None else federation.patience.now + until.seconds
         self._open: dict[tuple[str, int], float] = {}
         """What is to be answered, and until when."""
         self._site_of: dict[str, str] = {}
@@ -168,7 +195,7 @@ class WireExchange:
 
     def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
         deadline = self._federation.deadline
-        due = math.inf if deadline is None else time.monotonic() + deadline
+        due = math.inf if deadline is None else self._federation.patience.now + deadline
         for site, wire, members in self._federation.wire_tasks(list(tasks)):
             for task in members:
                 self._federation.expect(self, wire.id, task)
@@ -188,13 +215,12 @@ class WireExchange:
     def _listen(self) -> bool:
         """Wait until one of our tasks is answered, or will not be; whether there is anything to tell."""
         while self._open and not self._ready:
-            patience = min(self._end, *self._open.values()) - time.monotonic()
-            answered = None
-            if patience > 0:
-                answered = self._line.receive(Answered, None if patience == math.inf else patience)
-            if answered is not None:
-                self._federation.deliver(answered)
-            elif time.monotonic() >= self._end:
+            patience = self._federation.patience
+            left = patience.until(min(self._end, *self._open.values()))
+            heard = self._line.receive(Heard, None if left == math.inf else left) if left > 0 else None
+            if heard is not None:
+                self._federation.deliver(heard)
+            elif patience.now >= self._end:
                 return False
             else:
                 self._expire()
@@ -202,7 +228,7 @@ class WireExchange:
 
     def _expire(self) -> None:
         """Those who have not answered in time have failed; the others go on."""
-        now = time.monotonic()
+        now = self._federation.patience.now
         late = [key for key, due in self._open.items() if due <= now]
         reason = f"no answer within {self._federation.deadline:g} seconds"
         for key, tasks in zip(late, self._withdraw(late), strict=True):

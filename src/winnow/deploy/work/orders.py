@@ -36,11 +36,21 @@ class Begin(Message, frozen=True, kw_only=True):
     """The event lines of all committed rounds."""
 
 
-class Answered(Message, frozen=True, kw_only=True):
+class Heard(Message, frozen=True, kw_only=True):
+    """What an exchange with clients listens for."""
+
+
+class Answered(Heard, frozen=True, kw_only=True):
     """A client's answer; its blob lies at `path`."""
 
     answer: Answer
     path: str | None = None
+
+
+class Waits(Heard, frozen=True, kw_only=True):
+    """Too few sites take part, or no longer so: deadlines stand still meanwhile."""
+
+    on: bool
 
 
 class Committed(Message, frozen=True, kw_only=True):
@@ -53,7 +63,7 @@ class Halt(Message, frozen=True, kw_only=True):
     reason: str
 
 
-ToRunner: TypeAlias = Begin | Answered | Committed | Halt
+ToRunner: TypeAlias = Begin | Answered | Waits | Committed | Halt
 
 
 class Dispatch(Message, frozen=True, kw_only=True):
