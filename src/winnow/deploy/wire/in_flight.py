@@ -11,6 +11,8 @@ from winnow.deploy.wire.errors import TooMuch
 CALLS = 64
 """Requests of one party: calls, transfers and streams of lines together. A site has one that waits, and a few a job."""
 CALLS_IN_ALL = 4096
+READING = 8
+"""Requests of one party whose message is still on its way: nobody knows yet how large it is."""
 BYTES = MAX_MESSAGE + MAX_MESSAGE // 4
 """Of one party's messages that are being answered: one of the largest, and many small ones."""
 BYTES_IN_ALL = 16 * MAX_MESSAGE
@@ -22,6 +24,7 @@ class InFlight:
     def __init__(self, calls: int = CALLS) -> None:
         self._most = calls
         self._calls: Counter[str] = Counter()
+        self._reading: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
     @contextmanager
@@ -32,6 +35,14 @@ class InFlight:
         if self._calls.total() >= CALLS_IN_ALL:
             raise TooMuch(f"this server has {CALLS_IN_ALL} requests under way; try again later")
         with _counted(self._calls, peer.name, 1):
+            yield
+
+    @contextmanager
+    def reading(self, peer: Peer) -> Iterator[None]:
+        """Until a request's message is there as a whole."""
+        if self._reading[peer.name] >= READING:
+            raise TooMuch(f"{peer} has {READING} messages on their way; wait for one to arrive")
+        with _counted(self._reading, peer.name, 1):
             yield
 
     @contextmanager
