@@ -1,6 +1,11 @@
 """winnow compare: real worker processes, against the same runs made one after another in this process."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +15,7 @@ from rich.console import Console
 
 import winnow
 from command_line import call, write_tiny
+from test_workers import gone
 from winnow.cli.board import Board
 from winnow.experiment.compare import folder_of, grid
 from winnow.experiment.workers import Advanced, Failed, Finished, Job, run_all
@@ -70,6 +76,37 @@ def test_a_crash_and_a_failure_do_not_stop_the_others(tmp_path):
     assert isinstance(ends[1], Failed)
     assert "no such thing" in ends[1].reason
     assert ends[2] == Finished()
+
+
+ENDLESS = """
+import os, time
+from pathlib import Path
+
+def build(shape, outputs):
+    Path(__file__).with_name(f"worker-{os.getpid()}").touch()
+    time.sleep(600)
+"""
+
+
+def test_workers_do_not_outlive_a_comparison_that_is_killed(tmp_path):
+    """Else they would go on for as long as their runs take, and hold the folders that a new start needs."""
+    (tmp_path / "models.py").write_text(ENDLESS)
+    tiny = write_tiny(tmp_path)
+    model = ["--set", "model.name=python", "--set", "model.factory=models.py:build"]
+    command = [sys.executable, "-m", "winnow.cli", "compare", tiny, *model, "--jobs", "2", "--quiet"]
+    comparing = subprocess.Popen(command, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("worker-*"))) < 2:
+        assert comparing.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    comparing.kill()
+    comparing.wait()
+    workers = [int(mark.name.partition("-")[2]) for mark in tmp_path.glob("worker-*")]
+    outliving = [worker for worker in workers if not gone(worker)]
+    for worker in outliving:
+        os.kill(worker, signal.SIGKILL)
+    assert not outliving
 
 
 def test_a_failed_run_is_one_line_and_exit_code_1(capsys, tmp_path):

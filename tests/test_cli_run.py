@@ -327,7 +327,7 @@ def test_a_finished_run_that_lost_events_is_refused_wherever_it_is_read(capsys, 
     for command in (("show", "here"), ("report", "here"), ("run", "here", "--resume", "--quiet")):
         refused = call(capsys, *command)
         assert (refused.code, refused.out) == (2, "")
-        assert "events.jsonl holds 1 of the run's 2 rounds; the run is damaged" in refused.err
+        assert "events.jsonl is damaged: it is shorter than it was after round 2" in refused.err
 
 
 def test_a_folder_in_use_is_refused(capsys, tiny):

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -301,6 +302,88 @@ def test_a_damaged_log_names_the_line(tmp_path: Path) -> None:
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(lines[0] + b'{"kind": "nonsense"}\n' + b"".join(lines[1:]))
     fails_in_one_line(lambda: list(RunFolder.open(tmp_path / "run").events()), "events.jsonl", "line 2")
+
+
+def flip(file: Path, old: bytes, new: bytes) -> None:
+    """Change the last of these bytes into others of the same length, as a worn disk might."""
+    content = file.read_bytes()
+    at = content.rindex(old)
+    file.write_bytes(content[:at] + new + content[at + len(old) :])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("run.json", b'"seed": 1', b'"seed": 3'),
+        ("config.toml", b"toy", b"tox"),
+        ("conditions.json", b"noise", b"noisf"),
+        ("events.jsonl", b'"client":2', b'"client":0'),
+    ],
+)
+def test_a_flipped_bit_is_refused_by_whoever_reads_or_resumes(
+    tmp_path: Path, name: str, old: bytes, new: bytes
+) -> None:
+    run_toy(tmp_path / "run")
+    flip(tmp_path / "run" / name, old, new)
+    before = {entry.name: entry.read_bytes() for entry in (tmp_path / "run").iterdir()}
+    for action in (RunFolder.resume, RunFolder.open):
+        fails_in_one_line(lambda action=action: action(tmp_path / "run"), name, "after round 12", "--out")
+    assert {entry.name: entry.read_bytes() for entry in (tmp_path / "run").iterdir()} == before
+
+
+def test_damage_to_a_long_log_is_found_near_its_place(tmp_path: Path) -> None:
+    toy = Toy(None)
+    with create(tmp_path) as folder:
+        for _ in range(400):
+            for event in toy.play():
+                folder.record(event)
+        folder.checkpoint(toy.snapshot(), toy.models())
+    log = tmp_path / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    damaged = 1_001
+    lines[damaged - 1] = lines[damaged - 1].replace(b'"round":', b'"rOund":')
+    log.write_bytes(b"".join(lines))
+    fails_in_one_line(lambda: RunFolder.open(tmp_path), f"line {damaged}: not an event")
+    lines[damaged - 1] = lines[damaged - 1].replace(b'"rOund":251', b'"round":250')
+    log.write_bytes(b"".join(lines))
+    with pytest.raises(RunError) as caught:
+        RunFolder.open(tmp_path)
+    first, last = map(int, re.findall(r"lines (\d+) and (\d+)", str(caught.value))[0])
+    assert first <= damaged <= last
+    assert last - first < 500
+
+
+def test_what_was_written_after_the_checkpoint_is_not_mistaken_for_damage(tmp_path: Path) -> None:
+    toy = Toy(None)
+    with create(tmp_path) as folder:
+        for _ in range(3):
+            for event in toy.play():
+                folder.record(event)
+            folder.checkpoint(toy.snapshot(), toy.models())
+        folder.record(toy.play()[-1])
+        assert len(list(folder.view().events())) == 13
+    folder, _ = RunFolder.resume(tmp_path)
+    folder.close()
+    assert RunFolder.open(tmp_path).checkpoint_round == 3
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_kill_while_a_run_is_made_longer_looks_like_no_damage(tmp_path: Path, call: int) -> None:
+    run_toy(tmp_path)
+
+    def extend() -> None:
+        folder, _ = RunFolder.resume(tmp_path)
+        kill_at_call(call, "after")
+        folder.extend('name = "toy"\nrounds = 20\n')
+
+    assert in_a_process(extend) == -signal.SIGKILL
+    assert ("rounds" in RunFolder.open(tmp_path).config) == (call == 1)
+    folder, snapshot = RunFolder.resume(tmp_path)
+    with folder:
+        assert snapshot is not None
+        folder.checkpoint(snapshot, {})
+    flip(tmp_path / "config.toml", b"toy", b"tox")
+    fails_in_one_line(lambda: RunFolder.resume(tmp_path), "config.toml")
 
 
 def test_a_line_still_being_written_is_not_read(tmp_path: Path) -> None:

@@ -137,6 +137,18 @@ def children(process: int) -> list[int]:
         return []
 
 
+def working_in(folder: Path) -> list[int]:
+    """Processes that work in a folder or below: a party's runners and workers, whoever their parent is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(folder):
+                found.append(int(process.name))
+        except OSError:
+            continue  # it has gone, or is not ours to look at
+    return sorted(found)
+
+
 def _field(path: str, name: str) -> int:
     try:
         lines = Path(path).read_text().splitlines()

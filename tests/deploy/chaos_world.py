@@ -73,6 +73,8 @@ class World:
         self.servers = [f"server-{number}" for number in range(1, servers + 1)]
         self.sites = [f"site-{number}" for number in range(1, sites + 1)]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment: dict[str, dict[str, str]] = {}
+        """What is added to the environment of whom."""
         self._engine = create_engine(database)
         ports = {name: free_port() for name in self.servers}
         self._provision(ports)
@@ -93,15 +95,20 @@ class World:
         experiment = resolve("demo", sets=SETTINGS, seed=SEED)
         divide(held_out(experiment), SEED, sites, folder / "data")
 
+    def revoke(self, name: str) -> None:
+        """As `winnow provision --revoke` does; the servers read the new list by themselves."""
+        with open_workshop(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
+            list(workshop.revoke(name))
+
     def _provision(self, ports: dict[str, int]) -> None:
         here = "here"
-        project = Project(
+        self._project = Project(
             name="chaos",
             servers=tuple(Server(name=n, organisation=here, hosts=("127.0.0.1",), port=p) for n, p in ports.items()),
             sites=tuple(Site(name=name, organisation=here) for name in self.sites),
             people=(Person(name=PERSON, organisation=here, role="admin"),),
         )
-        with open_workshop(self.folder / "project", project, None, datetime.now(UTC)) as workshop:
+        with open_workshop(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
             list(workshop.add_new())
 
     def kit(self, name: str) -> Path:
@@ -118,6 +125,7 @@ class World:
             with (self.folder / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "winnow.cli", command, str(self.kit(name))],
+                    env={**os.environ, **self.environment.get(name, {})},
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -236,11 +244,13 @@ class Tally:
         return max(self.seconds[fault])
 
     def __str__(self) -> str:
-        lines = [f"{'fault':<30} {'tries':>5}  {'outcome':<20} {'median':>7} {'longest':>8}"]
-        for fault in sorted({*self.seconds, *self.failures}):
+        faults = sorted({*self.seconds, *self.failures})
+        width = max(map(len, faults), default=0)
+        lines = [f"{'fault':<{width}} {'tries':>5}  {'outcome':<20} {'median':>7} {'longest':>8}"]
+        for fault in faults:
             gaps, failed = self.seconds.get(fault, []), self.failures.get(fault, [])
             outcome = f"{len(failed)} failed" if failed else "all went on"
             figures = f"{statistics.median(gaps):>6.1f}s {max(gaps):>7.1f}s" if gaps else f"{'–':>7} {'–':>8}"
-            lines.append(f"{fault:<30} {len(gaps) + len(failed):>5}  {outcome:<20} {figures}")
+            lines.append(f"{fault:<{width}} {len(gaps) + len(failed):>5}  {outcome:<20} {figures}")
             lines += [f"    {why}" for why in failed]
         return "\n".join(lines)

@@ -23,6 +23,7 @@ from winnow.experiment.folders import run_in
 from winnow.experiment.plugins import load_plugins
 from winnow.experiment.run import Inputs
 from winnow.experiment.schema import Experiment
+from winnow.simulate.orphans import end_with
 
 SECONDS_BETWEEN_MESSAGES = 0.2
 
@@ -67,7 +68,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_serve, args=(theirs, tuple(cores), tuple(plugins)), daemon=True
+            target=_serve, args=(os.getpid(), theirs, tuple(cores), tuple(plugins)), daemon=True
         )
         with _interrupts_ignored():
             self.process.start()
@@ -133,11 +134,12 @@ def _shares(workers: int) -> list[list[int]]:
     return [cores[place % max(1, len(cores)) :: workers] for place in range(workers)]
 
 
-def _serve(pipe: Connection, cores: Sequence[int], plugins: Sequence[str]) -> None:
+def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequence[str]) -> None:
     """A worker's life, on its share of the cores: jobs until nobody sends any more.
 
     Plugins come first: without what they define, no job that uses it could be read.
     """
+    end_with(parent)
     if cores:
         os.sched_setaffinity(0, cores)
     load_plugins(plugins, "a worker")

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from winnow.core import Arrays, RunError, Snapshot
 from winnow.runs.codec import plain
+from winnow.runs.digests import digest_of
 from winnow.runs.files import write_atomically
 
 if TYPE_CHECKING:
@@ -21,13 +23,23 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A snapshot and where the run folder stood when it was taken."""
+class Covered:
+    """Where the run folder stood when a checkpoint was taken, and the digests of what it held."""
 
-    snapshot: Snapshot
     round: int
     events_bytes: int
     wall_seconds: float
+    events_blocks: Sequence[str] = ()
+    """Digests of the event log's blocks; none in checkpoints of earlier versions."""
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By file, the digests that it may have: two while a configuration is being exchanged for a longer one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Covered):
+    """A snapshot and what it covers."""
+
+    snapshot: Snapshot
 
 
 def save_arrays(path: Path, arrays: Arrays, header: Mapping[str, str]) -> None:
@@ -42,39 +54,61 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "round": checkpoint.round,
         "events_bytes": checkpoint.events_bytes,
         "wall_seconds": checkpoint.wall_seconds,
+        "events_blocks": checkpoint.events_blocks,
+        "files": checkpoint.files,
         "values": snapshot.values,
         "numpy": sorted(name for name, array in snapshot.arrays.items() if isinstance(array, np.ndarray | np.generic)),
     }
     text = json.dumps(state, default=plain)  # the standard library's, which keeps NaN and infinities
     tensors = {name: _tensor(array) for name, array in snapshot.arrays.items()}
-    _save(path, tensors, {"state": text, "digest": _digest(text, tensors)})
+    _save(path, tensors, {"state": text, "state_digest": digest_of(text.encode()), "digest": _digest(text, tensors)})
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in this file, or a RunError if a single bit of it is not as written."""
     state, tensors = _load(path)
-    if state.get("schema") != SCHEMA:
-        raise RunError(f"{path} has schema {state.get('schema')}, this version of Winnow reads {SCHEMA}")
     as_numpy = set(state["numpy"])
     arrays = {name: tensor.numpy() if name in as_numpy else tensor for name, tensor in tensors.items()}
-    return Checkpoint(
-        snapshot=Snapshot(arrays=arrays, values=state["values"]),
-        round=state["round"],
-        events_bytes=state["events_bytes"],
-        wall_seconds=state["wall_seconds"],
-    )
+    return Checkpoint(snapshot=Snapshot(arrays=arrays, values=state["values"]), **_covered(path, state))
+
+
+def load_covered(path: Path) -> Covered:
+    """What the checkpoint covers. Its arrays are not looked at: whoever reads a run does not need them."""
+    with _damage_told(path):
+        with safe_open(path, framework="np") as file:
+            header = file.metadata()
+        text = header["state"]
+        if header.get("state_digest", digest_of(text.encode())) == digest_of(text.encode()):
+            return Covered(**_covered(path, json.loads(text)))
+    raise _damaged(path)
+
+
+def _covered(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    if state.get("schema") != SCHEMA:
+        raise RunError(f"{path} has schema {state.get('schema')}, this version of Winnow reads {SCHEMA}")
+    return {entry.name: state[entry.name] for entry in fields(Covered) if entry.name in state}
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
-    try:
+    with _damage_told(path):
         with safe_open(path, framework="pt") as file:
             header = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
         if header["digest"] == _digest(header["state"], tensors):
             return json.loads(header["state"]), tensors
+    raise _damaged(path)
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (SafetensorError, KeyError, TypeError, ValueError):
-        pass
-    raise RunError(f"{path} is damaged; delete it to begin the run again, or choose another --out")
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> RunError:
+    return RunError(f"{path} is damaged; delete it to begin the run again, or choose another --out")
 
 
 def _save(path: Path, tensors: dict[str, "torch.Tensor"], header: Mapping[str, str]) -> None:

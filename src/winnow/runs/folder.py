@@ -4,7 +4,8 @@ This holds because of the order of writing:
 
 1. `run.json` is written last when a folder is created, so a folder either holds a run or does not.
 2. Events are only appended. A checkpoint is put in place at once, after the events and models that it covers, and knows
-   the length of the event log at that moment. Resuming cuts the log back to that length.
+   the length of the event log at that moment, and the digests of the log and of the files that say what the run is.
+   Resuming compares them and cuts the log back to that length.
 3. Everything else follows from these: metrics.csv is made again from the log, models and the result are written over by
    the rounds that are run again, which a seed makes the same.
 """
@@ -13,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,10 +25,12 @@ from winnow.core import AnyEvent, Arrays, RunError, Scored, Snapshot
 from winnow.runs import names
 from winnow.runs.checkpoint import Checkpoint, load_checkpoint, save_arrays, save_checkpoint
 from winnow.runs.codec import EventLog, encode_event, plain
+from winnow.runs.digests import LogDigest, digest_of
 from winnow.runs.files import Lock, is_leftover, one_line_errors, write_atomically, write_text_atomically
 from winnow.runs.label import RunLabel
 from winnow.runs.metrics import MetricsFile
 from winnow.runs.track import Track
+from winnow.runs.verify import descriptions, refuse_damaged
 from winnow.runs.view import RunView
 
 SCORES_KEPT_UP_TO = 2_000
@@ -38,13 +42,16 @@ class RunFolder:
 
     def __init__(self, path: Path, lock: Lock, checkpoint: Checkpoint | None = None) -> None:
         """Take over a folder as of its checkpoint; `create` and `resume` are the ways in."""
+        length = checkpoint.events_bytes if checkpoint else 0
         self.path = path
+        self._files = {name: [digest_of(content)] for name, content in descriptions(path).items()}
+        self._digest = LogDigest.of(path / names.EVENTS, length)
         self._lock = lock
         self._spent_before = checkpoint.wall_seconds if checkpoint else 0.0
         self._began = time.monotonic()
         self._round = checkpoint.round if checkpoint else 0
         self._events = (path / names.EVENTS).open("ab")
-        self._events.truncate(checkpoint.events_bytes if checkpoint else 0)
+        self._events.truncate(length)
         self._events.seek(0, os.SEEK_END)
         self._track = Track()
         self._metrics = MetricsFile(path / names.METRICS)
@@ -99,7 +106,9 @@ class RunFolder:
         if isinstance(event, Scored) and len(event.scores) > SCORES_KEPT_UP_TO:
             return
         with one_line_errors(self.path):
-            self._events.write(encode_event(event))
+            line = encode_event(event)
+            self._events.write(line)
+            self._digest.update(line)
             self._round = event.round
             self._add_metrics(event)
 
@@ -118,14 +127,25 @@ class RunFolder:
                 round=self._round,
                 events_bytes=self._events.tell(),
                 wall_seconds=self.wall_seconds,
+                events_blocks=self._digest.blocks(),
+                files=self._files,
             )
             save_checkpoint(self.path / names.CHECKPOINT, checkpoint)
 
     def extend(self, config_text: str) -> None:
-        """Ask more of a run that may have been finished: it is unfinished again before the new configuration stands."""
+        """Ask more of a run that may have been finished: it is unfinished again before the new configuration stands.
+
+        The checkpoint is told of both configurations first: a kill in between leaves either of them.
+        """
+        old, new = self._files[names.CONFIG], [digest_of(config_text.encode())]
         with one_line_errors(self.path):
             (self.path / names.RESULT).unlink(missing_ok=True)
+            if (self.path / names.CHECKPOINT).exists():
+                checkpoint = load_checkpoint(self.path / names.CHECKPOINT)
+                both = {**self._files, names.CONFIG: [*old, *new]}
+                save_checkpoint(self.path / names.CHECKPOINT, replace(checkpoint, files=both))
             write_text_atomically(self.path / names.CONFIG, config_text)
+        self._files[names.CONFIG] = new
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json: the run is done."""
@@ -177,7 +197,5 @@ def _last_checkpoint(path: Path) -> Checkpoint | None:
     if not (path / names.CHECKPOINT).exists():
         return None
     checkpoint = load_checkpoint(path / names.CHECKPOINT)
-    log = path / names.EVENTS
-    if not log.exists() or log.stat().st_size < checkpoint.events_bytes:
-        raise RunError(f"{log} is shorter than its checkpoint says; the run is damaged, choose another --out")
+    refuse_damaged(path, checkpoint, descriptions(path))
     return checkpoint

@@ -10,12 +10,13 @@ import msgspec
 
 from winnow.core import AnyEvent, RunError
 from winnow.runs import names
-from winnow.runs.checkpoint import load_checkpoint
+from winnow.runs.checkpoint import load_covered
 from winnow.runs.codec import EventLog
 from winnow.runs.files import one_line_errors
 from winnow.runs.label import RunLabel
 from winnow.runs.promises import promises
 from winnow.runs.summary import Summary, summarise
+from winnow.runs.verify import descriptions, refuse_damaged
 
 Content = TypeVar("Content")
 
@@ -57,6 +58,7 @@ class RunView:
             raise RunError(f"{path} holds no run: there is no {names.LABEL} in it")
         with one_line_errors(path):
             finished = (path / names.RESULT).exists()
+            _refuse_damaged(path)
             return cls(
                 label=RunLabel.read(path / names.LABEL),
                 log=EventLog(path / names.EVENTS, _json(path / names.RESULT, _Rounds).rounds if finished else 0),
@@ -93,7 +95,13 @@ class RunView:
         """The round from which the run would resume; None where it would begin again."""
         if self.path is None or not (self.path / names.CHECKPOINT).exists():
             return None
-        return load_checkpoint(self.path / names.CHECKPOINT).round
+        return load_covered(self.path / names.CHECKPOINT).round
+
+
+def _refuse_damaged(path: Path) -> None:
+    described = descriptions(path)
+    if (path / names.CHECKPOINT).exists():
+        refuse_damaged(path, load_covered(path / names.CHECKPOINT), described)
 
 
 def _json(path: Path, content: type[Content]) -> Content:

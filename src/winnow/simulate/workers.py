@@ -20,6 +20,7 @@ from winnow.core import ConfigError, Handler, Outcome, Task
 from winnow.simulate.blocks import Block
 from winnow.simulate.chunks import Indices
 from winnow.simulate.crew import Answered, Broken, Lost, News, Ready
+from winnow.simulate.orphans import end_with
 from winnow.simulate.parcels import Parcel, pack, unpack
 
 Site = TypeVar("Site")
@@ -66,10 +67,11 @@ class Processes(Generic[Site]):
     def hire(self, worker: int) -> None:
         ours, theirs = Pipe()
         block = Block()
+        parent = os.getpid()
         with _interrupts_held_back():
             pid = os.fork()
             if pid == 0:
-                self._live(worker, theirs, block, (ours, *(process.pipe for process in self._staff.values())))
+                self._live(parent, worker, theirs, block, (ours, *(process.pipe for process in self._staff.values())))
         theirs.close()
         self._staff[worker] = _Process(pid=pid, pipe=ours, block=block)
 
@@ -116,9 +118,10 @@ class Processes(Generic[Site]):
 
     # In the worker ----------------------------------------------------------------------------------------------------
 
-    def _live(self, worker: int, pipe: Connection, block: Block, not_ours: Sequence[Connection]) -> None:
+    def _live(self, parent: int, worker: int, pipe: Connection, block: Block, not_ours: Sequence[Connection]) -> None:
         """A worker's whole life. It never returns into the program that it was forked from."""
         try:
+            end_with(parent)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
             for other in not_ours:
                 other.close()

@@ -49,6 +49,11 @@ def main() -> None:
     wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Launch)
     if len([*Path("/proc/self/task").iterdir()]) > 1:
         _leave_threads_behind(wanted.channel)
+    become(wanted)
+
+
+def become(wanted: Launch) -> None:
+    """Put up the walls around this process, which has one thread, and do the work."""
     if wanted.place is not None:
         _move_to(wanted.place)
     confine.limit(wanted.limits)

@@ -15,6 +15,8 @@ from pathlib import Path
 import tomli_w
 
 from winnow.core import RunError
+from winnow.deploy.fence.confine import Limits, environment
+from winnow.deploy.fence.forked import PRELOADED
 from winnow.deploy.people.connection import Connection, connect
 from winnow.deploy.people.packing import Described
 from winnow.deploy.trust.project import Person, Project, Server, Site
@@ -22,8 +24,11 @@ from winnow.deploy.trust.provision import open_workshop
 from winnow.experiment.divide import divide
 
 ME = "me"
+WORKERS = "workers"
+"""The socket at which sites have their jobs' processes forked."""
 STARTING = 60.0
-"""Seconds that the processes have until all sites are connected."""
+"""Seconds that the processes have until all sites are connected, and what each site adds."""
+STARTING_EACH = 3.0
 STOPPING = 10.0
 
 
@@ -70,17 +75,18 @@ def local_federation(
 
 def log_of(folder: Path, name: str) -> Path:
     """Where a process's own log is."""
-    return folder / "logs" / f"{name}.log"
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    return logs / f"{name}.log"
 
 
 def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     """Start (again) the server or a site, in a session of its own: Ctrl-C is its parent's business."""
     command = "server" if name == "server" else "site"
-    log = log_of(folder, name)
-    log.parent.mkdir(exist_ok=True)
-    with log.open("ab") as output:
+    with log_of(folder, name).open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-P", "-m", "winnow.cli", command, str(_kit(folder, name))],
+            env={**os.environ, **({PRELOADED: str(workers)} if (workers := folder / WORKERS).is_socket() else {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -129,12 +135,33 @@ def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, ow
 @contextmanager
 def _running(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
+    preloaded = _start_preloaded(folder)
     try:
         for name in ("server", *names):
             processes[name] = start(folder, name)
         yield processes
     finally:
-        _stop(list(processes.values()))
+        _stop([preloaded, *processes.values()])
+
+
+def _start_preloaded(folder: Path) -> "subprocess.Popen[bytes]":
+    """What the sites' workers are forked from: a hundred of them would not fit into memory otherwise."""
+    cpus = sorted(os.sched_getaffinity(0))
+    place = environment(folder, Limits(memory_mb=0, cpus=cpus[:1]))
+    with log_of(folder, WORKERS).open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-m", "winnow.deploy.fence.preloaded", WORKERS],
+            env={**place, "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    still_starting = _alive(folder, {WORKERS: process}, 0)
+    while not (folder / WORKERS).is_socket():
+        still_starting()
+    return process
 
 
 def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
@@ -152,7 +179,8 @@ def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
 
 def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:
     """Waits a moment; raises if a process has ended, or if all this takes too long."""
-    deadline = time.monotonic() + STARTING
+    seconds = STARTING + STARTING_EACH * sites
+    deadline = time.monotonic() + seconds
 
     def check() -> None:
         for name, process in processes.items():
@@ -160,7 +188,7 @@ def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sit
                 said = log_of(folder, name).read_text(errors="replace").strip().splitlines()
                 raise RunError(f"{name} did not start: {said[-1] if said else f'exit code {process.returncode}'}")
         if time.monotonic() > deadline:
-            raise RunError(f"the server and all of {sites} sites were not together after {STARTING:g} seconds")
+            raise RunError(f"the server and all of {sites} sites were not together after {seconds:g} seconds")
         time.sleep(0.2)
 
     return check

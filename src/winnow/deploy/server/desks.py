@@ -29,7 +29,7 @@ from winnow.deploy.wire.messages import (
     WireTask,
 )
 
-REMEMBERED = 10_000
+REMEMBERED = 1_000
 """Tasks that are over which a part keeps in mind."""
 BATCH_BYTES = 1 << 20
 """Of the orders in one message, unless a single one is larger."""

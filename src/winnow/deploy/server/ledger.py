@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from winnow.core import WinnowError
+from winnow.deploy.server.integrity import first_digest, next_digest
 from winnow.deploy.server.lease import Fence
 from winnow.deploy.server.tables import Job, LineRow, MemberRow, Output, Round, SiteRow
 from winnow.deploy.server.text import printable, storable
@@ -109,6 +111,7 @@ class Ledger:
                     checkpoint_size=checkpoint.size,
                     settled=msgspec.msgpack.encode(settled),
                     over=msgspec.msgpack.encode(over),
+                    events=_digest(session, row, lines),
                     token=self.fence.token,
                     at=self.fence.database.now(session),
                 )
@@ -199,6 +202,13 @@ class Ledger:
                 )
             )
             return now
+
+
+def _digest(session: Session, job: Job, lines: Sequence[NewLine]) -> str | None:
+    """Of all event lines of the job, the next round's included."""
+    before = session.get(Round, (job.job, job.round))
+    digest = first_digest(job.config) if before is None else before.events
+    return None if digest is None else reduce(next_digest, map(_text, lines), digest)
 
 
 def _text(line: NewLine) -> str:

@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from winnow.deploy.server.database import Database
+from winnow.deploy.server.integrity import RoundCheck
 from winnow.deploy.server.ledger import ACCEPTED, ENDED
 from winnow.deploy.server.tables import Job, LineRow, MemberRow, Output, Round, SiteRow
 from winnow.deploy.server.text import CUT
@@ -142,12 +143,20 @@ class Records:
         return [_line(*row, whole=kind is not None) for row in rows]
 
     def write_events(self, job: str, path: Path) -> None:
-        """All event lines of the committed rounds, one after the other."""
-        first = 0
+        """All event lines of the committed rounds, one after the other. Raises if they are not what was committed."""
+        first, check = 0, self._check(job)
         with path.open("w", encoding="utf-8") as file:
             while page := self.lines(job, first, kind="event"):
+                check.follow(line.text for line in page)
                 file.writelines(line.text + "\n" for line in page)
                 first = page[-1].number + 1
+        check.finish()
+
+    def _check(self, job: str) -> RoundCheck:
+        with self.database.reading() as session:
+            config = session.get_one(Job, job).config
+            rounds = session.execute(select(Round.number, Round.events).where(Round.job == job).order_by(Round.number))
+            return RoundCheck(job, config, [(number, digest) for number, digest in rounds])
 
 
 def _state(session: Session, row: Job) -> JobState:

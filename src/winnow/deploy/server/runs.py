@@ -17,6 +17,7 @@ from winnow.deploy.fence.launch import RUNNER
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.hub import Hub
 from winnow.deploy.server.inboxes import Inboxes
+from winnow.deploy.server.integrity import DamagedRecordsError, unchanged
 from winnow.deploy.server.journal import METRICS, Journal, bounded
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine, RoundOrderError
@@ -116,15 +117,17 @@ class JobRun:
     async def run(self) -> Ending:
         """Until the job has ended; cancelling it ends the process."""
         while True:
+            why = "the job's process ended"
             try:
                 ending = await self._live()
             except (LeaseLostError, SQLAlchemyError):
                 raise
             except (RoundOrderError, RunnerError) as error:
                 return Ending(failure=f"its process cannot be followed: {error}")
+            except DamagedRecordsError as error:
+                return Ending(failure=str(error))
             except (WinnowError, OSError) as error:
-                ending = None
-                self._say(f"the job cannot go on now: {error}")
+                ending, why = None, f"the job cannot go on now: {error}"
             finally:
                 await self._bury()
             if ending is not None:
@@ -136,9 +139,8 @@ class JobRun:
             self._lives += 1
             if self._lives > LIVES:
                 return Ending(failure=f"its process ended {self._lives} times without finishing a round; see its log")
-            self._say(
-                f"the job's process ended; it starts again from round {self._progress} ({self._lives} of {LIVES})"
-            )
+            where = f"after round {self._progress}" if self._progress else "from its beginning"
+            self._say(f"{why}; it is taken up again {where} (attempt {self._lives} of {LIVES})")
             await asyncio.sleep(PAUSE * 2 ** (self._lives - 1))
 
     def prepare_to_end(self, reason: str) -> None:
@@ -168,7 +170,6 @@ class JobRun:
             for member in self.members:
                 self._shop.hub.restart(member.site, self.job)
         begin, bundle = await asyncio.to_thread(self._prepare)
-        self._progress = begin.round
         process = self._process = RunnerProcess(
             Path(begin.folder),
             self._shop.jobs / self.job / LOG_FILE,
@@ -203,6 +204,8 @@ class JobRun:
     def _prepare(self) -> tuple[Begin, Bundle]:
         """A fresh folder for each life: a process that is still dying must not write into the next one's."""
         token = self._shop.ledger.fence.token
+        last = self._shop.records.last_round(self.job)
+        self._progress = 0 if last is None else last.number
         for old in (self._shop.jobs / self.job).glob("run-*"):
             if int(old.name.split("-")[1]) <= token:  # else we were replaced and have yet to notice
                 shutil.rmtree(old, ignore_errors=True)
@@ -210,7 +213,6 @@ class JobRun:
         folder = self._shop.jobs / self.job / f"run-{token}-{self._starts}"
         (folder / "blobs").mkdir(parents=True)
         self._folder = folder
-        last = self._shop.records.last_round(self.job)
         checkpoint = None if last is None else last.checkpoint
         self._shop.records.write_events(self.job, folder / "events.jsonl")
         path = self._copy(self._bundle, folder / "bundle")
@@ -220,7 +222,7 @@ class JobRun:
             folder=str(folder),
             bundle=str(path),
             checkpoint=None if checkpoint is None else str(self._copy(checkpoint, folder / "checkpoint")),
-            round=0 if last is None else last.number,
+            round=self._progress,
             members=self.members,
             data={name: table for name, table in self._shop.data.items() if name == bundle.data_name},
             events=str(folder / "events.jsonl"),
@@ -228,8 +230,9 @@ class JobRun:
         return begin, bundle
 
     def _copy(self, blob: Blob, path: Path) -> Path:
+        what = f"the {path.name} of job {self.job} after round {self._progress}"
         with path.open("wb") as file:
-            for chunk in self._shop.blobs.read(self.job, blob):
+            for chunk in unchanged(self._shop.blobs.read(self.job, blob), blob, what):
                 file.write(chunk)
         return path
 

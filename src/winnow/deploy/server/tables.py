@@ -48,6 +48,8 @@ class Round(Table):
     """Msgpack of whose replies were folded: site, task, clients."""
     over: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Msgpack of the tasks that ended, by site."""
+    events: Mapped[str | None] = mapped_column(DIGEST)
+    """Of the configuration and all event lines up to this round; None in jobs that an earlier version began."""
     token: Mapped[int] = mapped_column(BigInteger)
     """Of the lease under which it was committed."""
     at: Mapped[float] = mapped_column(Float)

@@ -8,16 +8,19 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.fence.confine import MB, Limits, Sandbox, environment
 from winnow.deploy.fence.disk import DiskWatch
-from winnow.deploy.fence.launch import WORKER, Launch
+from winnow.deploy.fence.forked import PRELOADED, ForkedProcess
+from winnow.deploy.fence.launch import WORKER, Launch, Place
 from winnow.deploy.work.channel import Channel, ChannelClosedError, GarbledError
 from winnow.deploy.work.orders import FromWorker, Quit, ToWorker
 
@@ -43,21 +46,16 @@ class WorkerProcess:
         self._channel: Channel[Any] = Channel(ours, cast(Any, FromWorker))
         folder.mkdir(parents=True, exist_ok=True)
         launch = Launch(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
+        place = Place(folder=str(folder), log=str(log), environment=environment(folder, limits))
+        self._process: subprocess.Popen[bytes] | ForkedProcess
         with theirs, _log(log) as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "winnow.deploy.fence.launch"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env=environment(folder, limits),
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            if PRELOADED in os.environ:
+                self._process = _forked(os.environ[PRELOADED], replace(launch, place=place))
+            else:
+                self._process = _started(launch, place, output)
         self._folder, self._disk_mb = folder, limits.disk_mb
-        self._watch = DiskWatch(self._process, [folder, log], limits.disk_mb * MB, self.kill)
+        self._watch = DiskWatch(cast(Any, self._process), [folder, log], limits.disk_mb * MB, self.kill)
         self._watch.start()
-        self._instruct(msgspec.json.encode(launch))
 
     @property
     def alive(self) -> bool:
@@ -102,14 +100,6 @@ class WorkerProcess:
         if self._watch.exceeded:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _instruct(self, launch: bytes) -> None:
-        assert self._process.stdin is not None
-        try:
-            with self._process.stdin as line:
-                line.write(launch)
-        except BrokenPipeError:
-            pass  # it is dead already, which the first message will show
-
     def _end(self) -> str:
         """How it ended; it has hung up, so it ends soon or is made to."""
         until = time.monotonic() + GRACE
@@ -124,6 +114,30 @@ class WorkerProcess:
         if code < 0:
             return f"the job's process was ended by {signal.Signals(-code).name}"
         return f"the job's process ended with status {code}"
+
+
+def _forked(preloaded: str, launch: Launch) -> ForkedProcess:
+    try:
+        return ForkedProcess(Path(preloaded), launch)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise WorkerDiedError(f"the process that forks workers does not answer: {error}") from error
+
+
+def _started(launch: Launch, place: Place, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "winnow.deploy.fence.launch"],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        cwd=place.folder,
+        env=place.environment,
+        pass_fds=(launch.channel,),
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as line:  # it is dead already, which the first message will show
+        line.write(msgspec.json.encode(launch))
+    return process
 
 
 def _log(path: Path) -> Any:

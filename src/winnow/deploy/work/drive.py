@@ -24,7 +24,11 @@ class Drive:
         self._line, self.begin = line, begin
         self.folder = Path(begin.folder)
         self._used = False
-        self.log: list[AnyEvent] = []
+        self._events = Path(begin.events or self.folder / names.EVENTS)
+        if begin.checkpoint is None:
+            self._events.write_bytes(b"")
+        self.log = EventLog(self._events)
+        """All that has happened, in a file: a job may have any number of rounds."""
         self.output: dict[str, str] = {}
         self.lines: list[str] = []
         """Events that no round has taken along yet; at the end, why the run stopped."""
@@ -38,8 +42,6 @@ class Drive:
         """The state after the last committed round, if there is one; what happened until then is in the log."""
         if self.begin.checkpoint is None:
             return None
-        if self.begin.events:
-            self.log = list(EventLog(Path(self.begin.events)))
         return load_snapshot(Path(self.begin.checkpoint), in_memory=in_memory)
 
     def run(
@@ -54,18 +56,20 @@ class Drive:
     ) -> None:
         """`around` puts filters around the federation."""
         deployed = Deployed(self._line, self.begin.members, self.folder, WallClock(now), deadline)
-        for event in workflow.run(around(deployed)):
-            self.log.append(event)
-            self.lines.append(encode_event(event).decode().rstrip("\n"))
-            if isinstance(event, Refused):
-                client, site = event.client, deployed.site_of(event.client)
-                self._line.send(
-                    Said(line=f"client {client} of {site} is refused in round {event.round}: {event.reason}")
-                )
-            if isinstance(event, RoundFinished):
-                self._commit(workflow, deployed, event, rounds)
-                self.lines.clear()
-            on_event(event)
+        with self._events.open("ab", buffering=0) as log:
+            for event in workflow.run(around(deployed)):
+                line = encode_event(event)
+                log.write(line)
+                self.lines.append(line.decode().rstrip("\n"))
+                if isinstance(event, Refused):
+                    client, site = event.client, deployed.site_of(event.client)
+                    self._line.send(
+                        Said(line=f"client {client} of {site} is refused in round {event.round}: {event.reason}")
+                    )
+                if isinstance(event, RoundFinished):
+                    self._commit(workflow, deployed, event, rounds)
+                    self.lines.clear()
+                on_event(event)
 
     def _commit(self, workflow: Workflow, deployed: Deployed, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"

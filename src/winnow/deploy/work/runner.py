@@ -46,7 +46,7 @@ class AtServer(Place):
         kind = type(wanted.workflow).__name__
         label = RunLabel(name=drive.begin.job, algorithm=kind, seed=wanted.seed, metric="loss")
         drive.put_out_result(RunView(label=label, log=drive.log))
-        return drive.log
+        return list(drive.log)
 
 
 def main() -> None:
