@@ -230,6 +230,14 @@ def as_toml(field: FieldInfo) -> str:
     return f"`{json.dumps(value)}`"
 
 
+def test_every_promise_of_security_names_a_test_that_attacks_it() -> None:
+    rows = [line for line in (ROOT / "docs/security.md").read_text("utf-8").splitlines() if "test_" in line]
+    named = [match for row in rows for match in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", row)]
+    assert len(named) > len(rows) > 20
+    for file, test in named:
+        assert f"def {test or 'test_'}" in (ROOT / "tests" / file).read_text("utf-8"), f"{file}::{test}"
+
+
 def test_the_reference_names_every_setting_and_no_other() -> None:
     assert dict(walk(Experiment)).keys() == documented().keys()
 
