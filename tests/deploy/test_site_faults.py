@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.deploy.world import working_in
 from serving import eventually
 
 from command_line import call
@@ -77,10 +78,8 @@ class Faults:
         return [line.text for line in self.job.lines(follow=False) if line.source == "server" and line.kind == "log"]
 
     def workers(self, site: str) -> list[int]:
-        """The processes that the site's agent has started."""
-        agent = self.agent(site).pid
-        children = Path(f"/proc/{agent}/task").glob("*/children")
-        return [int(child) for each in children for child in each.read_text().split()]
+        """The processes of the site's jobs."""
+        return working_in(self.kit(site).resolve())
 
 
 @pytest.fixture(scope="module")

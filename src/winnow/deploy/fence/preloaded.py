@@ -88,6 +88,8 @@ class Preloaded:
                     line.send(msgspec.json.encode(os.waitstatus_to_exitcode(status)))
 
     def _kill(self, process: int) -> None:
+        if process not in self._lines:
+            return  # it ended by itself just now
         self._selector.unregister(self._lines[process])
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """A server put together from its kit and its configuration, and run until it is told to stop."""
 
 import asyncio
+import gc
 import logging
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -188,6 +189,7 @@ def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) ->
         log.info("the database %s is up to date", server.database)
         return
     keep_freed_chunks()
+    gc.freeze()  # what was loaded is never garbage; the collector then comes to what may be before it has piled up
     asyncio.run(until_signalled(server))
 
 

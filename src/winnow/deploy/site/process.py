@@ -54,7 +54,8 @@ class WorkerProcess:
             else:
                 self._process = _started(launch, place, output)
         self._folder, self._disk_mb = folder, limits.disk_mb
-        self._watch = DiskWatch(cast(Any, self._process), [folder, log], limits.disk_mb * MB, self.kill)
+        as_started: Any = self._process  # the watch needs what both kinds have
+        self._watch = DiskWatch(as_started, [folder, log], limits.disk_mb * MB, self.kill)
         self._watch.start()
 
     @property
