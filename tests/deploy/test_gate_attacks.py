@@ -1,5 +1,6 @@
 """A hostile program behind forced filters: its author and the server work together, and get nothing past the gate."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,7 +104,12 @@ class Theft:
         return self.script.hold(self._made.read_bytes())
 
     def begin(self) -> None:
-        plain = Bundle(config='[data]\nname = "plant"\n', files={"steal.py": PROGRAM.encode()}, main="steal.py")
+        plain = Bundle(
+            config='[data]\nname = "plant"\n',
+            files={"steal.py": PROGRAM.encode()},
+            main="steal.py",
+            issued=time.time(),
+        )
         signed = sign(self.world.kit("the-lead"), plain.signed)
         bundle = replace(plain, certificate=signed.certificate, signature=signed.value)
         self.script.tell(deploy(self.script, write_bundle(bundle), clients_from=0))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from winnow.deploy.wire import messages
@@ -60,7 +60,7 @@ def _composed(kind: object) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_every_message_round_trips(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(strategy(kind))
