@@ -316,7 +316,6 @@ def data_relabelled(chaos: Chaos) -> Iterator[None]:
 
 @pytest.mark.parametrize("servers", [0, 3], ids=["SQLite", "3 servers"])
 def test_a_job_goes_on_without_a_site_that_is_out(servers: int, tally: Tally, tmp_path: Path) -> None:
-    pytest.importorskip("winnow.deploy.server.attendance")
     with (
         database_for(servers, tmp_path) as (database, where),
         chaos_in(tmp_path, database, max(1, servers), needed=1) as (chaos, _),
