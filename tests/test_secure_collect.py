@@ -431,12 +431,12 @@ def test_an_update_is_masked_once() -> None:
     }
 
 
-def test_a_step_without_a_session_is_refused() -> None:
-    ready = prepared("rounds=1", *SECURE, algorithm="fedavg-rp")
-    tasks = [
-        Task(name=name, client=0, round=1, version=0, settings=Step(session=b"none"))
-        for name in (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL, DEPOSIT)
-    ]
+@pytest.mark.parametrize(
+    ("way", "steps"), [(SECURE, (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL)), ((*SECURE, *KEEPER), (DEPOSIT,))]
+)
+def test_a_step_without_a_session_is_refused(way: tuple[str, ...], steps: tuple[str, ...]) -> None:
+    ready = prepared("rounds=1", *way, algorithm="fedavg-rp")
+    tasks = [Task(name=name, client=0, round=1, version=0, settings=Step(session=b"none")) for name in steps]
     outcomes = [outcome for task in tasks for outcome in ask(ready, [task])]
     assert all(isinstance(outcome, Failure) for outcome in outcomes)
 

@@ -137,6 +137,11 @@ class Server:
         return self.settings.encoding.decode(self.form, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
 
 
+def with_keeper() -> Server:
+    settings = Secure(keeper=True)
+    return Server(at=settings.at_sites(), settings=settings)
+
+
 def weights_of(decoded: Decoded) -> NDArray[np.float64]:
     return decoded.sums[1]
 
@@ -153,6 +158,7 @@ def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight(client: in
     server = Server()
     with pytest.raises(RefusedError, match=r"one client makes up 100% of the sum, and collect.heaviest is 75%"):
         server.mask(client, server.told(LOPSIDED))
+    server = with_keeper()
     keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
     with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
         server.deposit(client, server.told(LOPSIDED), keeper)
@@ -180,7 +186,7 @@ def test_nobody_confirms_survivors_of_whom_one_has_nearly_all_the_weight() -> No
 
 
 def test_nor_does_the_keeper_tell_their_sum() -> None:
-    server = Server()
+    server = with_keeper()
     keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
     for client in EVERYBODY:
         server.deposit(client, server.told([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
@@ -190,7 +196,7 @@ def test_nor_does_the_keeper_tell_their_sum() -> None:
 
 def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
     """With a bit more a word, the sum of the masks shows every carry: how many of the clients' masks were large."""
-    server = Server()
+    server = with_keeper()
     keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
     for client in EVERYBODY:
         server.deposit(client, server.told(ALIKE), keeper)
@@ -428,6 +434,15 @@ def test_an_update_leaves_again_for_the_one_exchange_that_was_closed() -> None:
     server.mask(0, server.told(ALIKE))
     with pytest.raises(RefusedError, match="0 of its 6 members have closed it"):
         asked_again(server, 0, good)
+
+
+def test_a_round_with_a_keeper_is_not_held_again_by_closing_another_session() -> None:
+    """A server would have pairwise sessions closed in which nothing was summed, and then have the keeper tell as many
+    sums with the same update as it likes.
+    """
+    pairwise, kept = Server().at.handlers.keys(), with_keeper().at.handlers.keys()
+    assert kept == {DEPOSIT}
+    assert pairwise == {ANNOUNCE, CLOSE, SHARE, MASK, CONFIRM, REVEAL}
 
 
 # Chance ---------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from winnow.deploy.work.data import SiteData
 from winnow.deploy.work.desk import Desk
 from winnow.deploy.work.drive import Drive
 from winnow.deploy.work.learning import learn
-from winnow.deploy.work.orders import Answered, Begin, Commit, Committed, Dispatch, Do, Member, Withdraw
+from winnow.deploy.work.orders import Answered, Begin, Commit, Committed, Dispatch, Do, Member, Said, Withdraw
 from winnow.deploy.work.training import training_service
 from winnow.experiment.run import AS_CONFIGURED, Result
 from winnow.experiment.schema import Experiment
@@ -69,7 +69,7 @@ class Loopback:
         elif isinstance(message, Commit):
             self._commit(message)
         else:
-            assert isinstance(message, Withdraw)
+            assert isinstance(message, Withdraw | Said)
 
     def receive(self, wanted: type, timeout: float | None = None) -> Any:
         for place, message in enumerate(self._messages):

@@ -265,7 +265,7 @@ class Insistent(Loopback):
 def test_a_site_lets_nothing_out_twice_for_noise_would_average_out(way: str, tmp_path: Path) -> None:
     job = deployed(private(way), tmp_path, Insistent)
     assert isinstance(job, Insistent)
-    hire(job, Notebook())
+    hire(job, Notebook(tmp_path))
     assert job.run().summary.rounds == 3
     assert not [event for event in log_of(job.lines) if isinstance(event, Refused)]
     things = ("first profile", "profile") if way == "profiles" else ("update",)
@@ -277,7 +277,7 @@ def test_without_noise_at_the_site_it_answers_whoever_asks(tmp_path: Path) -> No
     """So that the test above could fail."""
     job = deployed(private("central-dp"), tmp_path, Insistent)
     assert isinstance(job, Insistent)
-    hire(job, Notebook())
+    hire(job, Notebook(tmp_path))
     job.run()
     assert job.more == {"again": {None}, "later": {None}}
 
@@ -287,7 +287,7 @@ class Spendthrift(Loopback):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.notebook = Notebook()
+        self.notebook = Notebook(self.folder)
         hire(self, self.notebook)
 
     def _commit(self, message: Any) -> None:

@@ -255,6 +255,9 @@ def test_what_was_signed_for_a_ballot_and_where_an_update_went_is_not_forgotten(
     assert asked(Recall(client=0)) == Recalled(note=b"two")
     assert asked(Release(client=0, note=b"next"), round=4) == Released(times=2)
     assert asked(Release(client=0, note=b"late", instead_of=b"two")) == Released(times=0)
+    assert asked(Release(client=0, instead_of=b"next"), round=4) == Released(times=2)
+    assert asked(Recall(client=0), round=4) == Recalled(), "it left without a note the last time"
+    assert asked(Release(client=0, instead_of=b"next"), round=4) == Released(times=0)
 
 
 def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path) -> None:

@@ -44,10 +44,10 @@ class Book(Notebook):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.entries: list[tuple[int, int, str]] = []
+        self.lines: list[tuple[int, int, str]] = []
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
-        self.entries.append((party, round, what))
+        self.lines.append((party, round, what))
         return super().release(party, round, what, note, instead_of)
 
 
@@ -62,7 +62,7 @@ class Site:
         x = np.array(data.clients.x)
         x[:, 0] = 0.0
         if present:
-            x[data.clients.rows[0], 0] = 1e25
+            x[data.clients.rows[0], 0] = 1e27
         self.book = Book(folder)
         self.service: Service = training_service(
             self.wanted, AS_CONFIGURED, replace(data, clients=replace(data.clients, x=x)), 0, self.book
@@ -78,7 +78,7 @@ class Site:
         """The job's model, but its first layer overflows for the sample in question."""
         model = {name: tensor.clone() for name, tensor in self.service.site.initial.items()}
         first = next(name for name, tensor in model.items() if tensor.shape[-1:] == (5,))
-        model[first][:, 0] = 1e14
+        model[first][:, 0] = 1e12
         return model
 
 
@@ -100,8 +100,8 @@ def test_whether_a_sample_is_there_is_not_to_be_seen(way: str, tmp_path: Path) -
         assert isinstance(outcome, Reply)
         for part in outcome.payload.values():
             assert all(np.isfinite(np.asarray(each)).all() for each in part.values())
-    assert sites[0].book.entries == sites[1].book.entries
-    assert len(sites[0].book.entries) == 1
+    assert sites[0].book.lines == sites[1].book.lines
+    assert len(sites[0].book.lines) == 1
 
 
 def test_the_question_is_a_real_one(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_noisy_profiles_tell_no_more(tmp_path: Path) -> None:
         profile = outcome.payload["profile"]
         assert all(np.isfinite(np.asarray(profile[name])).all() for name in ("mean", "variance"))
         assert np.asarray(profile["mean"]).std() == pytest.approx(2 * 5.0 * 5.0, rel=0.9), "there is noise"
-        assert site.book.entries == [(0, 1, "first profile")]
+        assert site.book.lines == [(0, 1, "first profile")]
 
 
 @pytest.mark.parametrize("error", [ValueError("row 7 is odd"), IndexError("17 of 12"), RuntimeError("out of memory")])
@@ -142,7 +142,7 @@ def test_all_failures_are_told_in_the_same_words_and_noted(
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.reason) == ("answering", FAILED)
     assert str(error) in caplog.text, "for the site itself"
-    assert site.book.entries == [(0, 1, "update")]
+    assert site.book.lines == [(0, 1, "update")]
 
 
 @pytest.mark.parametrize("wrong", ["shape", "type", "name"])
@@ -153,14 +153,14 @@ def test_a_model_that_is_not_the_jobs_is_refused_before_it_meets_a_sample(wrong:
     odd = {"shape": {name: tensor[:-1]}, "type": {name: tensor.double()}, "name": {f"{name}.more": tensor}}[wrong]
     with pytest.raises(ModelError, match="is not the job's"):
         site.asked("train", as_signed(site.wanted), {**site.question(), **odd})
-    assert site.book.entries == []
+    assert site.book.lines == []
 
 
 def test_an_update_is_noted_before_it_is_made(tmp_path: Path) -> None:
     site = Site(tmp_path, False, *WAYS["dp-sgd"])
     noted: list[int] = []
     train = site.service.handlers["train"]
-    site.service.handlers["train"] = lambda tasks, here: noted.append(len(site.book.entries)) or train(tasks, here)  # type: ignore[index]
+    site.service.handlers["train"] = lambda tasks, here: noted.append(len(site.book.lines)) or train(tasks, here)  # type: ignore[index]
     assert isinstance(site.asked("train", as_signed(site.wanted), site.question()), Reply)
     assert noted == [1]
     again = site.asked("train", as_signed(site.wanted), site.question())

@@ -116,10 +116,10 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
     by_profile = sends_profiles(experiment) and not isinstance(experiment.select.matched, NoisyProfiles)
     if not hides_at_clients(experiment) or not (by_profile or tells_model_losses(experiment)):
         return None
-    what = "profiles" if by_profile else "losses"
+    what = "plain profiles" if by_profile else "losses of the models that they are sent"
     return (
-        f'select.name = "{_name(experiment.select)}" invites clients by {what} without noise, which ε does not count: '
-        "whom a round invites tells of their data"
+        f"clients tell {what}, without noise and as often as the server asks, and ε counts neither them nor whom a "
+        "round invites by them: a server that makes models up may learn of single samples"
     )
 
 

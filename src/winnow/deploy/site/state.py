@@ -201,7 +201,7 @@ class SiteState:
                     " WHERE submission = ? AND client = ? AND what = ? AND round = ? AND note = ?",
                     (submission, client, what, round, instead_of),
                 ).fetchall()
-            if noted and note:
+            if noted:  # also without a note: one that stayed from before would let it out again
                 base.execute(
                     "INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?)", (submission, client, what, round, note)
                 )

@@ -60,7 +60,7 @@ class LocalDp(OnChanges):
             f"local-dp: each client cuts its update to a norm of {self.clip:g} and adds {self.noise} noise of "
             f"{self.noise_multiplier:g} times the sensitivity, so that nobody need be trusted, the server included. "
             f"The ε of the client that took part most often is told after every round{budget}. The training's loss "
-            "stays at the client; step counts, and profiles without noise, leave besides and are not covered. No "
-            "amplification is claimed: the server knows whose update it reads. It costs accuracy: the noise of all "
-            "clients adds up."
+            "stays at the client; step counts, and profiles without noise and losses of models where the algorithm "
+            "asks for them, leave besides and are not covered. No amplification is claimed: the server knows whose "
+            "update it reads. It costs accuracy: the noise of all clients adds up."
         )

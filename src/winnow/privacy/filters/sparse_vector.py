@@ -67,7 +67,7 @@ class SparseVector(OnChanges):
             f"sparse-vector: the server learns at most {100 * self.share:g} % of each update's changes, chosen and "
             f"told with Laplace noise: ε = {self.epsilon:g} for each part of each reply, at the client, so that no "
             "trust in the server is needed; over r replies of a client ε adds up to r times that. The training's loss "
-            "stays at the client; step counts and profiles leave besides and are not covered. The noise is drawn in "
-            "double precision, which is not hardened against attacks on its last bits. Accuracy suffers: the noise "
-            "grows with the number of changes told."
+            "stays at the client; step counts, and profiles and losses of models where the algorithm asks for them, "
+            "leave besides and are not covered. The noise is drawn in double precision, which is not hardened against "
+            "attacks on its last bits. Accuracy suffers: the noise grows with the number of changes told."
         )

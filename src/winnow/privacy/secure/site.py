@@ -55,15 +55,16 @@ class SecureSite:
         self._told: dict[int, Told] = {}
 
     def at_site(self) -> AtSites:
-        steps = {
+        """The steps of the way that the job's author chose: a server is not to have the other's assumptions instead."""
+        pairwise = {
             ANNOUNCE: self._announce,
             CLOSE: self._close,
             SHARE: self._share,
             MASK: self._mask,
             CONFIRM: self._confirm,
             REVEAL: self._reveal,
-            DEPOSIT: self._deposit,
         }
+        steps = {DEPOSIT: self._deposit} if self._settings.keeper else pairwise
         handlers = {name: answering(step) for name, step in steps.items()}
         return AtSites(handlers=handlers, filters=(self._updates.hold,), settings=dict.fromkeys(steps, Step))
 
