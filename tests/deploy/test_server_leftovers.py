@@ -16,7 +16,7 @@ from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
 from winnow.deploy.trust.chain import Entry
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Abort, Blob, Put, Status
+from winnow.deploy.wire.messages import Abort, Blob, Put, Status, Submit
 
 
 @pytest.fixture
@@ -108,10 +108,27 @@ def test_a_new_hour_is_written_down_anew() -> None:
     now = [0.0]
     repeats = Repeats(clock=lambda: now[0])
     member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
-    assert [repeats.counts(member, "abort", f"refused: {n}") for n in range(MOST + 3)] == [False] * MOST + [True] * 3
-    assert not repeats.counts(member, "jobs", "allowed")
+    refused = [repeats.counts(member, "abort", f"job-{n}", f"refused: {n}") for n in range(MOST + 3)]
+    assert refused == [False] * MOST + [True] * 3
+    assert not repeats.counts(member, "jobs", "", "allowed")
     assert list(repeats.over()) == []
     now[0] = SECONDS + 1
     [(peer, what, outcome)] = repeats.over()
     assert (peer, what, outcome.split(" since")[0]) == (member, "abort", "refused: 3 more")
-    assert not repeats.counts(member, "abort", "refused: again")
+    assert not repeats.counts(member, "abort", "job", "refused: again")
+
+
+def test_what_somebody_got_at_is_not_hidden_by_many_requests_for_something_else() -> None:
+    repeats = Repeats()
+    member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
+    for _ in range(2 * MOST):
+        repeats.counts(member, "download", "her-own", "allowed")
+    assert [repeats.counts(member, "download", "another", "allowed") for _ in range(3)] == [False, True, True]
+
+
+def test_names_that_nobody_has_fill_no_audit(world: World, kits: Path) -> None:
+    person = world.person()
+    for number in range(MOST + 10):
+        with pytest.raises(Refused, match="has not arrived"):
+            person.link.call(Submit(job=f"job-{number}", bundle=Blob(digest="0" * 64, size=1)))
+    assert len([entry for entry in audited(kits) if entry.what == "submit"]) == MOST

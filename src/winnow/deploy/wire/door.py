@@ -49,7 +49,7 @@ class Door:
 
     async def call(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
         with self._entered(certificate) as peer:
-            data = await self._first(messages)
+            data = await self._first(peer, messages)
             with self._in_flight.message(peer, len(data)):
                 response = await self._service.call(peer, decode_request(data))
             self._enter(certificate)  # it may have waited long
@@ -59,7 +59,7 @@ class Door:
 
     async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         with self._entered(certificate) as peer:
-            request = decode(await self._first(messages), Fetch)
+            request = decode(await self._first(peer, messages), Fetch)
             async with _closing(self._while_admitted(certificate, self._service.fetch(peer, request))) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -67,13 +67,13 @@ class Door:
     async def put(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
         """The first message is the head; the rest are chunks."""
         with self._entered(certificate) as peer:
-            head = decode(await self._first(messages), Put)
+            head = decode(await self._first(peer, messages), Put)
             async with _closing(self._while_admitted(certificate, self._unless_stalled(messages))) as chunks:
                 return encode(await self._service.put(peer, head, chunks))
 
     async def follow(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         with self._entered(certificate) as peer:
-            request = decode(await self._first(messages), Follow)
+            request = decode(await self._first(peer, messages), Follow)
             async with _closing(self._while_admitted(certificate, self._service.follow(peer, request))) as lines:
                 async for line in lines:
                     yield encode(line)
@@ -87,8 +87,8 @@ class Door:
         except TimeoutError:
             raise Refused(f"nothing moved for {self._stall:g} seconds", again=True) from None
 
-    async def _first(self, messages: AsyncIterator[bytes]) -> bytes:
-        async with self.moving():
+    async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
+        async with self.moving(), self._in_flight.arriving(peer):
             return await anext(messages, b"")
 
     async def _unless_stalled(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -1,8 +1,10 @@
 """How much a party may have under way at a server at the same time. Whoever has too much is refused, and alone."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.codec import MAX_MESSAGE
@@ -14,6 +16,10 @@ CALLS_IN_ALL = 4096
 BYTES = MAX_MESSAGE + MAX_MESSAGE // 4
 """Of one party's messages that are being answered: one of the largest, and many small ones."""
 BYTES_IN_ALL = 16 * MAX_MESSAGE
+ARRIVING = 4
+"""First messages of one party that are read at the same time. Of the others little is buffered, so that many which are
+sent by halves take no room.
+"""
 
 
 class InFlight:
@@ -23,6 +29,11 @@ class InFlight:
         self._most = calls
         self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
+        self._arriving: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def arriving(self, peer: Peer) -> asyncio.Semaphore:
+        """To be held while a message of unknown size is read."""
+        return self._arriving.setdefault(peer.name, asyncio.Semaphore(ARRIVING))
 
     @contextmanager
     def request(self, peer: Peer) -> Iterator[None]:
