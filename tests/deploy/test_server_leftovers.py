@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,33 @@ def test_names_that_nobody_has_fill_no_audit(world: World, kits: Path) -> None:
         with pytest.raises(Refused, match="has not arrived"):
             person.link.call(Submit(job=f"job-{number}", bundle=Blob(digest="0" * 64, size=1)))
     assert len([entry for entry in audited(kits) if entry.what == "submit"]) == MOST
+
+
+def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(kits: Path, tmp_path: Path) -> None:
+    """A site with many jobs sends many replies at a time; refused, it would soon give its session up."""
+    begun, go_on, received = threading.Event(), threading.Event(), list[int]()
+    blobs = [Blob(digest=sha256(content).hexdigest(), size=1) for content in (b"a", b"b")]
+
+    def slowly() -> Iterator[bytes]:
+        begun.set()
+        go_on.wait(60)
+        yield b"a"
+
+    with a_world(kits, tmp_path, "[limits]\ntransfers = 1\n") as world:
+        link = world.person().link
+        link.call(Status())
+
+        def put(blob: Blob, content: Iterator[bytes]) -> None:
+            received.append(link.put(Put(job="x", blob=blob), content).size)
+
+        threads = [threading.Thread(target=put, args=(blobs[0], slowly()))]
+        threads[0].start()
+        assert begun.wait(60)
+        threads.append(threading.Thread(target=put, args=(blobs[1], iter([b"b"]))))
+        threads[1].start()
+        threads[1].join(0.5)
+        assert received == []
+        go_on.set()
+        for thread in threads:
+            thread.join(60)
+    assert received == [1, 1]
