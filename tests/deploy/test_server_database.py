@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from papers import kit_of, provision
 from postgres import cluster, fresh_database
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from winnow.deploy.server.audit import TableStore
@@ -343,6 +344,30 @@ def test_a_blob_comes_back_from_any_byte_on(database: Database, tmp_path: Path, 
     assert blobs.held("job", blob.digest) is None
     with pytest.raises(BlobMissingError):
         b"".join(blobs.read("job", blob))
+
+
+def test_a_large_blob_is_removed_in_pieces_between_which_the_lease_is_renewed(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting a gigabyte takes longer than a lease: under one lock the leader would lose its own."""
+    database = Database(fresh_database(postgres))
+    database.migrate()
+    blobs = open_blobs(lead(database)[1].fence, tmp_path)
+    (tmp_path / "large").write_bytes(os.urandom(5 * PIECE))
+    blob = blobs.put("job", tmp_path / "large")
+    monkeypatch.setattr("winnow.deploy.server.blobs.REMOVED_AT_ONCE", 2)
+    deleted: list[int] = []
+
+    def count(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM chunks"):
+            deleted.append(cursor.rowcount)
+
+    event.listen(database._engine, "after_cursor_execute", count)
+    blobs.remove("job", [blob.digest])
+    assert deleted == [2, 2, 1, 0]
+    assert blobs.digests("job") == set()
+    assert blobs.held("job", blob.digest) is None
+    database.close()
 
 
 def test_a_put_that_broke_off_is_finished_by_the_next_leader(postgres: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from winnow.deploy.work.orders import Begin, Finished, FromRunner, GaveUp, Said
 pytestmark = pytest.mark.skipif(reason_against() is not None, reason=f"no sandbox here: {reason_against()}")
 
 HOSTILE = """
-import os, resource, socket, tempfile, time
+import ctypes, os, resource, socket, tempfile, time
 def attempt(name, act):
     try:
         act()
@@ -26,6 +26,7 @@ attempt("key", lambda: open({key!r}).read())
 attempt("network", lambda: socket.create_connection(("127.0.0.1", 9)))
 attempt("elsewhere", lambda: open({key!r} + ".new", "w"))
 attempt("own folder", lambda: open("mine.txt", "w").write("x"))
+print("hides its files:", ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0)
 print("secret" if os.environ.get("SECRET") else "no secret")
 import numpy  # which starts threads
 print("threads of", os.getpid())
@@ -37,7 +38,8 @@ print("works in", os.getcwd(), os.environ["HOME"], tempfile.gettempdir())
 
 
 FILLING = """
-import os, time
+import ctypes, os, time
+from concurrent.futures import ThreadPoolExecutor
 try:
     with open("large", "wb") as file:
         file.seek(65 << 20)
@@ -45,7 +47,10 @@ try:
 except OSError as error:
     print("large:", error.strerror)
 os.unlink("large")
-held = []
+held, thread = [], ThreadPoolExecutor(1)
+def elsewhere(number):
+    ctypes.CDLL(None).syscall(436, 9999, 9999, 2)  # close_range, which gives the thread a table of its own
+    held.append(open(f"small-{number}", "rb"))
 for number in range(200):
     held.append(open(f"small-{number}", "w+b"))
     held[-1].write(bytes(1 << 20))
@@ -58,8 +63,13 @@ HIDING = {
     "not at all": "pass",
     "deleted": "os.unlink(f'small-{number}')",
     "mapped": (
-        "import ctypes; os.unlink(f'small-{number}'); m, file = ctypes.CDLL(None).mmap, held.pop();"
+        "os.unlink(f'small-{number}'); m, file = ctypes.CDLL(None).mmap, held.pop();"
         " m(None, ctypes.c_size_t(1), 1, 1, file.fileno(), ctypes.c_long(0)); file.close()"
+    ),
+    "in the table of a thread": "held.pop(); thread.submit(elsewhere, number).result(); os.unlink(f'small-{number}')",
+    "on its way to itself": (
+        "import socket; os.unlink(f'small-{number}'); file = held.pop(); held.append(socket.socketpair());"
+        " socket.send_fds(held[-1][0], [b'x'], [file.fileno()])"
     ),
 }
 
@@ -111,6 +121,7 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     assert f"elsewhere {outcome}" in lines
     assert "network failed" in lines
     assert "own folder succeeded" in lines
+    assert f"hides its files: {not fenced}" in lines
     assert "no secret" in lines
     assert f"every thread is fenced: {fenced}" in lines
     assert f"memory {1024 + LIBRARIES_MB}" in lines

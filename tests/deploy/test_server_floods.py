@@ -1,12 +1,13 @@
 """Whoever asks for too much, or says nothing at all: the server stays small, and others go on working."""
 
+import asyncio
 import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from winnow.deploy.trust.identity import Peer, utc_now
 from winnow.deploy.trust.provision import open_workshop
 from winnow.deploy.wire import grpc_server
 from winnow.deploy.wire.codec import MAX_MESSAGE
+from winnow.deploy.wire.door import Door
 from winnow.deploy.wire.errors import Refused, TooMuch
-from winnow.deploy.wire.in_flight import InFlight
+from winnow.deploy.wire.in_flight import ARRIVING, CALLS, InFlight
 from winnow.deploy.wire.messages import Follow, Line, Status
 
 FLOOD = """
@@ -115,6 +117,29 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
         pass
 
 
+def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> None:
+    """What is read may be buffered until it is whole: megabytes for each."""
+    alpha, being_read, at_once = papers("alpha").certificate, set[int](), list[int]()
+    door = Door(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
+
+    async def half(number: int) -> AsyncIterator[bytes]:
+        being_read.add(number)
+        at_once.append(len(being_read))
+        try:
+            await asyncio.Event().wait()
+            yield b""
+        finally:
+            being_read.discard(number)
+
+    async def flood() -> None:
+        requests = [door.call(alpha, half(number)) for number in range(CALLS)]
+        for refused in await asyncio.gather(*requests, return_exceptions=True):
+            assert isinstance(refused, Refused)
+        assert max(at_once) == ARRIVING
+
+    asyncio.run(flood())
+
+
 def test_a_connection_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = [(key, 1000 if key == "grpc.server_handshake_timeout_ms" else value) for key, value in grpc_server.OPTIONS]
     monkeypatch.setattr(grpc_server, "OPTIONS", quick)
@@ -124,6 +149,37 @@ def test_a_connection_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatc
         with silent:
             while silent.recv(1024):
                 pass
+
+
+def test_strangers_leave_the_server_descriptors_for_its_files(tmp_path: Path) -> None:
+    """They have no certificate; but each of their connections is a descriptor, until the server hangs up."""
+    with a_server(tmp_path) as (kits, port, server):
+        server.kill()
+        server._command = ["sh", "-c", 'ulimit -n 300 && exec "$@"', "-", *server._command]
+        server.start()
+        endpoint, over = f"grpc://127.0.0.1:{port}", threading.Event()
+        person = Person(kit_of(kits, "the-lead"), (endpoint,))
+        site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,))
+
+        def flood() -> None:
+            while not over.is_set():
+                silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
+                over.wait(5)
+                for each in silent:
+                    each.close()
+
+        flooding = threading.Thread(target=flood)
+        try:
+            person.submit("before", tmp_path, job_config(1, "sites = ['plant-a']"))
+            person.wait("before", "finished")
+            flooding.start()
+            eventually(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) > 140, 20)
+            person.submit("job", tmp_path, job_config(3, "sites = ['plant-a']"))
+            person.wait("job", "finished", seconds=60)
+        finally:
+            over.set()
+            flooding.join()
+            site.stop()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
 from winnow.deploy.trust.chain import Entry
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Abort, Blob, Put, Status
+from winnow.deploy.wire.messages import Abort, Blob, Put, Status, Submit
 
 
 @pytest.fixture
@@ -108,10 +109,57 @@ def test_a_new_hour_is_written_down_anew() -> None:
     now = [0.0]
     repeats = Repeats(clock=lambda: now[0])
     member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
-    assert [repeats.counts(member, "abort", f"refused: {n}") for n in range(MOST + 3)] == [False] * MOST + [True] * 3
-    assert not repeats.counts(member, "jobs", "allowed")
+    refused = [repeats.counts(member, "abort", f"job-{n}", f"refused: {n}") for n in range(MOST + 3)]
+    assert refused == [False] * MOST + [True] * 3
+    assert not repeats.counts(member, "jobs", "", "allowed")
     assert list(repeats.over()) == []
     now[0] = SECONDS + 1
     [(peer, what, outcome)] = repeats.over()
     assert (peer, what, outcome.split(" since")[0]) == (member, "abort", "refused: 3 more")
-    assert not repeats.counts(member, "abort", "refused: again")
+    assert not repeats.counts(member, "abort", "job", "refused: again")
+
+
+def test_what_somebody_got_at_is_not_hidden_by_many_requests_for_something_else() -> None:
+    repeats = Repeats()
+    member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
+    for _ in range(2 * MOST):
+        repeats.counts(member, "download", "her-own", "allowed")
+    assert [repeats.counts(member, "download", "another", "allowed") for _ in range(3)] == [False, True, True]
+
+
+def test_names_that_nobody_has_fill_no_audit(world: World, kits: Path) -> None:
+    person = world.person()
+    for number in range(MOST + 10):
+        with pytest.raises(Refused, match="has not arrived"):
+            person.link.call(Submit(job=f"job-{number}", bundle=Blob(digest="0" * 64, size=1)))
+    assert len([entry for entry in audited(kits) if entry.what == "submit"]) == MOST
+
+
+def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(kits: Path, tmp_path: Path) -> None:
+    """A site with many jobs sends many replies at a time; refused, it would soon give its session up."""
+    begun, go_on, received = threading.Event(), threading.Event(), list[int]()
+    blobs = [Blob(digest=sha256(content).hexdigest(), size=1) for content in (b"a", b"b")]
+
+    def slowly() -> Iterator[bytes]:
+        begun.set()
+        go_on.wait(60)
+        yield b"a"
+
+    with a_world(kits, tmp_path, "[limits]\ntransfers = 1\n") as world:
+        link = world.person().link
+        link.call(Status())
+
+        def put(blob: Blob, content: Iterator[bytes]) -> None:
+            received.append(link.put(Put(job="x", blob=blob), content).size)
+
+        threads = [threading.Thread(target=put, args=(blobs[0], slowly()))]
+        threads[0].start()
+        assert begun.wait(60)
+        threads.append(threading.Thread(target=put, args=(blobs[1], iter([b"b"]))))
+        threads[1].start()
+        threads[1].join(0.5)
+        assert received == []
+        go_on.set()
+        for thread in threads:
+            thread.join(60)
+    assert received == [1, 1]

@@ -45,12 +45,12 @@ def holds_more(places: Sequence[Path], process: int, most: int) -> bool:
     """
     processes = _family(process)
     mapped = _mapped(places, processes)
-    deleted, total = [status for each in processes for status in _deleted(each)], 0
-    for status in chain(*map(_files, places), deleted):
+    deleted, total = {status.st_ino: status for each in processes for status in _deleted(each)}, 0
+    for status in chain(*map(_files, places), deleted.values()):
         total += max(status.st_blocks * SECTOR, LEAST)
         if total > most:
             return True
-    return bool(mapped & _mapped(places, processes) - {status.st_ino for status in deleted})
+    return bool(mapped & _mapped(places, processes) - deleted.keys())
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
@@ -72,12 +72,12 @@ def _family(process: int) -> list[int]:
 
 
 def _deleted(process: int) -> Iterator[os.stat_result]:
-    with suppress(OSError):
-        for each in Path(f"/proc/{process}/fd").iterdir():
-            with suppress(OSError):
-                status = each.stat()
-                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
-                    yield status
+    """A thread may have a table of open files of its own; most share one, so a file is seen more than once."""
+    for each in Path(f"/proc/{process}/task").glob("*/fd/*"):
+        with suppress(OSError):
+            status = each.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                yield status
 
 
 def _mapped(places: Sequence[Path], processes: Sequence[int]) -> set[int]:

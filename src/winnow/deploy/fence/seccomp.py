@@ -14,7 +14,14 @@ import signal
 import struct
 from collections.abc import Sequence
 
-from winnow.deploy.fence.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, SandboxError, machine, prctl
+from winnow.deploy.fence.kernel import (
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    SandboxError,
+    machine,
+    prctl,
+)
 
 PR_SET_SECCOMP, FILTER_MODE = 22, 2
 LOAD, JUMP_IF_EQUAL, JUMP_IF_GREATER_EQUAL, JUMP_IF_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -32,6 +39,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     # sockets
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201), "accept": (43, 202),
     "accept4": (288, 242),
+    # messages that hold open files: nobody sees how large those are
+    "sendmsg": (46, 211), "sendmmsg": (307, 269),
     # calls that do other calls' work unseen
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     # other processes
@@ -78,6 +87,9 @@ SIGNALS_BY_PROCESS = {
     "rt_tgsigqueueinfo": (297, 240),
 }
 
+HIDING_OR_OUTLIVING = (PR_SET_DUMPABLE, PR_SET_PDEATHSIG)
+"""Which files a process has open cannot be seen by its own user where it may not be dumped."""
+
 Instruction = tuple[int, int, int, int]
 """Operation, steps to skip if true, steps to skip if false, operand."""
 
@@ -110,7 +122,7 @@ def program(architecture: str, own_process: int) -> list[Instruction]:
         steps += _on(numbers[which], [(RETURN, 0, 0, UNKNOWN)])
     steps += _on(SOCKETPAIR[which], _STREAMS_ONLY)
     steps += _on(CLONE[which], _THREADS_ONLY)
-    steps += _on(PRCTL[which], _unless(FIRST_ARGUMENT, [PR_SET_PDEATHSIG]))
+    steps += _on(PRCTL[which], _unless(FIRST_ARGUMENT, HIDING_OR_OUTLIVING))
     for numbers, requests in SIGNALS_BY_FILE.values():
         steps += _on(numbers[which], _unless(SECOND_ARGUMENT, requests))
     steps += _on(PRLIMIT[which], _only(0, own_process))

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -193,7 +194,14 @@ def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) ->
     asyncio.run(until_signalled(server))
 
 
+def _allow_all_open_files() -> None:
+    """Each connection is one, and shells begin with 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 async def until_signalled(server: WinnowServer) -> None:
+    _allow_all_open_files()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

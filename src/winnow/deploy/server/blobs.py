@@ -21,6 +21,9 @@ from winnow.deploy.trust.files import sync_folder
 from winnow.deploy.wire.files import CHUNK, blob_of, one_line_errors, read_chunks, replacing
 from winnow.deploy.wire.messages import Blob
 
+REMOVED_AT_ONCE = 16
+"""Chunks."""
+
 
 class BlobMissingError(WinnowError):
     """A blob is not, or no longer, there."""
@@ -152,7 +155,17 @@ class DatabaseBlobs(_Rows):
         for digest in digests:
             with self._fence.writing() as session:
                 self._forget(session, job, digest)
-                session.execute(delete(Chunk).where(Chunk.job == job, Chunk.digest == digest))
+            while self._remove_chunks(job, digest):
+                pass
+
+    def _remove_chunks(self, job: str, digest: str) -> bool:
+        """A few: deleting gigabytes takes longer than the lease may stay locked."""
+        which = (Chunk.job == job, Chunk.digest == digest)
+        some = select(Chunk.number).where(*which).limit(REMOVED_AT_ONCE)
+        with self._fence.writing() as session:
+            numbers = list(session.scalars(some))
+            session.execute(delete(Chunk).where(*which, Chunk.number.in_(numbers)))
+        return bool(numbers)
 
     def digests(self, job: str) -> set[str]:
         with self._database.reading() as session:

@@ -84,7 +84,7 @@ class Journal:
 
     async def audit_request(self, peer: Peer, what: str, target: str, outcome: str) -> None:
         """That somebody asked for something, and whether it was granted. What is repeated too often is counted."""
-        if not self._repeats.counts(peer, what, outcome):
+        if not self._repeats.counts(peer, what, target, outcome):
             await self.audit(peer, what, target, outcome)
 
     async def run(self) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from winnow.deploy.trust.identity import Peer, utc_now
@@ -21,6 +21,7 @@ class _Window:
     begun: float
     at: datetime
     written: int = 0
+    targets: set[str] = field(default_factory=set)
     counted: int = 0
 
 
@@ -31,15 +32,17 @@ class Repeats:
         self._clock = clock
         self._windows: dict[tuple[str, str, str], _Window] = {}
 
-    def counts(self, peer: Peer, what: str, outcome: str) -> bool:
-        """Whether this one is only counted; else it is to be written down."""
+    def counts(self, peer: Peer, what: str, target: str, outcome: str) -> bool:
+        """Whether this one is only counted; else it is to be written down, as what somebody got at always is, once."""
         kind = REFUSED if outcome.startswith(REFUSED) else outcome
         window = self._windows.get((peer.name, what, kind))
         if window is None:
             window = _Window(peer, what, kind, self._clock(), utc_now())
             self._windows[peer.name, what, kind] = window
-        if window.written < MOST:
+        new = kind != REFUSED and target not in window.targets
+        if new or window.written < MOST:
             window.written += 1
+            window.targets.add(target)
             return False
         window.counted += 1
         return True

@@ -1,11 +1,11 @@
 """Blobs over the wire: who may fetch and who may put which, and how they move in bounded memory."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from winnow.deploy.server.blobs import Blobs
 from winnow.deploy.server.config import Limits
@@ -38,7 +38,7 @@ class Transfers:
     """Where the runner of a job puts the blobs of its tasks."""
     moved: Callable[[int, int], None] = lambda _in, _out: None
     """Told of bytes that came in and went out."""
-    _busy: Counter[str] = field(default_factory=Counter)
+    _busy: WeakValueDictionary[str, asyncio.Semaphore] = field(default_factory=WeakValueDictionary)
     _uploads: dict[str, SpoolFolder] = field(default_factory=dict)
 
     def uploads(self, person: str) -> SpoolFolder:
@@ -63,7 +63,7 @@ class Transfers:
 
     async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
         spool = self._into(peer, head.job, head.blob)
-        with self._slot(peer):
+        async with self._slot(peer):
             return await receive_blob(spool, head, self._counted(peer, chunks), peer.name)
 
     async def _counted(self, peer: Peer, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -75,7 +75,7 @@ class Transfers:
     async def fetch(self, peer: Peer, request: Fetch) -> AsyncGenerator[bytes]:
         if request.offset > request.blob.size:
             raise Refused(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
-        with self._slot(peer):
+        async with self._slot(peer):
             source = await asyncio.to_thread(self._source, peer, request)
             async with aclosing(reading_ahead(source)) as chunks:
                 async for chunk in chunks:
@@ -124,15 +124,9 @@ class Transfers:
             raise Refused(f"site {peer.name} has no part in job {job}, or the job is over")
         return part
 
-    @contextmanager
-    def _slot(self, peer: Peer) -> Iterator[None]:
-        if self._busy[peer.name] >= self.limits.transfers:
-            raise Refused(f"{peer} has {self.limits.transfers} transfers under way; wait for one to end", again=True)
-        self._busy[peer.name] += 1
-        try:
-            yield
-        finally:
-            self._busy[peer.name] -= 1
+    def _slot(self, peer: Peer) -> asyncio.Semaphore:
+        """To be held while something moves: who has enough under way waits for one to end."""
+        return self._busy.setdefault(peer.name, asyncio.Semaphore(self.limits.transfers))
 
 
 def _check_size(blob: Blob, limit_mb: int) -> None:

@@ -88,9 +88,8 @@ class Door:
             raise Refused(f"nothing moved for {self._stall:g} seconds", again=True) from None
 
     async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
-        with self._in_flight.reading(peer):
-            async with self.moving():
-                return await anext(messages, b"")
+        async with self.moving(), self._in_flight.arriving(peer):
+            return await anext(messages, b"")
 
     async def _unless_stalled(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         while True:

@@ -1,6 +1,7 @@
 """A service over gRPC with mutual TLS: whoever has no certificate of this project does not get past the handshake."""
 
 import logging
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -36,6 +37,12 @@ STREAMS = 100
 IDLE_MS = 300_000
 """A connection without requests is closed; those who come back connect anew without noticing."""
 
+CONNECTIONS = "grpc.max_allowed_incoming_connections"
+"""Strangers' count too: they must leave a server the descriptors that it needs for its files."""
+
+ANY_FILES = 1 << 20
+"""Where there is no limit."""
+
 OPTIONS = [
     *LIMITS,
     ("grpc.http2.lookahead_bytes", WINDOW),
@@ -56,7 +63,7 @@ class GrpcServer:
     def __init__(self, url: str, tls: Tls, door: Door) -> None:
         self.url = url
         self._door = door
-        self._server = grpc.aio.server(options=OPTIONS)
+        self._server = grpc.aio.server(options=[*OPTIONS, (CONNECTIONS, _open_files() // 2)])
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._credentials = grpc.ssl_server_credentials(
             [(tls.key, tls.certificate)], root_certificates=tls.authority, require_client_auth=True
@@ -100,6 +107,12 @@ class GrpcServer:
             async with self._door.moving():
                 await context.write(piece)
         return b""
+
+
+def _open_files() -> int:
+    """That this process may have."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if most != resource.RLIM_INFINITY else ANY_FILES
 
 
 def _certificate(context: Context) -> bytes:

@@ -1,8 +1,10 @@
 """How much a party may have under way at a server at the same time. Whoever has too much is refused, and alone."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.codec import MAX_MESSAGE
@@ -11,11 +13,13 @@ from winnow.deploy.wire.errors import TooMuch
 CALLS = 64
 """Requests of one party: calls, transfers and streams of lines together. A site has one that waits, and a few a job."""
 CALLS_IN_ALL = 4096
-READING = 8
-"""Requests of one party whose message is still on its way: nobody knows yet how large it is."""
 BYTES = MAX_MESSAGE + MAX_MESSAGE // 4
 """Of one party's messages that are being answered: one of the largest, and many small ones."""
 BYTES_IN_ALL = 16 * MAX_MESSAGE
+ARRIVING = 4
+"""First messages of one party that are read at the same time. Of the others little is buffered, so that many which are
+sent by halves take no room.
+"""
 
 
 class InFlight:
@@ -24,8 +28,12 @@ class InFlight:
     def __init__(self, calls: int = CALLS) -> None:
         self._most = calls
         self._calls: Counter[str] = Counter()
-        self._reading: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
+        self._arriving: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def arriving(self, peer: Peer) -> asyncio.Semaphore:
+        """To be held while a message of unknown size is read."""
+        return self._arriving.setdefault(peer.name, asyncio.Semaphore(ARRIVING))
 
     @contextmanager
     def request(self, peer: Peer) -> Iterator[None]:
@@ -35,14 +43,6 @@ class InFlight:
         if self._calls.total() >= CALLS_IN_ALL:
             raise TooMuch(f"this server has {CALLS_IN_ALL} requests under way; try again later")
         with _counted(self._calls, peer.name, 1):
-            yield
-
-    @contextmanager
-    def reading(self, peer: Peer) -> Iterator[None]:
-        """Until a request's message is there as a whole."""
-        if self._reading[peer.name] >= READING:
-            raise TooMuch(f"{peer} has {READING} messages on their way; wait for one to arrive")
-        with _counted(self._reading, peer.name, 1):
             yield
 
     @contextmanager
