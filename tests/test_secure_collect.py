@@ -25,11 +25,12 @@ from winnow.core import (
 )
 from winnow.experiment.build import Prepared, prepare
 from winnow.learn.algorithm import Recipe
+from winnow.privacy.secure.closing import Left
 from winnow.privacy.secure.collect import Secure
 from winnow.privacy.secure.identity import authority_here
 from winnow.privacy.secure.keeper import MaskKeeper
 from winnow.privacy.secure.keeper_talk import AskedKeeper, answer
-from winnow.privacy.secure.steps import ANNOUNCE, CONFIRM, DEPOSIT, MASK, REVEAL, SHARE, Step, carried
+from winnow.privacy.secure.steps import ANNOUNCE, CLOSE, CONFIRM, DEPOSIT, MASK, REVEAL, SHARE, Step, carried
 from winnow.privacy.secure.terms import Announcement, read, write
 from winnow.runs import summarise
 from winnow.runs.codec import encode_event
@@ -429,6 +430,22 @@ def test_an_update_is_masked_once() -> None:
     assert {outcome.reason for outcome in ask(ready, again)} == {
         "the update of this round, or of a later one, has left before"
     }
+
+
+@pytest.mark.parametrize("named", ["this session", "another", "no session"])
+def test_a_client_that_speaks_of_an_interrupted_exchange_spoils_it_for_nobody_else(named: str) -> None:
+    """It would have everybody close the session that has just begun, or answer a hundred times over."""
+
+    def lies(reply: Reply) -> Outcome:
+        settings = reply.task.settings
+        assert isinstance(settings, Step)
+        session = {"this session": settings.session, "another": bytes(16), "no session": b"x" * 1000}[named]
+        return saying(left=write(Left(session=session, members=[*range(8)] * 100, roster=b"")))(reply)
+
+    _, federation, events = run_with({(ANNOUNCE, 3): lies})
+    (finished,) = rounds_of(events)
+    assert {*finished.folded.tolist()} >= {0, 1, 2, 4, 5, 6, 7}
+    assert len([task for task in federation.sent if task.name == CLOSE]) == (8 if named == "another" else 0)
 
 
 @pytest.mark.parametrize(

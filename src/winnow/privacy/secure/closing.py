@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from winnow.privacy.secure.identity import Identities
 from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.terms import Terms, roster_of
+from winnow.privacy.secure.terms import SESSION_BYTES, Terms, read, roster_of
 
 
 class Left(Struct, frozen=True, kw_only=True):
@@ -22,6 +22,14 @@ class Left(Struct, frozen=True, kw_only=True):
     session: bytes
     members: list[int]
     roster: bytes
+
+
+def read_left(said: bytes, now: Terms) -> Left:
+    """Where a client says that its vector has gone. Not to the session of `now`: all would have to close that one."""
+    left = read(said, Left)
+    if len(left.session) != SESSION_BYTES or left.session == now.session:
+        raise RefusedError("it speaks of an interrupted exchange that cannot be")
+    return left
 
 
 def ballot(terms: Terms) -> bytes:

@@ -3,6 +3,7 @@
 Vectors are added up as they arrive, and replies are kept without what they carried.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from winnow.core import Arrays, Payload, Reply, Task, Work
 from winnow.learn.replies import unexpected
 from winnow.privacy.secure.asking import Asking
-from winnow.privacy.secure.closing import Left
+from winnow.privacy.secure.closing import Left, read_left
 from winnow.privacy.secure.encoding import Parameters
 from winnow.privacy.secure.group import Space
 from winnow.privacy.secure.indexing import assignments, read_counts
@@ -108,12 +109,14 @@ class Conversation(Asking):
         for client, reply in self._ask(ANNOUNCE, [*self.weights], lambda _: {}, work):
             with self._refusing(client):
                 if "left" in reply.payload.get(SECURE, {}):
-                    left[client] = read(carried(reply.payload, "left"), Left)
+                    left[client] = read_left(carried(reply.payload, "left"), self.terms)
                 else:
                     found.append(_announcement(client, reply))
         if not left:
             return found
-        sessions = {each.session: each.members for each in left.values()}
+        sessions = defaultdict[bytes, set[int]](set)
+        for each in left.values():
+            sessions[each.session].update(each.members)
         closed = {session: self._closings(session, members) for session, members in sessions.items()}
 
         def closings(client: int) -> Payload:
@@ -124,9 +127,9 @@ class Conversation(Asking):
                 found.append(_announcement(client, reply))
         return found
 
-    def _closings(self, session: bytes, members: Sequence[int]) -> dict[int, bytes]:
+    def _closings(self, session: bytes, members: set[int]) -> dict[int, bytes]:
         """Signatures of members of an interrupted session who will never help to open its sum."""
-        there = [client for client in members if 0 <= client < len(self.federation.population)]
+        there = sorted(client for client in members if 0 <= client < len(self.federation.population))
         work, found, refused = Work(upload_bytes=SIGNATURE_BYTES), {}, len(self.refused)
         for client, reply in self._ask(CLOSE, there, lambda _: {}, work, session=session):
             with self._refusing(client):
