@@ -16,6 +16,9 @@ from winnow.runs.codec import EventLog, encode_event, plain
 
 OnEvent = Callable[[AnyEvent], object]
 
+REASONS = 1000
+"""For so many reasons replies are refused in a job's log."""
+
 
 class Drive:
     """What a runner does for any workflow."""
@@ -24,6 +27,7 @@ class Drive:
         self._line, self.begin = line, begin
         self.folder = Path(begin.folder)
         self._used = False
+        self._said: set[tuple[str, str]] = set()
         self._events = Path(begin.events or self.folder / names.EVENTS)
         if begin.checkpoint is None:
             self._events.write_bytes(b"")
@@ -62,14 +66,18 @@ class Drive:
                 log.write(line)
                 self.lines.append(line.decode().rstrip("\n"))
                 if isinstance(event, Refused):
-                    client, site = event.client, deployed.site_of(event.client)
-                    self._line.send(
-                        Said(line=f"client {client} of {site} is refused in round {event.round}: {event.reason}")
-                    )
+                    self._say_once(deployed.site_of(event.client), event)
                 if isinstance(event, RoundFinished):
                     self._commit(workflow, deployed, event, rounds)
                     self.lines.clear()
                 on_event(event)
+
+    def _say_once(self, site: str, event: Refused) -> None:
+        """The log names a site whose reply was refused; what is refused for the same reason again, the events tell."""
+        if (site, event.reason) not in self._said and len(self._said) < REASONS:
+            self._said.add((site, event.reason))
+            line = f"client {event.client} of {site} is refused in round {event.round}: {event.reason}"
+            self._line.send(Said(line=line))
 
     def _commit(self, workflow: Workflow, deployed: Deployed, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"
