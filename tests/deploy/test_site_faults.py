@@ -74,8 +74,10 @@ class Faults:
         reached = self.job.state().round
         eventually(lambda: self.job.state().round > reached + 1, LONG, lambda: f"{self.job.state()}")
 
-    def said(self) -> list[str]:
-        return [line.text for line in self.job.lines(follow=False) if line.source == "server" and line.kind == "log"]
+    def said(self, site: str) -> list[str]:
+        """Who takes part and who does not, in the job's log."""
+        lines = [line for line in self.job.lines(follow=False) if line.source == "server" and line.kind == "log"]
+        return [line.text for line in lines if line.text.startswith(f"site {site} ")]
 
     def workers(self, site: str) -> list[int]:
         """The processes of the site's jobs."""
@@ -118,7 +120,7 @@ def test_a_site_that_is_killed_is_left_out_in_time_and_taken_back(
     assert f"job {faults.job.name}: site-2 is left out since 20" in status[-1]
     faults.start("site-2")
     faults.taken_back("site-2")
-    assert [line for line in faults.said() if line.startswith("site site-2 ")][-2:] == [
+    assert faults.said("site-2")[-2:] == [
         "site site-2 is left out: no word from it for 4 s; it is taken back when it returns",
         "site site-2 takes part again",
     ]
@@ -198,12 +200,12 @@ def test_a_site_whose_data_change_while_it_works_stops_and_says_so_once(
     try:
         faults.left_out("site-1", CHANGED)
         eventually(lambda: not faults.workers("site-1"), LONG)
-        told = len(faults.said())
+        told = len(faults.said("site-1"))
         asked = time.monotonic()
         while time.monotonic() < asked + 8:  # it is asked again meanwhile
             assert not faults.workers("site-1"), "no process is started in vain"
             time.sleep(0.05)
-        assert len(faults.said()) == told
+        assert len(faults.said("site-1")) == told
         assert faults.log("site-1").count(f"job {faults.job.name} does not run here: {CHANGED}") == 1
     finally:
         shutil.copy(tmp_path / "before", path)
