@@ -181,7 +181,7 @@ def test_a_job_stops_at_its_budget_and_does_not_go_on_when_it_begins_anew(way: s
         result = job.run()
         assert result.summary.rounds == 2
         assert f"epsilon = {budget:g} does not last for round 3" in (result.summary.stopped or "")
-        assert isinstance(result.view.log[-1], Stopped)
+        assert isinstance([*result.view.log][-1], Stopped)
         assert spent(result.view.log, way) == pytest.approx(costs[:2])
 
 

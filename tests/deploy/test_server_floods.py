@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from chaos_proxy import unsteady
 from papers import kit_of
 from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, project_of
 from test_server_bounds import peak_mb
@@ -22,9 +24,11 @@ from winnow.deploy.trust.provision import open_workshop
 from winnow.deploy.wire import grpc_server
 from winnow.deploy.wire.codec import MAX_MESSAGE
 from winnow.deploy.wire.door import Door
+from winnow.deploy.wire.drivers import connect
 from winnow.deploy.wire.errors import Refused, TooMuch
+from winnow.deploy.wire.files import CHUNK
 from winnow.deploy.wire.in_flight import ARRIVING, CALLS, InFlight
-from winnow.deploy.wire.messages import Follow, Line, Status
+from winnow.deploy.wire.messages import Done, Follow, Line, Report, Status
 
 FLOOD = """
 import sys, threading, time
@@ -138,6 +142,19 @@ def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> Non
         assert max(at_once) == ARRIVING
 
     asyncio.run(flood())
+
+
+def test_many_requests_over_a_slow_network_are_all_answered(tmp_path: Path) -> None:
+    """As the jobs of one site make them: all are on their way at the same time."""
+    with (
+        serving("grpc://127.0.0.1:0", SpoolService(tmp_path)) as server,
+        unsteady(server.url, rate=CHUNK) as (url, _),
+        ThreadPoolExecutor(12) as threads,
+    ):
+        link = connect(url, papers("alpha"))
+        answers = [threads.submit(link.call, Report(session="s", job="j", lines=["x" * 60_000])) for _ in range(12)]
+        assert {type(answer.result()) for answer in answers} == {Done}
+        link.close()
 
 
 def test_a_connection_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
