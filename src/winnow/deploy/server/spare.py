@@ -86,7 +86,8 @@ class Spare:
         assert self._kept is not None
         asyncio.get_running_loop().remove_reader(self._kept.output)
         self._loaded = True
-        log.info("process %d is in reserve for the next job", self._kept.process.pid)
+        if self._kept.output.read(1):
+            log.info("process %d is in reserve for the next job", self._kept.process.pid)
 
     def take(self) -> Unassigned:
         kept = self._kept

@@ -46,7 +46,7 @@ class HeldUpdates:
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
         """A filter: updates stay here, and only their form leaves, whatever the task was."""
         if not all(finite(task.payload.get(MODEL, {})) for task in tasks):
-            reason = "the model that came with the task is not finite"
+            reason = "the model that came with the task is not finite, or absurdly large"
             return [Failure(task=task, stage="holding its update back", reason=reason) for task in tasks]
         for client in [each for each, held in self._held.items() if held.task.round < tasks[0].round]:
             self.forget(client)
