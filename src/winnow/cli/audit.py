@@ -83,7 +83,10 @@ def show_log(
             typer.echo(line.decode(errors="replace"))
         return
     entries = [entry for line in lines if (entry := Entry.of(line)) is not None]
-    rows = [(str(e.seq), e.time[:19], f"{e.who}, {e.organisation}", e.what, e.target, e.outcome) for e in entries]
+    rows = [
+        (str(e.seq), e.time[:19].replace("T", " "), f"{e.who}, {e.organisation}", e.what, e.target, e.outcome)
+        for e in entries
+    ]
     answers().print(table(("No.", "Time (UTC)", "Who", "What", "Target", "Outcome"), rows, numbers=False))
 
 

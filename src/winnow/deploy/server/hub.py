@@ -328,7 +328,7 @@ class Hub:
     def _session(self, peer: Peer, session: str) -> Session:
         desk = self.desks.get(peer.name)
         if desk is None or desk.session is None or desk.session.id != session:
-            raise Refused(f"site {peer.name}: this session is over; say hello again")
+            raise Refused(f"site {peer.name}: this session is over, and a new one has to begin")
         desk.hear(self._clock())
         return desk.session
 
