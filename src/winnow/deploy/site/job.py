@@ -179,6 +179,7 @@ class HostedJob(Thread):
         description = labour.prepare(self._notary.first_number(order.clients_from))
         self._notary.number(order.clients_from, len(description.sizes))
         self._note("joined", f"with data {terms.data}")
+        log.info("job %s runs here, with data %s", self.job, terms.data)
         return description
 
     def _data(self, terms: Terms) -> dict[str, Any]:

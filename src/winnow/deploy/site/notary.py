@@ -47,6 +47,7 @@ class Notary:
         self._revoked = kit.watch_revocations()
         self._neighbours: tuple[Neighbour, ...] = ()
         self._known: tuple[int, int, list[Signatory]] | None = None
+        self._warned: set[tuple[str, str]] = set()
         self._numbering = state.numbering(submission)
 
     @property
@@ -139,7 +140,9 @@ class Notary:
             if (peer.name, peer.kind) != (neighbour.site, "site"):
                 raise IdentityError(f"the certificate for {neighbour.site} is that of {peer}")
         except IdentityError as error:
-            log.warning("what %s says in this job does not count: %s", neighbour.site, error)
+            if (neighbour.site, str(error)) not in self._warned:
+                self._warned.add((neighbour.site, str(error)))
+                log.warning("what %s says in this job does not count: %s", neighbour.site, error)
             return None
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return Signatory(site=neighbour.site, clients_from=neighbour.clients_from, clients=neighbour.clients, key=key)
