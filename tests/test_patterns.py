@@ -70,6 +70,16 @@ def test_an_exchange_that_is_not_waited_for_stays_open_beside_others() -> None:
     assert clients_of(wait(everyone)) == [0, 1, 1, 2, 4]
 
 
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(0.5), np.int64(2), 2, 0.5])
+def test_a_metric_that_numpy_computed_is_a_number(number: Any) -> None:
+    def measure(tasks: Sequence[Task], _: None) -> list[Outcome]:
+        return [Reply(task=task, metrics={"mean": number}) for task in tasks]
+
+    [outcome] = relay(a_federation(measure), asking(), [2])
+    assert isinstance(outcome, Reply), outcome
+    assert outcome.metrics["mean"] == number
+
+
 def test_relay_passes_on_what_was_replied_and_passes_over_who_fails() -> None:
     steps = list(relay(a_federation(), asking(payload={"model": {"x": np.zeros(2)}}), [2, 3, 4, 1]))
     assert clients_of(steps) == [2, 4, 1]

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from papers import a_project
@@ -20,6 +22,7 @@ from serving import (
     undisturbed,
 )
 
+from winnow.deploy.server.ledger import Ledger
 from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.provision import open_workshop
 from winnow.deploy.wire.errors import Refused
@@ -31,6 +34,7 @@ from winnow.deploy.wire.messages import (
     Fetch,
     Follow,
     Given,
+    Joined,
     Put,
     Result,
     Status,
@@ -155,6 +159,43 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
     again.refuses = ""
     eventually(lambda: "plant-b/2@" in last_round(person), LONG)
     assert not out(person)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it refused")]
+)
+def test_a_site_that_refuses_while_the_job_begins_is_left_out(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: str, told: str
+) -> None:
+    """Its refusal is still being written down when the job begins with it: it keeps its part in a job that runs."""
+    accepted_before, refusing, running = Event(), Event(), Event()
+    real = Ledger.joined
+
+    def slow(self: Ledger, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
+        if site == "plant-a":
+            refusing.wait(LONG)
+        elif not accepted:
+            refusing.set()
+            running.wait(LONG)
+        real(self, job, site, accepted=accepted, reason=reason, data=data)
+        if site == "plant-b":
+            accepted_before.set()
+
+    monkeypatch.setattr(Ledger, "joined", slow)
+    world.site("plant-a")
+    site = world.site("plant-b")
+    person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1", "pause = 0.1"))
+    assert accepted_before.wait(LONG)
+    site.obey = lambda order: None  # type: ignore[method-assign]
+    refusal = Joined(session=site.session, job="job", accepted=False, reason=reason)
+    with ThreadPoolExecutor() as pool:
+        said = pool.submit(site.link.call, refusal, timeout=LONG)
+        eventually(lambda: person.state("job").round >= 1, LONG)
+        running.set()
+        said.result(LONG)
+    begun = person.state("job").round
+    eventually(lambda: person.state("job").round >= begun + 2, LONG)
+    assert out(person)["plant-b"].reason == told
 
 
 def test_a_site_that_describes_other_data_than_at_the_start_is_left_out(world: World) -> None:

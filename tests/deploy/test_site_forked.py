@@ -115,6 +115,48 @@ def test_how_a_forked_worker_ended_is_known(tmp_path: Path, program: Path, limit
     assert "ZeroDivisionError" in (tmp_path / "log").read_text()
 
 
+THE_SECOND_FORK_FAILS = """
+import os
+from winnow.deploy.fence import preloaded
+
+def fork(real=os.fork, ways=iter("forks, fails, forks".split(", "))):
+    if next(ways) == "fails":
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return real()
+
+os.fork, preloaded.MODULES = fork, ()
+preloaded.main()
+"""
+
+
+def test_a_process_that_cannot_be_forked_ends_no_other(
+    tmp_path: Path, program: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", THE_SECOND_FORK_FAILS, "workers"]
+    forking = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    monkeypatch.setenv(PRELOADED, str(tmp_path / "workers"))
+    program.write_text("import time; time.sleep(600)")
+
+    def a_worker() -> WorkerProcess:
+        return WorkerProcess(
+            folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, worker=str(program)
+        )
+
+    try:
+        waited((tmp_path / "workers").is_socket)
+        first = a_worker()
+        with pytest.raises(WorkerDiedError, match="the process that forks workers does not answer"):
+            a_worker()
+        second = a_worker()
+        assert first.alive
+        for each in (first, second):
+            each.kill()
+            each.close()
+    finally:
+        forking.kill()
+        forking.wait()
+
+
 def test_a_forked_worker_is_ended_with_its_group_and_small(tmp_path: Path, program: Path, limits: Limits) -> None:
     program.write_text("import os, time; child = os.fork(); print(os.getpid(), flush=True); time.sleep(600)")
     process = WorkerProcess(

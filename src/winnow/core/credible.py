@@ -1,5 +1,9 @@
 """Numbers that other parties tell about themselves, which end up in sums with everybody else's."""
 
+from typing import Any
+
+import numpy as np
+
 from winnow.core.task import Cost, Reply
 from winnow.core.text import one_line
 
@@ -17,6 +21,11 @@ def credible(cost: Cost) -> bool:
 def numbers_fault(reply: Reply) -> str | None:
     """What is wrong with a reply's metrics or its cost; None if nothing is. A metric may be infinite, or NaN."""
     for name, value in reply.metrics.items():
-        if type(value) not in (float, int):
+        if not _is_number(value):
             return one_line(f"the reply's {str(name)[:80]!r} is no number")
     return None if credible(reply.cost) else "the reply states a cost that cannot be"
+
+
+def _is_number(value: Any) -> bool:
+    """NumPy's are numbers too: handlers in this process hand over what they computed."""
+    return type(value) in (float, int) or isinstance(value, np.floating | np.integer)

@@ -20,15 +20,23 @@ PRELOADED = "WINNOW_PRELOADED"
 class ForkedProcess:
     def __init__(self, path: Path, launch: Launch) -> None:
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.pid = self._asked_for(path, launch)
+        except BaseException:
+            self._line.close()
+            raise
+        self.returncode: int | None = None
+        self._lock = Lock()
+
+    def _asked_for(self, path: Path, launch: Launch) -> int:
+        """The number of the new process."""
         folder = os.open(path.parent, os.O_PATH)
         try:
             self._line.connect(f"/proc/self/fd/{folder}/{path.name}")  # however long the path is
         finally:
             os.close(folder)
         socket.send_fds(self._line, [msgspec.json.encode(launch)], [launch.channel])
-        self.pid: int = msgspec.json.decode(self._line.recv(64), type=int)
-        self.returncode: int | None = None
-        self._lock = Lock()
+        return msgspec.json.decode(self._line.recv(64), type=int)
 
     def poll(self) -> int | None:
         return self._ended(0.0)

@@ -66,7 +66,13 @@ class Preloaded:
         if len(files) != 1:
             line.close()
             return
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError:  # no room for one more: whoever asked hears it, and all others live on
+            traceback.print_exc()
+            os.close(files[0])
+            line.close()
+            return
         if process == 0:
             line.close()
             self._live(msgspec.json.decode(request, type=Launch), files[0])

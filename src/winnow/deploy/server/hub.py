@@ -16,7 +16,7 @@ from winnow.deploy.server.journal import Journal
 from winnow.deploy.server.ledger import LOG, SERVER, Ledger, NewLine
 from winnow.deploy.trust.identity import Peer
 from winnow.deploy.wire.codec import MAX_MESSAGE
-from winnow.deploy.wire.errors import Refused
+from winnow.deploy.wire.errors import Refused, one_line
 from winnow.deploy.wire.messages import (
     PROTOCOLS,
     Answer,
@@ -155,7 +155,7 @@ class Hub:
 
     async def _joined_waiting(self, site: str, part: Part, message: Joined) -> None:
         """A site's word about a job that has not begun."""
-        part.out = "" if message.accepted else message.reason or "it refused"
+        part.out = "" if message.accepted else one_line(message.reason) or "it refused"
         if part.out:
             self._say(message.job, f"site {site} takes no part: {part.out}")
         await self.listener.site_joined(site, message)

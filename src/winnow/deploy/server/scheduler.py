@@ -72,6 +72,8 @@ class Scheduler:
             reason=message.reason,
             data=message.data,
         )
+        if self._waiting.get(message.job) is not waiting:
+            return  # it began meanwhile, and whoever refused it is left out of its rounds; or it was aborted
         if message.accepted and message.data is not None:
             waiting.accepted[site] = message.data
         else:

@@ -48,11 +48,15 @@ class WorkerProcess:
         launch = Launch(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
         place = Place(folder=str(folder), log=str(log), environment=environment(folder, limits))
         self._process: subprocess.Popen[bytes] | ForkedProcess
-        with theirs, _log(log) as output:
-            if PRELOADED in os.environ:
-                self._process = _forked(os.environ[PRELOADED], replace(launch, place=place))
-            else:
-                self._process = _started(launch, place, output)
+        try:
+            with theirs, _log(log) as output:
+                if PRELOADED in os.environ:
+                    self._process = _forked(os.environ[PRELOADED], replace(launch, place=place))
+                else:
+                    self._process = _started(launch, place, output)
+        except BaseException:
+            self._channel.close()
+            raise
         self._folder, self._disk_mb = folder, limits.disk_mb
         as_started: Any = self._process  # the watch needs what both kinds have
         self._watch = DiskWatch(as_started, [folder, log], limits.disk_mb * MB, self.kill)
