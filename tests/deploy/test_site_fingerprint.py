@@ -147,6 +147,24 @@ def test_what_a_fingerprint_covers(tmp_path: Path) -> None:
     state.close()
 
 
+def test_data_may_change_while_a_job_is_only_offered(tmp_path: Path) -> None:
+    state, file = SiteState(tmp_path / "state"), tmp_path / "rows.csv"
+    table = {"file": str(file)}
+    file.write_bytes(b"1")
+    offered = Fingerprint(state, "one", table)
+    offered.check(started=False)
+    file.write_bytes(b"12")
+    with pytest.raises(DataChangedError):  # its process has read other data than those
+        offered.check()
+    again = Fingerprint(state, "one", table)
+    again.check(started=False)
+    again.check()
+    file.write_bytes(b"123")
+    with pytest.raises(DataChangedError):
+        Fingerprint(state, "one", table).check(started=False)
+    state.close()
+
+
 def _must_not_start(**_: object) -> None:
     raise AssertionError("a process was started")
 

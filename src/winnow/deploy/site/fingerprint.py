@@ -34,9 +34,12 @@ class Fingerprint:
     def __init__(self, state: SiteState, submission: str, table: Mapping[str, Any]) -> None:
         self._state, self._submission, self._table = state, submission, table
         self._seen: tuple[Stamp, str] | None = None
+        self._first: str | None = None
 
-    def check(self) -> None:
-        """Raise DataChangedError unless the data are as they were the first time."""
+    def check(self, *, started: bool = True) -> None:
+        """Raise DataChangedError unless the data are as they were when the job started here, or was offered if it has
+        not. What was only offered may be withdrawn, and offered again with other data.
+        """
         try:
             stamp = tuple(_stamps(self._table))
             if self._seen is None or self._seen[0] != stamp:
@@ -44,7 +47,11 @@ class Fingerprint:
         except (OSError, WireError) as error:
             log.warning("%s", error)
             raise DataError("the data cannot be read; the site's log says why") from error
-        if self._state.first_digest(self._submission, self._seen[1]) != self._seen[1]:
+        digest = self._seen[1]
+        self._first = self._first or self._state.first_digest(self._submission) or digest
+        if started and digest == self._first:
+            self._first = self._state.fix_digest(self._submission, digest)
+        if digest != self._first:
             raise DataChangedError(
                 "the data changed since the job started; restore them at the site, or submit the job again"
             )

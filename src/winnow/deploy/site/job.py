@@ -119,6 +119,8 @@ class HostedJob(Thread):
             if self._description is None:
                 self._description = self._prepare(order)
             elif order.clients_from is not None and self._labour is not None:
+                assert self._fingerprint is not None
+                self._fingerprint.check()
                 self._notary.number(order.clients_from, len(self._description.sizes))
                 self._labour.assign_numbers(order.clients_from)
             self._office.state.remember(order)
@@ -149,7 +151,7 @@ class HostedJob(Thread):
             raise ConfigError(f"what its author signed ran here as job {name}; it must be submitted anew")
         data = self._data(terms)
         self._fingerprint = self._fingerprint or Fingerprint(self._office.state, submission, data)
-        self._fingerprint.check()
+        self._fingerprint.check(started=order.clients_from is not None)
         place = Workplace(
             job=self.job,
             folder=self._folder,

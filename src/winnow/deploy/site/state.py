@@ -171,12 +171,16 @@ class SiteState:
         with self._changing() as base:
             base.executemany("INSERT INTO numbering VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
 
-    def first_digest(self, submission: str, digest: str) -> str:
-        """That of the data with which a submission started here: this one, if it starts now. It outlives the job."""
+    def first_digest(self, submission: str) -> str | None:
+        """That of the data with which a submission started here, if it has."""
+        rows = self._rows("SELECT digest FROM data WHERE submission = ?", submission)
+        return str(rows[0][0]) if rows else None
+
+    def fix_digest(self, submission: str, digest: str) -> str:
+        """The same, and it starts now if it has not: that outlives the job."""
         with self._changing() as base:
             base.execute("INSERT INTO data VALUES (?, ?) ON CONFLICT DO NOTHING", (submission, digest))
-        [(first,)] = self._rows("SELECT digest FROM data WHERE submission = ?", submission)
-        return str(first)
+        return self.first_digest(submission) or digest
 
     def release(
         self, submission: str, client: int, round: int, what: str, note: bytes = b"", instead_of: bytes = b""
