@@ -272,7 +272,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
     kits = federation(tmp_path / "kits")
     (tmp_path / "server").mkdir()
     with a_world(kits, tmp_path / "server", join=LONG) as world:
-        world.site("plant-a")
+        other = world.site("plant-a")
         site = world.site("plant-b", answers=False)
         person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1\nsite_timeout = 1000.0", "pause = 0.1"))
         asked(site)
@@ -289,8 +289,10 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         site.stop()
         assert of(Assign, site) == [order]
         revoke(kits, "plant-b", renew=True)
-        world.site("plant-b")
+        back = world.site("plant-b")
         eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+        known = {each.site: each.certificate for each in of(Deploy, other)[-1].neighbours}
+        assert known["plant-b"] == back.hello().certificate, "what it signs from now on counts"
 
 
 def test_an_open_stream_of_a_site_ends_when_it_is_revoked(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ class Hub:
         session, desk = Session(peer, hello), self._desk(peer.name)
         if desk.session is not None and self._clock() - desk.seen < self._config.heartbeat / 2:
             log.info("site %s began a new session while its last one was alive", peer.name)
+        self._spread(peer.name, hello.certificate)
         desk.welcome(session)
         desk.hear(self._clock())
         log.info("site %s connected (Winnow %s, data: %s)", peer.name, hello.winnow, ", ".join(hello.data) or "none")
@@ -365,6 +366,18 @@ class Hub:
         for job in desk.parts:
             if (attendance := self._running.get(job)) is not None:
                 attendance.leave_out(desk.site, REVOKED, now)
+
+    def _spread(self, site: str, certificate: bytes) -> None:
+        """Those who work with a site hear of its renewed certificate: without it nothing that it signs would count."""
+        for desk in self.desks.values():
+            for part in desk.parts.values():
+                neighbours = [
+                    msgspec.structs.replace(each, certificate=certificate) if each.site == site else each
+                    for each in part.deploy.neighbours
+                ]
+                if certificate and neighbours != part.deploy.neighbours:
+                    part.deploy = msgspec.structs.replace(part.deploy, neighbours=neighbours)
+                    desk.tell(part.deploy)
 
     def _say(self, job: str, text: str) -> None:
         log.info("job %s: %s", job, text)
