@@ -1,6 +1,8 @@
 """The database: SQLite in a file, or a PostgreSQL that several servers share. Its clock is the only one that counts."""
 
 import logging
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,8 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 MIGRATING = 0x77696E6E
 """Key of the advisory lock under which a PostgreSQL is migrated: two servers may start at once."""
 WRITES = {"writes": True}
+SQLITE_PATIENCE = 30.0
+"""Seconds to wait for other writers."""
 logging.getLogger("alembic").setLevel(logging.WARNING)
 SQLITE_NOW = "SELECT (julianday('now') - 2440587.5) * 86400.0"
 POSTGRES_NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
@@ -53,7 +57,7 @@ class Database:
 
     def _arguments(self, patience: float) -> dict[str, Any]:
         if not self.shared:
-            return {"connect_args": {"timeout": 30.0}}
+            return {"connect_args": {"timeout": SQLITE_PATIENCE}}
         milliseconds = int(patience * 1000)
         options = f"-c idle_in_transaction_session_timeout={milliseconds} -c lock_timeout=10000"
         connecting = {"options": options, "connect_timeout": 5, "tcp_user_timeout": 5000, "keepalives_idle": 2}
@@ -106,8 +110,22 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     a megabyte of the database in memory, not the usual two.
     """
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-512"):
+    _write_ahead(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-512"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _write_ahead(connection: Any) -> None:
+    """SQLite itself does not wait for others who are about to do the same with a new database."""
+    until = time.monotonic() + SQLITE_PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(0.02)
 
 
 def _begin_sqlite(connection: Connection) -> None:
