@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from bench.table import Row
-from winnow.learn.examine import Examiner
-from winnow.learn.local import Sgd
+from winnow.learn.local_optimiser import Sgd
 from winnow.learn.metrics import METRICS
-from winnow.learn.models import Lenet5, Mlp, ModelSettings, build_model
-from winnow.learn.stack import Departure, Execution, TensorData, as_loss, choose_execution, model_state, train
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.models import LeNet5Model, MlpModel, ModelSettings, build_model
+from winnow.learn.stack import Execution, LocalStart, TensorData, as_loss, choose_execution, model_state, train
 
 REPEAT = 5
 WAYS = {"loop": ("loop", 1), "stacked": ("stacked", 1), "native, 1 thread": ("native", 1), "native": ("native", None)}
@@ -37,7 +37,7 @@ class Workload:
 
 WORKLOADS = {
     "gas-turbine": Workload(
-        model=Mlp(hidden=(64, 32)),
+        model=MlpModel(hidden=(64, 32)),
         shape=(9,),
         outputs=2,
         loss="mse",
@@ -48,7 +48,7 @@ WORKLOADS = {
         goal="< 12 ms",
     ),
     "mnist": Workload(
-        model=Lenet5(),
+        model=LeNet5Model(),
         shape=(1, 28, 28),
         outputs=10,
         loss="cross-entropy",
@@ -79,11 +79,11 @@ def _rows(name: str, workload: Workload) -> list[Row]:
 
     def training(execution: Execution) -> float:
         return _fastest(
-            lambda: train(execution, Departure.shared(state), workload.local, data, clients, round=1, seed=0)
+            lambda: train(execution, LocalStart.shared(state), workload.local, data, clients, round=1, seed=0)
         )
 
     def evaluation(execution: Execution) -> float:
-        examiner = Examiner(module, loss, None, execution)
+        examiner = ModelEvaluator(module, loss, None, execution)
         return _fastest(lambda: examiner.examine(state, x[: workload.examined], y[: workload.examined], score))
 
     executions = {way: choose_execution(module, x[:4], y[:4], loss, *how) for way, how in WAYS.items()}

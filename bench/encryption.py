@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from bench.table import Row
-from winnow.learn.profile import Profile, divergence
+from winnow.learn.representation_profile import Profile, divergence
 from winnow.privacy import ckks
-from winnow.privacy.sealed import compare, read, seal
+from winnow.privacy.encrypted_profile import compare_encrypted, read, seal
 
 WIDTHS = (128, 1024)
 REPEAT = 15
@@ -44,7 +44,7 @@ def _matching(q: int, secret: ckks.Context, to_encrypt: ckks.Bytes, to_compute: 
     plain, (expected,) = _milliseconds(lambda: divergence([one], reference))
     sealing, sealed = _milliseconds(lambda: seal(one, client))
     held = read(seal(reference, client), q, server)
-    matching, compared = _milliseconds(lambda: compare(read(sealed, q, server), held))
+    matching, compared = _milliseconds(lambda: compare_encrypted(read(sealed, q, server), held))
     opening, value = _milliseconds(lambda: ckks.decrypt(secret, compared.ciphertext))
     error = abs(value / compared.factor / expected - 1)
     weight = sum(array.nbytes for array in sealed.values())

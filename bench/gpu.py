@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from bench.table import Row
-from winnow.experiment.timing import TRAINING_PASSES, forward_flops, peak_flops
-from winnow.learn.local import Sgd
-from winnow.learn.models import Lenet5, ModelSettings, ShufflenetV2, build_model
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.models import LeNet5Model, ModelSettings, ShuffleNetV2Model, build_model
 from winnow.learn.stack import (
     LOSSES,
-    Departure,
-    Force,
+    ExecutionSetting,
+    LocalStart,
     Precision,
     TensorData,
     allow_tf32,
@@ -25,6 +24,7 @@ from winnow.learn.stack import (
     model_state,
     train,
 )
+from winnow.progress.timing import TRAINING_PASSES, forward_flops, peak_flops
 
 BATCH, STEPS, LOOP_STEPS, REPEAT = 32, 20, 2, 3
 
@@ -41,14 +41,14 @@ class Workload:
 WORKLOADS = (
     Workload(
         name="lenet5",
-        model=Lenet5(),
+        model=LeNet5Model(),
         shape=(1, 28, 28),
         cohorts=(1, 3, 10, 30, 100, 300, 1000),
         goals={100: "≤ 0.02 ×"},
     ),
     Workload(
         name="shufflenet-v2",
-        model=ShufflenetV2(),
+        model=ShuffleNetV2Model(),
         shape=(3, 32, 32),
         cohorts=(5,),
         goals={5: "≤ 0.25 ×"},
@@ -97,12 +97,14 @@ def _row(workload: Workload, clients: int, precision: Precision, peak: float, de
     )
 
 
-def _milliseconds(workload: Workload, data: TensorData, precision: Precision, force: Force, steps: int) -> float:
+def _milliseconds(
+    workload: Workload, data: TensorData, precision: Precision, force: ExecutionSetting, steps: int
+) -> float:
     """The time of a step in the fastest of a few rounds; the first captures what the others replay."""
     module = build_model(workload.model, workload.shape, 10, 0).to(data.device)
     execution = choose_execution(module, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force, precision=precision)
     local = Sgd(steps=steps, batch_size=BATCH, learning_rate=0.01, momentum=0.9)
-    start, clients = Departure.shared(model_state(module)), np.arange(len(data.offsets) - 1)
+    start, clients = LocalStart.shared(model_state(module)), np.arange(len(data.offsets) - 1)
     times = []
     for _ in range(REPEAT):
         torch.cuda.synchronize()

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.table import Row
 from winnow.privacy import ckks
-from winnow.privacy.homomorphic import cipher
+from winnow.privacy.homomorphic import encrypted_sum
 
 PARAMETERS = 1_000_000
 CLIENTS = 4
@@ -20,19 +20,21 @@ T = TypeVar("T")
 
 
 def measure() -> list[Row]:
-    making, secret = _seconds(cipher.make_keys)
+    making, secret = _seconds(encrypted_sum.make_keys)
     key = ckks.public_part(secret, to_compute=False)
-    public, total = ckks.read_context(key), cipher.EncryptedSum(key, PARAMETERS)
+    public, total = ckks.read_context(key), encrypted_sum.EncryptedSum(key, PARAMETERS)
     updates = [np.random.default_rng(k).normal(0, 0.01, PARAMETERS) for k in range(CLIENTS)]
     plainly, expected = _seconds(lambda: np.sum(updates, axis=0))
     encrypting = adding = size = 0.0
     for update in updates:
-        spent, parts = _seconds(lambda update=update: cipher.encrypt(public, cipher.rounded(update, CLIENTS)))
+        spent, parts = _seconds(
+            lambda update=update: encrypted_sum.encrypt(public, encrypted_sum.round_to_steps(update, CLIENTS))
+        )
         encrypting += spent / CLIENTS
         size = sum(part.nbytes for part in parts.values())
         adding += _seconds(lambda parts=parts: total.add(parts))[0] / CLIENTS
-    opening, steps = _seconds(lambda: cipher.decrypt(secret, total.parts(), PARAMETERS))
-    error = float(np.abs(steps * cipher.STEP - expected).max())
+    opening, steps = _seconds(lambda: encrypted_sum.decrypt(secret, total.parts(), PARAMETERS))
+    error = float(np.abs(steps * encrypted_sum.STEP - expected).max())
     plain = plainly / CLIENTS
     return [
         Row(name="make a key, the holder, once a round", value=1e3 * making, unit="ms", baseline=1e3 * making),
@@ -45,7 +47,7 @@ def measure() -> list[Row]:
             name=f"error of a sum of {CLIENTS}, largest",
             value=error * 1e7,
             unit="1e-7",
-            baseline=CLIENTS * cipher.STEP / 2 * 1e7,
+            baseline=CLIENTS * encrypted_sum.STEP / 2 * 1e7,
             goal="no more than rounding explains",
         ),
     ]

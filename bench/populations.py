@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.table import Row
-from winnow.core import Invited, RoundFinished, stream
+from winnow.config.resolve import resolve
+from winnow.core import RoundFinished, Selected, stream
 from winnow.data import OnDemand
-from winnow.experiment.build import prepare
-from winnow.experiment.resolve import resolve
+from winnow.experiment.build import prepare_run
 
 FEW, MANY, INVITED, ROUNDS = 1_000, 100_000, 100, 6
 ROWS, SHAPE, CLASSES = 20, (1, 8, 8), 10
@@ -61,10 +61,10 @@ def _course(clients: int, algorithm: str) -> dict[str, float]:
     data = OnDemand(clients=clients, sizes=ROWS, load=generate, classes=CLASSES, reference=generate(-1))
     found: dict[str, float] = {}
     ends = []
-    with prepare(resolve(SETTINGS, algorithm=algorithm), dataset=data) as ready:
+    with prepare_run(resolve(SETTINGS, algorithm=algorithm), dataset=data) as ready:
         start = time.perf_counter()
         for event in ready.training.run(ready.federation):
-            if isinstance(event, Invited) and event.round == 1 and algorithm == "fedprof":
+            if isinstance(event, Selected) and event.round == 1 and algorithm == "fedprof":
                 found = {"profiles": time.perf_counter() - start, "profiles' memory": _peak_megabytes()}
             if isinstance(event, RoundFinished):
                 if event.round == 1:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import winnow
-from winnow.core import AnyEvent, Invited
-from winnow.privacy.dp.accounting import Release, epsilon, noise_for
+from winnow.core import AnyEvent, Selected
+from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, noise_for_budget
 
 PROFILE_SHARE = 3.0
 """A profile has so many times the noise multiplier of a sum: a tenth of the budget goes to profiles."""
@@ -99,7 +99,9 @@ def ways(study: Study, budget: float | None) -> dict[str, dict[str, Any]]:
         plain = {"select": {"count": study.invited}}
         return {"FedAvg": plain, "FedProf": plain}
     often = study.most_often
-    sampled, fixed = (noise_for(budget, study.delta, *known) for known in ((study.rounds, study.chance), (often, 1.0)))
+    sampled, fixed = (
+        noise_for_budget(budget, study.delta, *known) for known in ((study.rounds, study.chance), (often, 1.0))
+    )
     noisy = {"name": "noisy", "clip": study.profile_clip, "noise_multiplier": PROFILE_SHARE * fixed}
     return {
         "FedAvg, Poisson": {
@@ -147,8 +149,8 @@ def _corrupted(events: Any, of_client: list[int]) -> float:
     return float(np.mean(conditions[np.concatenate(invited)] > 0))
 
 
-def _invitations(events: Iterator[AnyEvent]) -> Iterator[Invited]:
-    return (event for event in events if isinstance(event, Invited))
+def _invitations(events: Iterator[AnyEvent]) -> Iterator[Selected]:
+    return (event for event in events if isinstance(event, Selected))
 
 
 def show(study: Study) -> None:
@@ -172,7 +174,7 @@ def survival(study: Study) -> None:
         if noise is not None:
             select["matching"] = {"name": "noisy", "clip": study.profile_clip, "noise_multiplier": noise}
         found = [run(study, "FedProf", {"select": select}, seed) for seed in study.seeds]
-        one = "∞" if noise is None else f"{epsilon([Release(noise=noise)], study.delta):.3g}"
+        one = "∞" if noise is None else f"{epsilon([GaussianRelease(noise=noise)], study.delta):.3g}"
         shares, accuracies = (np.mean([getattr(each, name) for each in found]) for name in ("corrupted", "accuracy"))
         print(f"| {'none' if noise is None else noise} | {one} | {100 * shares:.0f} % | {accuracies:.3f} |", flush=True)
 

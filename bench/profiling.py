@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from bench.table import Row
-from winnow.learn.examine import Examiner, batch_size
+from winnow.learn.model_evaluator import ModelEvaluator, batch_size
 from winnow.learn.models import ModelSettings, build_model
-from winnow.learn.profile import default_layer
+from winnow.learn.representation_profile import default_layer
 from winnow.learn.stack import as_loss, model_state
 
 CLIENTS, REPEAT = 100, 7
@@ -24,7 +24,7 @@ def _case(name: str, shape: tuple[int, ...], rows: int) -> list[Row]:
     module = build_model(ModelSettings.members[name](), shape, 10, 0).eval()
     x = torch.randn(CLIENTS * rows, *shape)
     owner = torch.repeat_interleave(torch.arange(CLIENTS), rows)
-    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module, x[:1]))
+    examiner = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, x[:1]))
     state, order = model_state(module), torch.arange(len(x))
     plain, profiled = [], []
     for _ in range(REPEAT):

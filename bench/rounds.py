@@ -1,7 +1,7 @@
 """What a round costs beyond its work: 1,000 invited clients whose tasks are empty.
 
-Measured through a whole `Training` round: selection, tasks, virtual clock, exchange, sifting, aggregation of a model of
-one number, assessment, events. Baseline: making 1,000 tasks and 1,000 replies, and nothing else.
+Measured through a whole `TrainingWorkflow` round: selection, tasks, virtual clock, exchange, reply checks, aggregation
+of a model of one number, evaluation, events. Baseline: making 1,000 tasks and 1,000 replies, and nothing else.
 """
 
 import time
@@ -14,14 +14,14 @@ import torch
 from bench.table import Row
 from winnow.core import Population, Reply, Task
 from winnow.fleet import Devices
-from winnow.learn.aggregate import Partial
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.judge import Judge, Verdict
-from winnow.learn.local import Sgd
-from winnow.learn.select import Uniform
-from winnow.learn.stack import Layout
-from winnow.learn.training import Plan, Training
-from winnow.simulate import InProcess
+from winnow.learn.evaluation import CombinedEvaluator, Evaluation
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.selection import UniformSelector
+from winnow.learn.stack import StateLayout
+from winnow.learn.training import TrainingPlan, TrainingWorkflow
+from winnow.simulate import SimulatedFederation
 
 CLIENTS, INVITED, ROUNDS = 10_000, 1_000, 30
 MODEL = {"w": torch.zeros(1)}
@@ -34,12 +34,12 @@ def answer(tasks: Sequence[Task], site: None) -> list[Reply]:
 
 
 class NoReference:
-    def assess(self, *_: object) -> Verdict:
-        return Verdict(metrics={"reference": {"accuracy": 0.0}}, profile=None)
+    def assess(self, *_: object) -> Evaluation:
+        return Evaluation(metrics={"reference": {"accuracy": 0.0}}, profile=None)
 
 
-def federation() -> InProcess[None]:
-    return InProcess(
+def federation() -> SimulatedFederation[None]:
+    return SimulatedFederation(
         site=None,
         handlers={"train": answer},
         population=Population(sizes=np.full(CLIENTS, 100)),
@@ -48,17 +48,17 @@ def federation() -> InProcess[None]:
 
 
 def milliseconds_per_round() -> list[float]:
-    plan = Plan(
-        algorithm=Algorithm(select=Uniform(count=INVITED), local=Sgd(), aggregate=Partial()),
+    plan = TrainingPlan(
+        algorithm=Algorithm(select=UniformSelector(count=INVITED), local=Sgd(), aggregate=PartialAggregation()),
         rounds=ROUNDS,
         seed=0,
         metric="accuracy",
         message_bytes=4,
         profile_bytes=0,
-        layout=Layout(names=("w",), trained=("w",), carried=(), aliases={}),
+        layout=StateLayout(names=("w",), trained=("w",), carried=(), aliases={}),
     )
     moments = []
-    for event in Training(plan, MODEL, Judge(NoReference())).run(federation()):
+    for event in TrainingWorkflow(plan, MODEL, CombinedEvaluator(NoReference())).run(federation()):
         if event.kind == "round":
             moments.append(time.perf_counter())
     return [1e3 * (after - before) for before, after in pairwise(moments)]

@@ -37,14 +37,14 @@ def sensible(candidate: dict[str, str]) -> bool:
 
 
 def run(job: tuple[str, str, int, int | None, dict[str, str], str | None]) -> dict[str, object]:
-    from winnow.experiment.resolve import resolve
-    from winnow.experiment.run import Inputs, execute
+    from winnow.config.resolve import resolve
+    from winnow.experiment.run import RunInputs, run_experiment
 
     preset, algorithm, seed, rounds, candidate, data = job
     sets = [f"{key}={value}" for key, value in candidate.items()]
     experiment = resolve(preset, sets=sets, algorithm=algorithm, seed=seed, rounds=rounds)
-    inputs = Inputs(data_directory=Path(data) if data else None)
-    summary = execute(experiment, inputs=inputs).summary
+    inputs = RunInputs(data_directory=Path(data) if data else None)
+    summary = run_experiment(experiment, inputs=inputs).summary
     assert summary.best is not None
     return {
         "candidate": candidate,

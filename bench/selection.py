@@ -11,9 +11,9 @@ import numpy as np
 
 from bench.table import Row
 from winnow.core import Population, Reply, Task
-from winnow.learn.algorithms.fedprof import ByProfile
-from winnow.learn.profile import Profile
-from winnow.learn.select import Turn
+from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.learn.representation_profile import Profile
+from winnow.learn.selection import SelectionContext
 
 CLIENTS, INVITED, WIDTH, REPEAT = 1_000_000, 1_000, 128, 20
 
@@ -53,12 +53,12 @@ def _winnow() -> Callable[[int], None]:
     rng = np.random.default_rng(0)
     mean, variance = _profiles(rng)
     reference = Profile(mean=mean.mean(0), variance=variance.mean(0))
-    selection = ByProfile(count=INVITED).start(Population(sizes=np.full(CLIENTS, 100)))
+    selection = ProfileSelector(count=INVITED).start(Population(sizes=np.full(CLIENTS, 100)))
     selection.restore({"divergence": rng.random(CLIENTS), "version": np.zeros(CLIENTS, np.int64)})
     parts = [{"profile": {"mean": m, "variance": v}} for m, v in zip(mean, variance, strict=True)]
 
     def once(number: int) -> None:
-        turn = Turn(
+        turn = SelectionContext(
             round=number,
             version=number - 1,
             oldest=number - 1,

@@ -26,17 +26,28 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 
 from bench.table import Row
-from winnow.deploy.trust.authority import Authority, key_pem
-from winnow.deploy.trust.identity import Peer, utc_now
-from winnow.deploy.trust.project import Server, Site
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.drivers import connect, serve
-from winnow.deploy.wire.files import CHUNK, blob_of
-from winnow.deploy.wire.heap import keep_freed_chunks
-from winnow.deploy.wire.messages import Done, Fetch, Follow, Held, Line, Put, Received, Request, Response, Status
-from winnow.deploy.wire.serving import held_blob, receive_blob, send_blob
-from winnow.deploy.wire.transfer import download, upload
-from winnow.deploy.wire.transport import Link, Tls
+from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_pem
+from winnow.deploy.trust.peer_identity import Peer, utc_now
+from winnow.deploy.trust.project import ProjectServer, ProjectSite
+from winnow.deploy.wire.atomic_files import CHUNK, blob_of
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.malloc_tuning import tune_malloc
+from winnow.deploy.wire.messages import (
+    Acknowledgement,
+    FetchBlob,
+    FollowLog,
+    GetStatus,
+    GetUploadedSize,
+    LogLine,
+    PutBlob,
+    Request,
+    Response,
+    UploadedSize,
+)
+from winnow.deploy.wire.transport import ServerLink, Tls
+from winnow.deploy.wire.transport_registry import connect, serve
 
 MEGABYTES = int(os.environ.get("WIRE_MB", "256"))
 CALLS = 300
@@ -66,7 +77,7 @@ class Contender:
 
 
 def measure() -> list[Row]:
-    keep_freed_chunks()
+    tune_malloc()
     with tempfile.TemporaryDirectory() as name, _other_process(Path(name)) as (papers, way):
         site = papers.site
         credentials = grpc.ssl_channel_credentials(site.authority, site.key, site.certificate)
@@ -104,11 +115,11 @@ def _rows(call: list[float], down: list[float], up: list[float]) -> list[Row]:
     return rows
 
 
-def _ours(link: Link, folder: Path) -> Contender:
+def _ours(link: ServerLink, folder: Path) -> Contender:
     blob = blob_of(folder / "large")
 
     def down(attempt: int) -> None:
-        spool = SpoolFolder(folder / "down")
+        spool = BlobFolder(folder / "down")
         download(link, "bench", blob, spool)
         spool.remove(blob)
 
@@ -116,7 +127,7 @@ def _ours(link: Link, folder: Path) -> Contender:
         """For a job of its own: the server still holds what was sent before."""
         upload(link, f"up-{attempt}", folder / "large", blob)
 
-    return Contender(call=lambda _: link.call(Status()), down=down, up=up)
+    return Contender(call=lambda _: link.call(GetStatus()), down=down, up=up)
 
 
 def _plain(channel: grpc.Channel) -> Contender:
@@ -182,16 +193,16 @@ def _other_process(folder: Path) -> Iterator[tuple[Papers, Way]]:
 
 
 def _papers() -> Papers:
-    authority = Authority.create("bench", utc_now())
+    authority = CertificateAuthority.create("bench", utc_now())
 
-    def issue(party: Server | Site) -> Tls:
+    def issue(party: ProjectServer | ProjectSite) -> Tls:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = authority.issue(party, key.public_key(), None, utc_now(), 1)
         pem = authority.certificate.public_bytes(Encoding.PEM)
         return Tls(certificate=certificate.public_bytes(Encoding.PEM), key=key_pem(key, NoEncryption()), authority=pem)
 
-    server = Server(name="server", organisation="hub", hosts=("127.0.0.1",))
-    return Papers(server=issue(server), site=issue(Site(name="site", organisation="ward")))
+    server = ProjectServer(name="server", organisation="hub", hosts=("127.0.0.1",))
+    return Papers(server=issue(server), site=issue(ProjectSite(name="site", organisation="ward")))
 
 
 class _Spooling:
@@ -199,28 +210,28 @@ class _Spooling:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._large = SpoolFolder(folder / "bench")
+        self._large = BlobFolder(folder / "bench")
         large = folder / "bench" / "copy"
         large.hardlink_to(folder / "large")
         self._large.adopt(large)
 
-    def _spool(self, job: str) -> SpoolFolder:
-        return SpoolFolder(self._folder / job)
+    def _spool(self, job: str) -> BlobFolder:
+        return BlobFolder(self._folder / job)
 
     async def call(self, peer: Peer, request: Request) -> Response:
-        if isinstance(request, Held):
-            return held_blob(self._spool(request.job), request.blob, peer.name)
-        return Done()
+        if isinstance(request, GetUploadedSize):
+            return uploaded_size(self._spool(request.job), request.blob, peer.name)
+        return Acknowledgement()
 
-    def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]:
+    def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
         return send_blob(self._large, request)
 
-    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
+    async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         return await receive_blob(self._spool(head.job), head, chunks, peer.name)
 
-    async def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]:
+    async def follow(self, peer: Peer, request: FollowLog) -> AsyncIterator[LogLine]:
         for number in range(0):
-            yield Line(number=number, at=0.0, source="server", kind="log", text="")
+            yield LogLine(number=number, at=0.0, source="server", kind="log", text="")
 
 
 def _plain_server(folder: Path) -> grpc.aio.Server:
@@ -263,7 +274,7 @@ def _plain_server(folder: Path) -> grpc.aio.Server:
 
 
 async def _serve(folder: Path) -> None:
-    keep_freed_chunks()
+    tune_malloc()
     tls = msgspec.msgpack.decode((folder / "papers").read_bytes(), type=Papers).server
     ours = serve("grpc://127.0.0.1:0", tls, _Spooling(folder), identify=Peer.of_pem, admit=lambda peer: None)
     plain = _plain_server(folder)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from winnow.core import EVERYONE, Cost, Failure, Outcome, Reply, Task, Until
-from winnow.deploy.wire.arrays import write_parts
-from winnow.deploy.wire.messages import Answer
-from winnow.deploy.work.federation import outcomes_of
+from winnow.core import UNTIL_ALL, Cost, Failure, Outcome, Reply, Task, Until
+from winnow.deploy.jobs.federation import outcomes_of
+from winnow.deploy.wire.messages import ClientResult
+from winnow.deploy.wire.safetensors_files import write_parts
 
 Lie: TypeAlias = Callable[[Reply, np.random.Generator], Outcome]
 
@@ -47,7 +47,7 @@ class Lying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.federation, name)
 
-    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "_Exchange":
+    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "_Exchange":
         return _Exchange(self.federation.dispatch(tasks, until), self)
 
     def heard(self, outcome: Outcome) -> Outcome:
@@ -353,7 +353,9 @@ class Files:
             path = cls.folder / "reply"
             write_parts(path, reply.payload)
             path.write_bytes(change(bytearray(path.read_bytes()), rng))
-            answer = Answer(job="j", task="0" * 64, client=0, metrics=dict(reply.metrics), letters=dict(reply.letters))
+            answer = ClientResult(
+                job="j", task="0" * 64, client=0, metrics=dict(reply.metrics), letters=dict(reply.letters)
+            )
             (outcome,) = outcomes_of(answer, str(path), [reply.task], clients=1000)
             return outcome
 

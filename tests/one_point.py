@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from winnow.core import Invited, RoundFinished
+from winnow.config.resolve import resolve
+from winnow.core import RoundFinished, Selected
 from winnow.data import from_arrays
-from winnow.experiment.build import Prepared, prepare
-from winnow.experiment.resolve import resolve
+from winnow.experiment.build import PreparedRun, prepare_run
 
 COPIES = (6, 12, 20, 34)
 BATCH = 8
@@ -27,13 +27,13 @@ BASE: dict[str, Any] = {
 }
 
 
-def ready(algorithm: str, *sets: str) -> Prepared:
+def ready(algorithm: str, *sets: str) -> PreparedRun:
     rng = np.random.default_rng(5)
     points = rng.normal(0, 1, (len(COPIES), 3)).astype(np.float32)
     targets = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
     owners = np.repeat(np.arange(len(COPIES)), COPIES)
     dataset = from_arrays(points[owners], targets[owners], owners=owners)
-    return prepare(resolve(BASE, algorithm=algorithm, sets=sets), dataset=dataset)
+    return prepare_run(resolve(BASE, algorithm=algorithm, sets=sets), dataset=dataset)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ByHand:
     momentum: float
 
     @classmethod
-    def of(cls, prepared: Prepared) -> "ByHand":
+    def of(cls, prepared: PreparedRun) -> "ByHand":
         data, local = prepared.federation.site.data, prepared.experiment.local
         first = [int(data.rows_of(k)[0]) for k in range(len(COPIES))]
         x, y = data.x[first].double().numpy(), data.y[first].double().numpy()
@@ -84,11 +84,11 @@ def vector(model: Any) -> np.ndarray:
     return np.concatenate([weight, bias])
 
 
-def played(prepared: Prepared) -> list[tuple[list[int], list[int], np.ndarray]]:
+def played(prepared: PreparedRun) -> list[tuple[list[int], list[int], np.ndarray]]:
     """Who was invited and who was folded in each round, and the model after it."""
     rounds, invited = [], []
     for event in prepared.training.run(prepared.federation):
-        if isinstance(event, Invited):
+        if isinstance(event, Selected):
             invited = event.clients.tolist()
         if isinstance(event, RoundFinished):
             rounds.append((invited, event.folded.tolist(), vector(prepared.training.model)))

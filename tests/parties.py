@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from winnow.privacy.secure.group import Space, Vector
-from winnow.privacy.secure.identity import RunAuthority
-from winnow.privacy.secure.member import Member
-from winnow.privacy.secure.tally import Tally
-from winnow.privacy.secure.terms import Terms, roster_of
+from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup
+from winnow.privacy.secagg.pairwise_client import PairwiseClient
+from winnow.privacy.secagg.pairwise_server import PairwiseServer
+from winnow.privacy.secagg.session_terms import SessionTerms, roster_digest
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
-AUTHORITY = RunAuthority()
+AUTHORITY = SimulatedIdentities()
 
 
-def terms(**changes: Any) -> Terms:
+def terms(**changes: Any) -> SessionTerms:
     settings = {"threshold": 2 / 3, "fewest": 2, "graph": "complete", "neighbours": None}
-    return Terms(session=os.urandom(16), round=1, **{**settings, **changes})
+    return SessionTerms(session=os.urandom(16), round=1, **{**settings, **changes})
 
 
-def random_vector(space: Space, seed: int) -> Vector:
+def random_vector(space: VectorGroup, seed: int) -> ModularVector:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, s.top, s.count, dtype=s.dtype, endpoint=True) for s in space.stretches]
 
 
-def plain_sum(space: Space, vectors: Collection[Vector]) -> list[list[int]]:
+def plain_sum(space: VectorGroup, vectors: Collection[ModularVector]) -> list[list[int]]:
     """Σ modulo 2^p, in Python's own numbers."""
     return [
         [sum(int(vector[i][j]) for vector in vectors) % (1 << stretch.bits) for j in range(stretch.count)]
@@ -38,21 +38,21 @@ def plain_sum(space: Space, vectors: Collection[Vector]) -> list[list[int]]:
 class Session:
     """A session as far as it got, and all that the server saw of it."""
 
-    terms: Terms
-    space: Space
+    terms: SessionTerms
+    space: VectorGroup
     clients: list[int]
-    members: dict[int, Member] = field(init=False)
-    vectors: dict[int, Vector] = field(init=False)
+    members: dict[int, PairwiseClient] = field(init=False)
+    vectors: dict[int, ModularVector] = field(init=False)
     masked: dict[int, bytes] = field(default_factory=dict)
     letters: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.members = {client: Member(client, self.terms, AUTHORITY) for client in self.clients}
+        self.members = {client: PairwiseClient(client, self.terms, AUTHORITY) for client in self.clients}
         self.vectors = {client: random_vector(self.space, client) for client in self.clients}
         announced = [member.announce() for member in self.members.values()]
         self.announced = {each.client: each for each in announced}
-        self.tally = Tally(self.terms, self.space, announced, b"told")
+        self.tally = PairwiseServer(self.terms, self.space, announced, b"told")
 
     def share(self, gone: Collection[int] = ()) -> None:
         for client in sorted({*self.clients} - {*gone}):
@@ -76,7 +76,7 @@ class Session:
 
     def roster(self, members: Sequence[int] | None = None) -> bytes:
         found = self.clients if members is None else members
-        return roster_of(self.terms, found, [AUTHORITY.name(client) for client in found])
+        return roster_digest(self.terms, found, [AUTHORITY.name(client) for client in found])
 
-    def total(self) -> Vector:
+    def total(self) -> ModularVector:
         return self.tally.finish(self.shares)

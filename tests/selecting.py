@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from winnow.core import Cost, Outcome, Population, Reply, Task
-from winnow.learn.select import Turn
+from winnow.learn.selection import SelectionContext
 
 MESSAGE_BYTES = 1_000
 MODEL = {"weight": torch.zeros(2), "statistics": torch.zeros(1)}
@@ -22,8 +22,8 @@ def silent(tasks: Sequence[Task]) -> list[Outcome]:
     return []
 
 
-def turn(round: int, ask: Callable[[Sequence[Task]], list[Outcome]] = silent, seed: int = 0) -> Turn:
-    return Turn(
+def turn(round: int, ask: Callable[[Sequence[Task]], list[Outcome]] = silent, seed: int = 0) -> SelectionContext:
+    return SelectionContext(
         round=round,
         version=round - 1,
         oldest=round - 1,

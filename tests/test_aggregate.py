@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.core import Population
-from winnow.learn.aggregate import Aggregate, Contribution, Full, Partial
+from winnow.learn.aggregation import AggregationRule, Contribution, FullAggregation, PartialAggregation
 
 SIZES = np.array([10, 30, 60, 100])
 POPULATION = Population(sizes=SIZES)
@@ -18,7 +18,7 @@ UPDATES = {
 }
 
 
-def aggregate(rule: Aggregate, counts: dict[int, int] | None = None) -> dict[str, torch.Tensor]:
+def aggregate(rule: AggregationRule, counts: dict[int, int] | None = None) -> dict[str, torch.Tensor]:
     drawn = counts or dict.fromkeys(UPDATES, 1)
     fold = rule.start(GLOBAL, POPULATION, sum(drawn.values()))
     for client, count in drawn.items():
@@ -34,38 +34,46 @@ def expect(result: dict[str, torch.Tensor], weights: dict[int, float], rest: flo
 
 
 def test_partial_weighs_participants_by_size() -> None:
-    expect(aggregate(Partial()), {1: 30 / 90, 2: 60 / 90})
+    expect(aggregate(PartialAggregation()), {1: 30 / 90, 2: 60 / 90})
 
 
 def test_partial_uniform() -> None:
-    expect(aggregate(Partial(weights="uniform")), {1: 1 / 2, 2: 1 / 2})
+    expect(aggregate(PartialAggregation(weights="uniform")), {1: 1 / 2, 2: 1 / 2})
 
 
 def test_partial_scheme_2() -> None:
-    expect(aggregate(Partial(weights="scheme-2")), {1: 4 / 2 * 30 / 200, 2: 4 / 2 * 60 / 200})
+    expect(aggregate(PartialAggregation(weights="scheme-2")), {1: 4 / 2 * 30 / 200, 2: 4 / 2 * 60 / 200})
 
 
 def test_full_keeps_the_previous_model_for_those_left_out() -> None:
-    expect(aggregate(Full()), {1: 30 / 200, 2: 60 / 200}, rest=110 / 200)
+    expect(aggregate(FullAggregation()), {1: 30 / 200, 2: 60 / 200}, rest=110 / 200)
 
 
 def test_drawn_twice_counts_twice() -> None:
-    expect(aggregate(Partial(), {1: 2, 2: 1}), {1: 60 / 120, 2: 60 / 120})
-    expect(aggregate(Partial(weights="uniform"), {1: 2, 2: 1}), {1: 2 / 3, 2: 1 / 3})
+    expect(aggregate(PartialAggregation(), {1: 2, 2: 1}), {1: 60 / 120, 2: 60 / 120})
+    expect(aggregate(PartialAggregation(weights="uniform"), {1: 2, 2: 1}), {1: 2 / 3, 2: 1 / 3})
 
 
 def test_with_full_aggregation_a_client_has_one_entry_however_often_drawn() -> None:
-    expect(aggregate(Full(), {1: 2, 2: 1}), {1: 30 / 200, 2: 60 / 200}, rest=110 / 200)
+    expect(aggregate(FullAggregation(), {1: 2, 2: 1}), {1: 30 / 200, 2: 60 / 200}, rest=110 / 200)
 
 
-@pytest.mark.parametrize("rule", [Full(), Partial(), Partial(weights="uniform"), Partial(weights="scheme-2")])
-def test_nothing_folded_leaves_the_model(rule: Aggregate) -> None:
+@pytest.mark.parametrize(
+    "rule",
+    [
+        FullAggregation(),
+        PartialAggregation(),
+        PartialAggregation(weights="uniform"),
+        PartialAggregation(weights="scheme-2"),
+    ],
+)
+def test_nothing_folded_leaves_the_model(rule: AggregationRule) -> None:
     result = rule.start(GLOBAL, POPULATION, 2).finish()
     assert torch.equal(result["w"], GLOBAL["w"])
 
 
-@pytest.mark.parametrize("rule", [Full(), Partial()])
-def test_types_are_kept_and_integers_rounded(rule: Aggregate) -> None:
+@pytest.mark.parametrize("rule", [FullAggregation(), PartialAggregation()])
+def test_types_are_kept_and_integers_rounded(rule: AggregationRule) -> None:
     result = aggregate(rule)
     assert result["n"].dtype == torch.int64
     assert result["w"].dtype == torch.float32
@@ -75,7 +83,7 @@ def test_types_are_kept_and_integers_rounded(rule: Aggregate) -> None:
 @given(st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=8))
 def test_equal_models_stay_what_they_are(values: list[float]) -> None:
     model = {"w": torch.tensor(values)}
-    for rule in (Full(), Partial(), Partial(weights="uniform")):
+    for rule in (FullAggregation(), PartialAggregation(), PartialAggregation(weights="uniform")):
         fold = rule.start(model, POPULATION, 4)
         for client in range(4):
             fold.add(Contribution(model=model, client=client))

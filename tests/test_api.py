@@ -13,9 +13,9 @@ from torch.utils.data import TensorDataset
 
 import winnow
 from winnow.data import from_arrays
-from winnow.learn.aggregate import Partial
-from winnow.learn.local import Sgd
-from winnow.learn.select import Uniform
+from winnow.learn.aggregation import PartialAggregation
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.selection import UniformSelector
 
 SMALL = {"clients": 6, "rounds": 3, "reference": 60, "test": 40, "progress": False}
 
@@ -171,7 +171,9 @@ def test_settings_are_merged_into_the_configuration():
 
 
 def test_a_composed_algorithm_runs_under_its_own_name():
-    algorithm = winnow.Algorithm(select=Uniform(count=2), local=Sgd(learning_rate=0.1), aggregate=Partial())
+    algorithm = winnow.Algorithm(
+        select=UniformSelector(count=2), local=Sgd(learning_rate=0.1), aggregate=PartialAggregation()
+    )
     result = winnow.run(model=network(), data=blobs(), algorithm=algorithm, **SMALL)
     assert result.experiment.algorithm == "custom"
     assert result.experiment.composed() == algorithm
@@ -242,7 +244,9 @@ def test_algorithms_may_be_one_text(algorithms):
 
 
 def test_a_composed_algorithm_can_be_compared():
-    own = winnow.Algorithm(select=Uniform(count=2), local=Sgd(learning_rate=0.1), aggregate=Partial())
+    own = winnow.Algorithm(
+        select=UniformSelector(count=2), local=Sgd(learning_rate=0.1), aggregate=PartialAggregation()
+    )
     compared = winnow.compare(model=network(), data=blobs(), algorithms=["fedavg", own], seeds=1, **SMALL)
     alone = winnow.run(model=network(), data=blobs(), algorithm=own, **SMALL)
     assert [each.algorithm for each in compared.records] == ["fedavg", "custom"]

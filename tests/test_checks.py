@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import winnow
+from winnow.config.resolve import resolve
 from winnow.core import ConfigError, ModelError, RunError, WinnowError
-from winnow.experiment.resolve import resolve
-from winnow.experiment.run import execute
+from winnow.experiment.run import run_experiment
 from world import BASE, blobs, experiment, prepared
 
 
@@ -58,7 +58,9 @@ def test_batch_normalisation_cannot_learn_from_single_samples() -> None:
 @pytest.mark.parametrize("change", ["select.alpha=[1, 2, 3]", "select.count=100"])
 def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, change: str) -> None:
     with pytest.raises(WinnowError):
-        execute(resolve({**BASE, "data": {**BASE["data"], "name": "digits"}}, sets=[change]), out=tmp_path / "run")
+        run_experiment(
+            resolve({**BASE, "data": {**BASE["data"], "name": "digits"}}, sets=[change]), out=tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -77,7 +79,7 @@ def test_a_run_is_resumed_with_what_it_began_with(tmp_path: Path) -> None:
 
 
 def test_the_configuration_says_what_was_chosen(tmp_path: Path) -> None:
-    execute(resolve({**BASE, "rounds": 1, "data": {**BASE["data"], "name": "digits"}}), out=tmp_path / "run")
+    run_experiment(resolve({**BASE, "rounds": 1, "data": {**BASE["data"], "name": "digits"}}), out=tmp_path / "run")
     written = resolve(tmp_path / "run" / "config.toml")
     assert written.engine.execution != "auto"
     assert written.engine.device == "cpu"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from command_line import call
-from winnow.cli.options import algorithm_names, complete_source, preset_names
+from winnow.cli.options import builtin_algorithm_names, complete_source, preset_names
+from winnow.config.resolve import presets, resolve
 from winnow.core import ConfigError
-from winnow.experiment.resolve import presets, resolve
 from winnow.learn.algorithm import Recipe
 
 HELP_FOR_ALL = """
@@ -24,7 +24,7 @@ for command in ([], ["run"], ["compare"], ["presets"], ["show"], ["report"], ["d
         main([*command, "--help"])
     except SystemExit as left:
         assert not left.code, command
-heavy = {"torch", "plotly", "numpy", "sklearn", "winnow.experiment.schema"} & sys.modules.keys()
+heavy = {"torch", "plotly", "numpy", "sklearn", "winnow.config.schema"} & sys.modules.keys()
 sys.exit(f"--help imports {heavy}" if heavy else 0)
 """
 
@@ -37,7 +37,7 @@ def test_help_imports_nothing_heavy():
 
 def test_completion_knows_what_there_is_without_importing_it():
     assert preset_names() == sorted(presets())
-    assert algorithm_names() == sorted(Recipe.known)
+    assert builtin_algorithm_names() == sorted(Recipe.known)
     assert "gas-turbine" in complete_source("gas")
     assert completed("winnow compare demo --algorithms fedprof,fedavg-") == ["fedprof,fedavg-rp"]
 

@@ -16,9 +16,9 @@ from rich.console import Console
 import winnow
 from command_line import call, write_tiny
 from test_workers import gone
-from winnow.cli.board import Board
-from winnow.experiment.compare import folder_of, grid
-from winnow.experiment.workers import Advanced, Failed, Finished, Job, run_all
+from winnow.cli.multi_run_display import MultiRunDisplay
+from winnow.experiment.compare import experiment_grid, run_folder_path
+from winnow.experiment.run_pool import RunAdvanced, RunCompleted, RunFailed, RunSpec, run_all
 
 KEYS = ["algorithm", "seed", "best", "last", "test_best", "rounds_to_target", "seconds_to_target", "wh_to_target"]
 
@@ -66,16 +66,20 @@ def test_a_crash_and_a_failure_do_not_stop_the_others(tmp_path):
     tiny, models = write_tiny(tmp_path), tmp_path / "models.py"
     models.write_text(CRASHING)
     crash, fail = (
-        grid(tiny, algorithms=["fedprof"], seeds=[seed], model={"name": "python", "factory": f"{models}:{name}"})[0]
+        experiment_grid(
+            tiny, algorithms=["fedprof"], seeds=[seed], model={"name": "python", "factory": f"{models}:{name}"}
+        )[0]
         for seed, name in ((1, "crash"), (2, "fail"))
     )
-    sound = grid(tiny, algorithms=["fedavg-rp"], seeds=1)[0]
-    jobs = [Job(experiment=each, out=folder_of(each, tmp_path), resume=False) for each in (crash, fail, sound)]
-    ends = {index: message for index, message in run_all(jobs, 1) if not isinstance(message, Advanced)}
-    assert ends[0] == Failed(reason="its process ended unexpectedly (killed by SIGKILL)")
-    assert isinstance(ends[1], Failed)
+    sound = experiment_grid(tiny, algorithms=["fedavg-rp"], seeds=1)[0]
+    jobs = [
+        RunSpec(experiment=each, out=run_folder_path(each, tmp_path), resume=False) for each in (crash, fail, sound)
+    ]
+    ends = {index: message for index, message in run_all(jobs, 1) if not isinstance(message, RunAdvanced)}
+    assert ends[0] == RunFailed(reason="its process ended unexpectedly (killed by SIGKILL)")
+    assert isinstance(ends[1], RunFailed)
     assert "no such thing" in ends[1].reason
-    assert ends[2] == Finished()
+    assert ends[2] == RunCompleted()
 
 
 ENDLESS = """
@@ -132,7 +136,7 @@ def test_ctrl_c_says_where_to_continue(capsys, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("winnow.experiment.workers.run_all", interrupted)
+        patched.setattr("winnow.experiment.run_pool.run_all", interrupted)
         stopped = call(capsys, "compare", tiny, "--out", "two words")
     assert stopped.code == 130
     assert stopped.err == "winnow: stopped; continue with the same command and --out './two words' --resume\n"
@@ -140,13 +144,13 @@ def test_ctrl_c_says_where_to_continue(capsys, tmp_path, monkeypatch):
 
 def test_a_pipe_is_told_how_long_it_will_take(monkeypatch):
     hands = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("winnow.cli.board.time.monotonic", lambda: hands.now)
+    monkeypatch.setattr("winnow.cli.multi_run_display.time.monotonic", lambda: hands.now)
     text = StringIO()
     experiments = [SimpleNamespace(name="a", algorithm="b", seed=seed, rounds=10) for seed in (0, 1, 2)]
-    with Board(experiments, Console(file=text, width=80)) as board:
+    with MultiRunDisplay(experiments, Console(file=text, width=80)) as board:
         for index, _ in enumerate(experiments):
             hands.now += 15.0
-            board.seen(index, Finished())
+            board.seen(index, RunCompleted())
     assert [line.partition(": ")[2] for line in text.getvalue().splitlines()] == [
         "done (1 of 3 runs, 30 s left)", "done (2 of 3 runs, 15 s left)", "done (3 of 3 runs)"
     ]  # fmt: skip

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from command_line import call, write_tiny
-from winnow.cli.jobs import make_runs
-from winnow.experiment.resolve import resolve
-from winnow.experiment.workers import Job
+from winnow.cli.parallel_runs import run_many
+from winnow.config.resolve import resolve
+from winnow.experiment.run_pool import RunSpec
 from winnow.learn.algorithm import Recipe
 
 
@@ -51,9 +51,9 @@ def test_a_mistake_that_rules_out_all_is_said_once(capsys, few, tmp_path):
 def test_what_is_refused_only_once_it_meets_the_data_is_said_once_for_all_seeds(capsys, tmp_path):
     tiny = write_tiny(tmp_path)
     work = [
-        Job(experiment=resolve(tiny, seed=seed, reference_clients=[99]), out=tmp_path / str(seed), resume=False)
+        RunSpec(experiment=resolve(tiny, seed=seed, reference_clients=[99]), out=tmp_path / str(seed), resume=False)
         for seed in (0, 1)
     ]
-    failures = make_runs(work, 1, quiet=True, tolerant=True)
+    failures = run_many(work, 1, quiet=True, tolerant=True)
     assert [failures[index].refused for index in (0, 1)] == [True, True]
     assert capsys.readouterr().err.count("winnow: fedprof is left out: reference_clients: there is no client 99") == 1

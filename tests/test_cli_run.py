@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call, write_tiny
-from winnow.experiment.progress import Progress
+from winnow.progress.live_display import Progress
 from winnow.runs import RunFolder
 
 
@@ -162,7 +162,7 @@ def test_ctrl_c_before_the_run_began_says_so(capsys, tiny, monkeypatch, command)
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("winnow.experiment.resolve.check", interrupted)
+    monkeypatch.setattr("winnow.config.resolve.experiment_from_table", interrupted)
     stopped = call(capsys, command, tiny)
     assert (stopped.code, stopped.out, stopped.err) == (130, "", "winnow: stopped before the run began\n")
     assert not Path("runs").exists()

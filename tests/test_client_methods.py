@@ -8,10 +8,10 @@ import torch
 
 from one_point import COPIES, ByHand, played, ready, vector
 from winnow.core import ConfigError, Until
-from winnow.experiment.build import Prepared
+from winnow.experiment.build import PreparedRun
 from winnow.learn.algorithms.ditto import PERSONAL
-from winnow.learn.local import Sgd
-from winnow.learn.select import Invitation, _UniformSelection
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.selection import SelectedClients, _UniformSelection
 from world import experiment
 
 MOMENTUM = ["local.momentum=0.0", "local.momentum=0.9"]
@@ -20,7 +20,7 @@ CLOSE = {"rtol": 2e-5, "atol": 1e-5}
 Round = Callable[[ByHand, np.ndarray, list[int]], np.ndarray]
 
 
-def follow(prepared: Prepared, one_round: Round) -> None:
+def follow(prepared: PreparedRun, one_round: Round) -> None:
     """Every version of the run is what the calculation makes of the one before it and of those who were invited."""
     hand, theta = ByHand.of(prepared), vector(prepared.training.model)
     rounds = played(prepared)
@@ -214,7 +214,7 @@ def test_parts_that_do_not_go_together_are_refused_in_one_line(algorithm: str, c
 @pytest.mark.parametrize(("until", "visited"), [(Until(replies=2), [0, 1]), (Until(seconds=0.0), [])])
 def test_cyclic_goes_on_for_as_long_as_the_invitation_says(until: Until, visited: list[int], monkeypatch) -> None:
     prepared = ready("cyclic", "rounds=1")
-    everyone = Invitation(clients=np.arange(4), counts=np.ones(4, np.int64), until=until)
+    everyone = SelectedClients(clients=np.arange(4), counts=np.ones(4, np.int64), until=until)
     monkeypatch.setattr(_UniformSelection, "propose", lambda self, turn: everyone)
     [(_, folded, _)] = played(prepared)
     assert folded == visited

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from textbook import State, assert_same, mean, steps, train_client
-from winnow.core import Assessed, Invited, Reply, RoundFinished, Task
+from winnow.core import Evaluated, Reply, RoundFinished, Selected, Task
 from winnow.data import DataSettings, federate
-from winnow.experiment.build import Prepared, prepare
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.client_store import ClientStore
 from winnow.learn.handlers import HANDLERS
-from winnow.learn.store import ClientStore
-from winnow.simulate import InProcess
+from winnow.simulate import SimulatedFederation
 from world import blobs, experiment, prepared
 
 
-def invited_by_round(ready: Prepared) -> list[list[int]]:
+def invited_by_round(ready: PreparedRun) -> list[list[int]]:
     events = list(ready.training.run(ready.federation))
-    return [event.clients.tolist() for event in events if isinstance(event, Invited)]
+    return [event.clients.tolist() for event in events if isinstance(event, Selected)]
 
 
 def test_fedprox_pulls_every_step_towards_the_global_model() -> None:
@@ -81,7 +81,7 @@ def test_a_client_whose_update_is_not_finite_keeps_what_it_had(aggregate: str) -
         return Reply(task=reply.task, payload={**reply.payload, "model": bad}, metrics=reply.metrics, keep=reply.keep)
 
     ready = prepared("select.count=8", "rounds=2", f"aggregate.name={aggregate}", algorithm="scaffold")
-    federation = InProcess(
+    federation = SimulatedFederation(
         site=ready.federation.site,
         handlers=HANDLERS | {"train": spoilt},
         population=ready.federation.population,
@@ -102,7 +102,7 @@ def test_what_a_refused_client_proposed_to_keep_is_forgotten() -> None:
         return replies
 
     ready = prepared()
-    federation = InProcess(
+    federation = SimulatedFederation(
         site=None,
         handlers={"train": answer},
         population=ready.federation.population,
@@ -148,7 +148,7 @@ def test_a_run_continues_with_what_clients_kept() -> None:
         if isinstance(event, RoundFinished) and event.round == 3:
             break
     same = experiment("rounds=6", "select.count=5", algorithm="scaffold")
-    second = prepare(same, dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(same, dataset=blobs(), snapshot=first.snapshot())
     list(second.training.run(second.federation))
     assert all(torch.equal(t, second.training.model[name]) for name, t in whole.training.model.items())
 
@@ -194,10 +194,10 @@ def test_fedbn_keeps_norms_at_clients_and_averages_the_rest() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
     sets = ("data.own_test=0.25", "rounds=3", "aggregate.weights=uniform")
-    ready = prepare(experiment(*sets, algorithm="fedbn"), dataset=blobs(), module=model)
+    ready = prepare_run(experiment(*sets, algorithm="fedbn"), dataset=blobs(), module=model)
     x, norms = dict(ready.training.model), dict[int, State]()
     events = list(ready.training.run(ready.federation))
-    for number, clients in enumerate((e.clients.tolist() for e in events if isinstance(e, Invited)), 1):
+    for number, clients in enumerate((e.clients.tolist() for e in events if isinstance(e, Selected)), 1):
         own = {k: train_client(ready, k, number, x | norms.get(k, {})) for k in clients}
         norms |= {
             k: {name: tensor for name, tensor in state.items() if name.startswith("1.")} for k, state in own.items()
@@ -219,7 +219,7 @@ def test_fedbn_keeps_norms_at_clients_and_averages_the_rest() -> None:
 def test_own_scores_are_means_over_clients() -> None:
     ready = prepared("data.own_test=0.3", "rounds=1", algorithm="fedavg-rp")
     events = list(ready.training.run(ready.federation))
-    assert isinstance(events[0], Assessed)
+    assert isinstance(events[0], Evaluated)
     ready.module.load_state_dict(ready.training.model)
     own, scores = ready.federation.site.own_test, []
     for k in range(8):

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from winnow.core import Assessed, ConfigError, Cost, RoundFinished
-from winnow.experiment.compare import Comparison, folder_of, grid
+from winnow.core import ConfigError, Cost, Evaluated, RoundFinished
+from winnow.experiment.compare import Comparison, experiment_grid, run_folder_path
 from winnow.runs import RunLabel, RunView
 
 TARGET = 0.8
@@ -15,7 +15,7 @@ TARGET = 0.8
 
 def finished_run(algorithm: str, seed: int, accuracies: list[float]) -> RunView:
     """A run in memory whose round r ends at 60·r seconds and costs 360 joules."""
-    first = Assessed(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": accuracies[0]}})
+    first = Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": accuracies[0]}})
     rounds = [
         RoundFinished(
             round=number,
@@ -78,19 +78,19 @@ def test_text_html_and_file_tell_the_same(tmp_path: Path):
 
 
 def test_a_grid_is_every_algorithm_with_every_seed():
-    counted = grid("demo", seeds=2)
+    counted = experiment_grid("demo", seeds=2)
     assert [(each.algorithm, each.seed) for each in counted] == [
         ("fedprof", 0),
         ("fedprof", 1),
         ("fedavg-rp", 0),
         ("fedavg-rp", 1),
     ]
-    listed = grid("demo", algorithms=["fedavg"], seeds=[7, 3], rounds=5, sets=["local.epochs=1"])
+    listed = experiment_grid("demo", algorithms=["fedavg"], seeds=[7, 3], rounds=5, sets=["local.epochs=1"])
     assert [(each.seed, each.rounds, each.local.epochs) for each in listed] == [(7, 5, 1), (3, 5, 1)]
-    assert folder_of(listed[0], Path("out")) == Path("out/fedavg-seed7")
+    assert run_folder_path(listed[0], Path("out")) == Path("out/fedavg-seed7")
 
 
 @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"seeds": []}, {"algorithms": []}, {"algorithms": ["fedavg"] * 2}])
 def test_an_empty_or_doubled_grid_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"at least one|one twice"):
-        grid("demo", **wrong)
+        experiment_grid("demo", **wrong)

@@ -6,12 +6,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winnow.privacy.compress.bits import pack, packed_bytes, places_bytes, read_places, unpack, write_places
-from winnow.privacy.compress.entropy import expand, squeeze
-from winnow.privacy.compress.keeping import All, RandomK, TopK
-from winnow.privacy.compress.malformed import MalformedError
-from winnow.privacy.compress.numbers import QSGD, BFloat16, Float16, Float32
-from winnow.privacy.compress.packet import HEAD, Format
+from winnow.privacy.compress.bit_packing import (
+    indices_bytes,
+    pack,
+    packed_bytes,
+    read_indices,
+    unpack,
+    write_indices,
+)
+from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
+from winnow.privacy.compress.errors import PacketError
+from winnow.privacy.compress.packet import HEADER, PacketFormat
+from winnow.privacy.compress.quantise import QSGD, BFloat16, Float16, Float32
+from winnow.privacy.compress.sparsify import KeepAll, RandomK, TopK
 
 VECTORS = st.lists(st.floats(-1e4, 1e4, width=32), max_size=300).map(lambda values: np.array(values, np.float32))
 
@@ -36,33 +43,33 @@ class TestBits:
     def test_bits_behind_the_last_number_must_be_zero(self) -> None:
         data = pack(np.array([1, 2, 3]), 3)
         data[-1] |= 0x80
-        with pytest.raises(MalformedError, match="not zero"):
+        with pytest.raises(PacketError, match="not zero"):
             unpack(data, 3, 3)
 
     @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), max_size=200))))
     def test_places_come_back_in_the_stated_bytes(self, case: tuple[int, set[int]]) -> None:
         count, chosen = case
         places = np.array(sorted(chosen), np.int64)
-        data = write_places(places, count)
-        assert len(data) == places_bytes(len(places), count)
-        assert read_places(data, len(places), count).tolist() == sorted(chosen)
+        data = write_indices(places, count)
+        assert len(data) == indices_bytes(len(places), count)
+        assert read_indices(data, len(places), count).tolist() == sorted(chosen)
 
     def test_places_take_two_bits_more_than_their_spacing(self) -> None:
-        assert 8 * places_bytes(1_000, 1_000_000) / 1_000 < np.log2(1_000) + 2.1
+        assert 8 * indices_bytes(1_000, 1_000_000) / 1_000 < np.log2(1_000) + 2.1
 
     @given(st.binary(min_size=5, max_size=5))
     def test_any_bytes_are_read_as_ascending_places_or_refused(self, data: bytes) -> None:
         kept, count = 7, 60
-        assert places_bytes(kept, count) == 5
+        assert indices_bytes(kept, count) == 5
         try:
-            places = read_places(np.frombuffer(data, np.uint8), kept, count)
-        except MalformedError:
+            places = read_indices(np.frombuffer(data, np.uint8), kept, count)
+        except PacketError:
             return
         assert len(places) == kept
         assert (np.diff(places) > 0).all()
         assert places[0] >= 0
         assert places[-1] < count
-        assert write_places(places, count).tobytes() == data
+        assert write_indices(places, count).tobytes() == data
 
 
 class TestNumbers:
@@ -116,11 +123,11 @@ class TestNumbers:
         for spoilt in (float("nan"), float("inf"), -1.0):
             bad = good.copy()
             bad[:4] = np.frombuffer(np.float32(spoilt).tobytes(), np.uint8)
-            with pytest.raises(MalformedError, match="norm"):
+            with pytest.raises(PacketError, match="norm"):
                 numbers.read(bad, 4)
         bad = good.copy()
         bad[4] = 0xFF
-        with pytest.raises(MalformedError, match="level"):
+        with pytest.raises(PacketError, match="level"):
             numbers.read(bad, 4)
 
 
@@ -157,14 +164,14 @@ LIKE = {
 }
 BUFFERS = {**LIKE, "batches": torch.tensor(7)}
 FORMATS = [
-    Format(keep=keep, numbers=numbers, level=level)
-    for keep in (All(), TopK(fraction=0.2), RandomK(fraction=0.2, feedback=False))
+    PacketFormat(keep=keep, numbers=numbers, level=level)
+    for keep in (KeepAll(), TopK(fraction=0.2), RandomK(fraction=0.2, feedback=False))
     for numbers in (Float32(), Float16(), BFloat16(), QSGD(levels=3, bucket=16))
     for level in (None, 3)
 ]
 
 
-def format_name(form: Format) -> str:
+def format_name(form: PacketFormat) -> str:
     return f"{form.keep.name}-{form.numbers.name}-{form.level}"
 
 
@@ -174,11 +181,11 @@ def changes(seed: int = 0) -> np.ndarray:
     return vector
 
 
-def reading(form: Format, data: np.ndarray) -> str:
+def reading(form: PacketFormat, data: np.ndarray) -> str:
     """Why a packet is refused; nothing if it can be read."""
     try:
         read, _ = form.read(data, LIKE)
-    except MalformedError as error:
+    except PacketError as error:
         return str(error)
     assert read.shape == (40,)
     return ""
@@ -186,7 +193,7 @@ def reading(form: Format, data: np.ndarray) -> str:
 
 @pytest.mark.parametrize("form", FORMATS, ids=format_name)
 class TestPackets:
-    def test_a_packet_says_what_it_was_told(self, form: Format) -> None:
+    def test_a_packet_says_what_it_was_told(self, form: PacketFormat) -> None:
         sealed = form.write(changes(), BUFFERS, LIKE, rng())
         read, buffers = form.read(sealed.data, LIKE)
         assert buffers["batches"].item() == 7
@@ -197,14 +204,14 @@ class TestPackets:
         tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2, "qsgd": np.abs(stretched).max() / 3}
         assert np.abs(read[sealed.told] - stretched).max() <= tolerance[form.numbers.name] * 5.01
 
-    def test_both_sides_need_not_have_the_names_in_one_order(self, form: Format) -> None:
+    def test_both_sides_need_not_have_the_names_in_one_order(self, form: PacketFormat) -> None:
         """Files sort them; a module does not."""
         there = {name: LIKE[name] for name in sorted(LIKE, reverse=True)}
         sealed = form.write(changes(), BUFFERS, LIKE, rng())
         np.testing.assert_array_equal(form.read(sealed.data, there)[0], form.read(sealed.data, LIKE)[0])
         np.testing.assert_array_equal(form.write(changes(), BUFFERS, there, rng()).data, sealed.data)
 
-    def test_its_size_is_stated_beforehand(self, form: Format) -> None:
+    def test_its_size_is_stated_beforehand(self, form: PacketFormat) -> None:
         told = {name: tensor for name, tensor in LIKE.items() if name != "frozen"}
         data = form.write(changes(), BUFFERS, LIKE, rng()).data
         kept = form.keep.kept(36)
@@ -212,12 +219,12 @@ class TestPackets:
         assert form.nbytes(told, LIKE) == by_hand
         assert len(data) == by_hand if form.level is None else len(data) <= by_hand
 
-    def test_no_changes_at_all(self, form: Format) -> None:
+    def test_no_changes_at_all(self, form: PacketFormat) -> None:
         sealed = form.write(np.zeros(40, np.float32), BUFFERS, LIKE, rng())
         assert not form.read(sealed.data, LIKE)[0].any()
         assert not sealed.told.any()
 
-    def test_whatever_arrives_is_read_or_refused_in_one_line(self, form: Format) -> None:
+    def test_whatever_arrives_is_read_or_refused_in_one_line(self, form: PacketFormat) -> None:
         data, source = form.write(changes(), BUFFERS, LIKE, rng()).data, rng(5)
         refused = 0
         for trial in range(300):
@@ -230,50 +237,50 @@ class TestPackets:
             assert "\n" not in said
         assert refused > 100
 
-    def test_other_settings_are_noticed(self, form: Format) -> None:
+    def test_other_settings_are_noticed(self, form: PacketFormat) -> None:
         data = form.write(changes(), BUFFERS, LIKE, rng()).data
         for other in FORMATS:
             if other != form:
-                with pytest.raises(MalformedError):
+                with pytest.raises(PacketError):
                     other.read(data, LIKE)
 
 
 def test_the_header_is_read_strictly() -> None:
-    form = Format(keep=All(), numbers=Float32(), level=None)
+    form = PacketFormat(keep=KeepAll(), numbers=Float32(), level=None)
     data = form.write(changes(), BUFFERS, LIKE, rng()).data
     for place, value, message in ((0, 0, "no packet"), (4, 2, "version 2"), (5, 1, "not asked for"), (6, 9, "add up")):
         bad = data.copy()
         bad[place] = value
-        with pytest.raises(MalformedError, match=message):
+        with pytest.raises(PacketError, match=message):
             form.read(bad, LIKE)
-    with pytest.raises(MalformedError, match="header"):
-        form.read(data[: HEAD.size], LIKE)
-    with pytest.raises(MalformedError, match="bytes"):
+    with pytest.raises(PacketError, match="header"):
+        form.read(data[: HEADER.size], LIKE)
+    with pytest.raises(PacketError, match="bytes"):
         form.read(data.astype(np.float32), LIKE)
 
 
 class TestEntropy:
     def test_it_saves_bytes_where_there_is_something_to_save(self) -> None:
         data = np.repeat(np.arange(10, dtype=np.uint8), 100)
-        squeezed = squeeze(data, 3)
+        squeezed = compress_bytes(data, 3)
         assert len(squeezed) < 60
-        assert np.array_equal(expand(squeezed, 1000), data)
+        assert np.array_equal(decompress_bytes(squeezed, 1000), data)
 
     def test_a_bomb_is_not_unpacked(self) -> None:
-        bomb = squeeze(np.zeros(10_000_000, np.uint8), 19)
+        bomb = compress_bytes(np.zeros(10_000_000, np.uint8), 19)
         assert len(bomb) < 2_000
-        with pytest.raises(MalformedError, match="10000000 bytes instead of 50"):
-            expand(bomb, 50)
+        with pytest.raises(PacketError, match="10000000 bytes instead of 50"):
+            decompress_bytes(bomb, 50)
 
     def test_nothing_may_follow_the_frame(self) -> None:
         data = np.arange(50, dtype=np.uint8)
-        with pytest.raises(MalformedError, match="sound"):
-            expand(np.concatenate([squeeze(data, 3), data[:3]]), 50)
+        with pytest.raises(PacketError, match="sound"):
+            decompress_bytes(np.concatenate([compress_bytes(data, 3), data[:3]]), 50)
 
     def test_sparse_levels_code_well(self) -> None:
         """Quantised changes are mostly zero: entropy coding finds what fixed widths leave."""
         values = (rng(4).normal(0, 1, 20_000) ** 3).astype(np.float32)
-        plain, coded = (Format(keep=All(), numbers=QSGD(levels=127), level=level) for level in (None, 3))
+        plain, coded = (PacketFormat(keep=KeepAll(), numbers=QSGD(levels=127), level=level) for level in (None, 3))
         like = {"w": torch.zeros(20_000)}
         lengths = [len(form.write(values, {}, like, rng()).data) for form in (plain, coded)]
         assert lengths[1] < 0.8 * lengths[0]

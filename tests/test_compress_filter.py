@@ -6,9 +6,9 @@ import torch
 from msgspec.structs import replace
 
 from winnow.core import ConfigError, Reply, RoundFinished
-from winnow.learn.collect import InTheClear
-from winnow.learn.filters import Filtered
-from winnow.privacy.compress.compress import FEEDBACK, PACKET
+from winnow.learn.collect import PlainCollect
+from winnow.learn.update_filters import FilteredFederation
+from winnow.privacy.compress.compress_filter import ERROR_FEEDBACK, PACKET
 from world import experiment, prepared
 
 TOP = 'filters=[{name = "compress", keep = {name = "top-k", fraction = 0.1}}]'
@@ -59,9 +59,9 @@ class _TappedExchange:
         self._exchange.close()
 
 
-def tapped(ready, spoil=lambda packet: packet) -> tuple[Tapped, Filtered]:
+def tapped(ready, spoil=lambda packet: packet) -> tuple[Tapped, FilteredFederation]:
     tap = Tapped(ready.simulated, spoil)
-    return tap, Filtered(tap, ready.experiment.filters)
+    return tap, FilteredFederation(tap, ready.experiment.filters)
 
 
 @pytest.mark.parametrize("option", [TOP, QSGD])
@@ -134,7 +134,7 @@ def test_a_hostile_packet_is_refused_in_one_line_and_the_run_goes_on(spoil) -> N
 def test_an_update_that_is_not_compressed_is_refused() -> None:
     ready = prepared(TOP, "rounds=1", algorithm="fedavg")
     bare = prepared(algorithm="fedavg").simulated
-    events = list(ready.training.run(Filtered(bare, ready.experiment.filters)))
+    events = list(ready.training.run(FilteredFederation(bare, ready.experiment.filters)))
     assert {e.reason.rpartition(": ")[2] for e in events if e.kind == "refused"} == {
         "the update is not compressed as asked"
     }
@@ -158,7 +158,7 @@ class TestFeedback:
                     total[reply.task.client] = total[reply.task.client] + moved(reply)
             ready.federation.settle(reply.task for reply in replies)
         for client in range(8):
-            kept = ready.simulated.store.read(client)[FEEDBACK]["model"].numpy()
+            kept = ready.simulated.store.read(client)[ERROR_FEEDBACK]["model"].numpy()
             assert (kept != 0).mean() > 0.5
             np.testing.assert_allclose(arrived[client] + kept, trained[client], atol=1e-4)
 
@@ -192,8 +192,8 @@ class TestFeedback:
         ready = prepared(TOP, algorithm="scaffold")
         list(ready.training.run(ready.federation))
         kept = [ready.simulated.store.read(k) for k in range(8)]
-        assert all(set(each) == {"control", FEEDBACK} for each in kept if each)
-        assert all(set(each[FEEDBACK]) == {"model", "control"} for each in kept if each)
+        assert all(set(each) == {"control", ERROR_FEEDBACK} for each in kept if each)
+        assert all(set(each[ERROR_FEEDBACK]) == {"model", "control"} for each in kept if each)
 
 
 def moved(reply: Reply) -> np.ndarray:
@@ -209,7 +209,7 @@ def test_a_collect_that_only_sees_sums_is_refused_by_name() -> None:
             name = "secure"
 
     assert "collect.name = 'secure' has compression of its own" in filtering.objection(Whole, ())
-    Whole.collect = InTheClear()
+    Whole.collect = PlainCollect()
     assert filtering.objection(Whole, ()) is None
 
 

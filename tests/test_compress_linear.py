@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winnow.privacy.compress.kmeans import codewords_for, nearest
-from winnow.privacy.compress.product import Product
-from winnow.privacy.compress.pruned import Pruned
-from winnow.privacy.secure.encoding import Parameters
-from winnow.privacy.secure.form import Form, departures, public_values
-from winnow.privacy.secure.indexing import assignments, histograms, read_counts, write_counts
-from winnow.privacy.secure.masks import add_mask
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.compress.kmeans import kmeans_codebook, nearest_codeword
+from winnow.privacy.compress.product_quantisation import ProductQuantisation
+from winnow.privacy.compress.random_pruning import RandomPruning
+from winnow.privacy.secagg.encoding import EncodingParameters
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.masks import add_mask
+from winnow.privacy.secagg.secure_indexing import assignments, histograms, read_histograms, write_histograms
+from winnow.privacy.secagg.update_layout import UpdateLayout, public_update, weighted_update
 
 PARTS = {
     "model": {
@@ -25,8 +25,8 @@ PARTS = {
         "batches": torch.tensor(3),
     }
 }
-FORM = Form.of(PARTS)
-PUBLIC = public_values(FORM, PARTS)
+FORM = UpdateLayout.of(PARTS)
+PUBLIC = public_update(FORM, PARTS)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -43,11 +43,11 @@ def updates(clients: int, seed: int = 0, size: float = 0.02) -> list[list[np.nda
     for client in range(clients):
         own = {n: PARTS["model"][n] + c + torch.randn(c.shape, generator=source) * size for n, c in common.items()}
         parts = {"model": {**PARTS["model"], **own, "batches": torch.tensor(3 + client)}}
-        found.append(departures(parts, PARTS["model"], 1 / (1 + client % 3)))
+        found.append(weighted_update(parts, PARTS["model"], 1 / (1 + client % 3)))
     return found
 
 
-def summed(encoding, values, parameters: Parameters):
+def summed(encoding, values, parameters: EncodingParameters):
     """The plain way: words are added up in the group, assignments are counted."""
     members, space, indexed = len(values), encoding.space(FORM, len(values)), encoding.indexed(FORM)
     total, masked, seeds = space.zeros(), {}, {}
@@ -66,7 +66,7 @@ class TestPruned:
     @given(st.integers(1, 9), st.floats(0.02, 1))
     @settings(max_examples=25, deadline=None)
     def test_what_is_sent_adds_up_and_the_rest_stands_still(self, clients: int, fraction: float) -> None:
-        encoding, values = Pruned(fraction=fraction), updates(clients)
+        encoding, values = RandomPruning(fraction=fraction), updates(clients)
         parameters = encoding.first(FORM, PUBLIC, 1)
         sums = summed(encoding, values, parameters).sums
         steps = iter(parameters.arrays["scale"])
@@ -82,25 +82,25 @@ class TestPruned:
             np.testing.assert_allclose(sums[place][sent], exact[sent] * stretch, atol=tolerance)
 
     def test_the_mask_is_everybodys_and_a_new_one_every_so_often(self) -> None:
-        encoding, values = Pruned(fraction=0.1, refresh_every=2), updates(3)
+        encoding, values = RandomPruning(fraction=0.1, refresh_every=2), updates(3)
         parameters = encoding.first(FORM, PUBLIC, 1)
         assert parameters.as_arrays().keys() == encoding.first(FORM, PUBLIC, 1).as_arrays().keys()
         masks = []
         for number in range(1, 6):
             decoded = summed(encoding, values, parameters)
             masks.append(tuple(np.flatnonzero(decoded.sums[0]).tolist()))
-            parameters = Parameters.of(encoding.refresh(FORM, parameters, decoded, number + 1).as_arrays())
+            parameters = EncodingParameters.of(encoding.refresh(FORM, parameters, decoded, number + 1).as_arrays())
         overlap = [len({*one} & {*other}) / 120 for one, other in pairwise(masks)]
         assert [share > 0.8 for share in overlap] == [True, False, True, False]
         assert parameters.version == 5
 
     def test_bytes_follow_the_fraction(self) -> None:
         weights, room = 1200 + 12, 4
-        tenth, all_of_it = (Pruned(fraction=fraction).space(FORM, 16).packed_bytes for fraction in (0.1, 1.0))
+        tenth, all_of_it = (RandomPruning(fraction=fraction).space(FORM, 16).packed_bytes for fraction in (0.1, 1.0))
         assert all_of_it - tenth == pytest.approx(0.9 * weights * (8 + room) / 8, abs=3)
 
     def test_every_coordinate_has_its_turn(self) -> None:
-        encoding, values = Pruned(fraction=0.2), updates(2)
+        encoding, values = RandomPruning(fraction=0.2), updates(2)
         parameters, seen = encoding.first(FORM, PUBLIC, 1), np.zeros(1200, bool)
         for number in range(1, 41):
             decoded = summed(encoding, values, parameters)
@@ -109,9 +109,9 @@ class TestPruned:
         assert seen.mean() > 0.99
 
     def test_parameters_without_a_seed_are_refused(self) -> None:
-        encoding = Pruned()
+        encoding = RandomPruning()
         parameters = encoding.values.first(FORM, PUBLIC, 1)
-        with pytest.raises(RefusedError, match="no seed"):
+        with pytest.raises(ProtocolError, match="no seed"):
             encoding.encode(FORM, updates(1)[0], parameters, 3, rng())
 
 
@@ -122,25 +122,25 @@ class TestCodewords:
             rng(2).normal(size=(16, 4)).astype(np.float32),
         )
         by_hand = [int(np.square(codewords - block).sum(1).argmin()) for block in blocks]
-        assert nearest(blocks, codewords).tolist() == by_hand
+        assert nearest_codeword(blocks, codewords).tolist() == by_hand
 
     def test_clouds_are_found(self) -> None:
         centres = rng(3).normal(0, 10, (8, 3)).astype(np.float32)
         blocks = np.repeat(centres, 50, axis=0) + rng(4).normal(0, 0.1, (400, 3)).astype(np.float32)
-        found = codewords_for(blocks, 32, rng(5))
-        assert np.sqrt(np.square(found[nearest(blocks, found)] - blocks).mean()) < 0.15
+        found = kmeans_codebook(blocks, 32, rng(5))
+        assert np.sqrt(np.square(found[nearest_codeword(blocks, found)] - blocks).mean()) < 0.15
 
     def test_codewords_reduce_the_error_of_a_random_choice(self) -> None:
         blocks = rng(6).normal(size=(2000, 4)).astype(np.float32)
-        drawn, found = blocks[:64], codewords_for(blocks, 64, rng(7))
-        errors = [np.square(book[nearest(blocks, book)] - blocks).mean() for book in (drawn, found)]
+        drawn, found = blocks[:64], kmeans_codebook(blocks, 64, rng(7))
+        errors = [np.square(book[nearest_codeword(blocks, book)] - blocks).mean() for book in (drawn, found)]
         assert errors[1] < 0.75 * errors[0]
 
 
 class TestProduct:
     def test_histograms_decode_to_the_sum_of_codewords(self) -> None:
         """Against a calculation that looks each client's codewords up by itself."""
-        encoding, values = Product(codewords=16, block=4, shuffle=False), updates(5)
+        encoding, values = ProductQuantisation(codewords=16, block=4, shuffle=False), updates(5)
         parameters = encoding.first(FORM, PUBLIC, 1)
         decoded = summed(encoding, values, parameters)
         book = parameters.arrays["codebook.0"].astype(np.float32)
@@ -159,7 +159,7 @@ class TestProduct:
     @given(st.integers(1, 9), st.sampled_from([2, 16, 256]), st.integers(1, 6))
     @settings(max_examples=20, deadline=None)
     def test_the_word_sizes_are_those_of_the_rules(self, block: int, codewords: int, clients: int) -> None:
-        encoding = Product(codewords=codewords, block=block, smallest=0)
+        encoding = ProductQuantisation(codewords=codewords, block=block, smallest=0)
         space, rate = encoding.space(FORM, clients), np.log2(codewords) / block
         for stretch, count in zip(space.stretches[: encoding.indexed(FORM)], (1200, 12), strict=False):
             assert -(-count // block) <= stretch.count <= count
@@ -171,21 +171,21 @@ class TestProduct:
 
     def test_codebooks_learn_from_the_public_sum(self) -> None:
         """After a few rounds the error is a fraction of the update; the first codebook knows nothing."""
-        encoding = Product(codewords=64, block=2)
+        encoding = ProductQuantisation(codewords=64, block=2)
         parameters, errors = encoding.first(FORM, PUBLIC, 1), []
         for number in range(1, 6):
             values = updates(8, seed=number)
             decoded = summed(encoding, values, parameters)
             exact = sum(own[0] for own in values)
             errors.append(float(np.linalg.norm(decoded.sums[0] - exact) / np.linalg.norm(exact)))
-            parameters = Parameters.of(encoding.refresh(FORM, parameters, decoded, number + 1).as_arrays())
+            parameters = EncodingParameters.of(encoding.refresh(FORM, parameters, decoded, number + 1).as_arrays())
         assert errors[0] > 0.4
         assert errors[-1] < 0.2
 
     @pytest.mark.parametrize("codewords", [4, 16, 256])
     def test_the_sum_of_many_is_as_long_as_it_should_be(self, codewords: int) -> None:
         """Clients agree on little and differ in much; at half a bit a weight a codeword is half as long as a block."""
-        encoding, common = Product(codewords=codewords, block=8), rng(9).normal(0, 0.02, (40, 30))
+        encoding, common = ProductQuantisation(codewords=codewords, block=8), rng(9).normal(0, 0.02, (40, 30))
         parameters = encoding.first(FORM, PUBLIC, 1)
         for number in range(1, 5):
             values = updates(60, seed=number)
@@ -197,7 +197,7 @@ class TestProduct:
         assert np.sum(decoded.sums[0] * exact) / np.sum(exact * exact) == pytest.approx(1.0, abs=0.1)
 
     def test_what_does_not_change_does_not_seem_to(self) -> None:
-        encoding, values = Product(codewords=16, block=4, shuffle=False), updates(5)
+        encoding, values = ProductQuantisation(codewords=16, block=4, shuffle=False), updates(5)
         for own in values:
             own[0][10:20] = 0
         parameters = encoding.first(FORM, PUBLIC, 1)
@@ -208,7 +208,7 @@ class TestProduct:
 
     def test_shuffled_weights_come_back_to_their_places(self) -> None:
         """One weight that changes, a different one each time, is the one that is decoded as changed."""
-        encoding, (own,) = Product(codewords=16, block=4), updates(1)
+        encoding, (own,) = ProductQuantisation(codewords=16, block=4), updates(1)
         for place in (0, 17, 1199):
             own[0] = np.zeros((40, 30))
             own[0].reshape(-1)[place] = 1.0
@@ -218,7 +218,7 @@ class TestProduct:
 
     def test_corrections_have_codewords_as_errors_have(self) -> None:
         """The opposite of an update costs no more error than the update that the codebook was made of."""
-        encoding, values = Product(codewords=64, block=2), updates(8)
+        encoding, values = ProductQuantisation(codewords=64, block=2), updates(8)
         parameters = encoding.first(FORM, PUBLIC, 1)
         for number in range(1, 4):
             parameters = encoding.refresh(FORM, parameters, summed(encoding, values, parameters), number + 1)
@@ -229,7 +229,7 @@ class TestProduct:
         assert errors[1] == pytest.approx(errors[0], rel=0.2)
 
     def test_codebooks_stay_as_long_as_they_are_told(self) -> None:
-        encoding, values = Product(codewords=16, block=4, refresh_every=3), updates(4)
+        encoding, values = ProductQuantisation(codewords=16, block=4, refresh_every=3), updates(4)
         parameters, books = encoding.first(FORM, PUBLIC, 1), []
         for number in range(1, 8):
             books.append((parameters.version, parameters.arrays["codebook.0"]))
@@ -239,7 +239,7 @@ class TestProduct:
         assert not np.array_equal(books[2][1], books[3][1])
 
     def test_one_client_more_moves_each_histogram_by_one(self) -> None:
-        encoding = Product(codewords=16, block=4)
+        encoding = ProductQuantisation(codewords=16, block=4)
         space, indexed = encoding.space(FORM, 5), encoding.indexed(FORM)
         parameters, masked, seeds = encoding.first(FORM, PUBLIC, 1), {}, {}
         for client, own in enumerate(updates(5)):
@@ -252,18 +252,21 @@ class TestProduct:
         for one, other in zip(fewer, more, strict=True):
             assert (one.sum(1) == 4).all()
             assert ((other - one).sum(1) == 1).all()
-        again = read_counts(write_counts(more), space, indexed)
+        again = read_histograms(write_histograms(more), space, indexed)
         assert all(np.array_equal(one, other) for one, other in zip(again, more, strict=True))
 
     def test_histograms_that_lose_a_client_are_refused(self) -> None:
-        encoding, values = Product(codewords=16, block=4), updates(3)
+        encoding, values = ProductQuantisation(codewords=16, block=4), updates(3)
         parameters, space, indexed = encoding.first(FORM, PUBLIC, 1), encoding.space(FORM, 3), encoding.indexed(FORM)
         counts = [np.zeros((stretch.count, 1 << stretch.bits), np.uint32) for stretch in space.stretches[:indexed]]
         total = encoding.encode(FORM, values[0], parameters, 3, rng())[indexed:]
-        with pytest.raises(RefusedError, match="count every client once"):
+        with pytest.raises(ProtocolError, match="count every client once"):
             encoding.decode(FORM, [*counts, *total], parameters, 3, 3)
 
     def test_codebooks_that_do_not_fit_are_refused(self) -> None:
-        encoding, parameters = Product(codewords=16, block=4), Product(codewords=8, block=4).first(FORM, PUBLIC, 1)
-        with pytest.raises(RefusedError, match="do not fit"):
+        encoding, parameters = (
+            ProductQuantisation(codewords=16, block=4),
+            ProductQuantisation(codewords=8, block=4).first(FORM, PUBLIC, 1),
+        )
+        with pytest.raises(ProtocolError, match="do not fit"):
             encoding.encode(FORM, updates(1)[0], parameters, 3, rng())

@@ -8,18 +8,18 @@ import torch
 from scipy.stats import chisquare
 
 from winnow.core import ConfigError, Reply, RoundFinished
-from winnow.experiment.build import prepare
-from winnow.privacy.compress import Product
-from winnow.privacy.secure.group import Space, Stretch
-from winnow.privacy.secure.identity import authority_here
-from winnow.privacy.secure.indexing import digest_of, histograms, read_counts
-from winnow.privacy.secure.keeper import Contents, MaskKeeper, digest_of_space, make_deposit
-from winnow.privacy.secure.keeper_process import KeeperProcess
-from winnow.privacy.secure.masks import SEED_BYTES, add_mask
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.steps import SECURE
-from winnow.privacy.secure.terms import Terms
-from winnow.runs.codec import encode_event
+from winnow.experiment.build import prepare_run
+from winnow.privacy.compress import ProductQuantisation
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.keeper_process import KeeperProcess
+from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
+from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
+from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup
+from winnow.privacy.secagg.protocol_tasks import SECURE
+from winnow.privacy.secagg.secure_indexing import assignments_digest, histograms, read_histograms
+from winnow.privacy.secagg.session_terms import SessionTerms
+from winnow.privacy.secagg.simulated_identities import simulated_identities
+from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 
 CODES = {
@@ -81,7 +81,7 @@ def test_resuming_equals_no_interruption(code: str, parameters: str) -> None:
         begun.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 2:
             break
-    again = prepare(experiment(*options, algorithm="fedavg"), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*options, algorithm="fedavg"), dataset=blobs(), snapshot=first.snapshot())
     assert begun + [encode_event(event) for event in again.training.run(again.federation)] == log
     assert all(torch.equal(tensor, again.training.model[name]) for name, tensor in whole.training.model.items())
 
@@ -148,8 +148,8 @@ def test_bytes_on_the_link_are_those_of_the_code(stated: int | None) -> None:
 
 # The keeper ---------------------------------------------------------------------------------------------------------
 
-SPACE = Space((Stretch(50, 4), Stretch(7, 32)))
-TERMS = Terms(session=b"s" * 16, round=1, threshold=0.6, fewest=2, graph="complete", neighbours=None)
+SPACE = VectorGroup((Segment(50, 4), Segment(7, 32)))
+TERMS = SessionTerms(session=b"s" * 16, round=1, threshold=0.6, fewest=2, graph="complete", neighbours=None)
 
 
 class Cohort:
@@ -163,14 +163,14 @@ class Cohort:
             add_mask(vector, seed, SPACE, sign=1)
             words = SPACE.pack(SPACE.reduce(vector))
             self.masked[client] = words[:25]
-            assigned = digest_of(words, SPACE, 1)
-            contents = Contents(
-                seed=seed, members=clients, told=b"told", weight=1.0, space=digest_of_space(SPACE), assigned=assigned
+            assigned = assignments_digest(words, SPACE, 1)
+            contents = DepositContents(
+                seed=seed, members=clients, told=b"told", weight=1.0, space=group_digest(SPACE), assigned=assigned
             )
-            keeper.deposit(TERMS, make_deposit(client, contents, keeper.key(TERMS), TERMS, authority_here()))
+            keeper.deposit(TERMS, make_deposit(client, contents, keeper.key(TERMS), TERMS, simulated_identities()))
 
     def asked(self, masked, indexed: int = 1):
-        return read_counts(self.keeper.histograms(TERMS, masked, SPACE, indexed), SPACE, indexed)[0]
+        return read_histograms(self.keeper.histograms(TERMS, masked, SPACE, indexed), SPACE, indexed)[0]
 
     def by_hand(self, clients) -> np.ndarray:
         counts = np.zeros((50, 16), int)
@@ -182,7 +182,7 @@ class Cohort:
 
 @pytest.fixture
 def cohort() -> Cohort:
-    return Cohort(MaskKeeper(authority_here(), threshold=0.6, fewest=2, heaviest=0.75))
+    return Cohort(MaskKeeper(simulated_identities(), threshold=0.6, fewest=2, heaviest=0.75))
 
 
 class TestTheKeeper:
@@ -193,54 +193,54 @@ class TestTheKeeper:
         assert np.array_equal(counted, cohort.by_hand(survivors))
 
     def test_in_a_process_of_its_own(self) -> None:
-        with KeeperProcess(authority_here(), threshold=0.6, fewest=2, heaviest=0.75) as keeper:
+        with KeeperProcess(simulated_identities(), threshold=0.6, fewest=2, heaviest=0.75) as keeper:
             cohort = Cohort(keeper)
             keeper.total(TERMS, [0, 1, 2, 3], SPACE)
             assert np.array_equal(cohort.asked(cohort.masked), cohort.by_hand(range(4)))
-            with pytest.raises(RefusedError, match="told before"):
+            with pytest.raises(ProtocolError, match="told before"):
                 cohort.asked(cohort.masked)
 
     def test_it_counts_once(self, cohort: Cohort) -> None:
         cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
         cohort.asked(cohort.masked)
-        with pytest.raises(RefusedError, match="told before"):
+        with pytest.raises(ProtocolError, match="told before"):
             cohort.asked(cohort.masked)
 
     def test_it_counts_for_the_survivors_of_the_sum_alone(self, cohort: Cohort) -> None:
-        with pytest.raises(RefusedError, match="after it"):
+        with pytest.raises(ProtocolError, match="after it"):
             cohort.asked(cohort.masked)
         cohort.keeper.total(TERMS, [0, 1, 2], SPACE)
-        with pytest.raises(RefusedError, match="survivors of the sum"):
+        with pytest.raises(ProtocolError, match="survivors of the sum"):
             cohort.asked(cohort.masked)
 
     def test_too_few_are_not_counted(self, cohort: Cohort) -> None:
-        with pytest.raises(RefusedError, match="too few"):
+        with pytest.raises(ProtocolError, match="too few"):
             cohort.keeper.total(TERMS, [0, 1], SPACE)
-        with pytest.raises(RefusedError):
+        with pytest.raises(ProtocolError):
             cohort.asked({k: cohort.masked[k] for k in (0, 1)})
 
     def test_a_server_that_shifts_words_is_noticed(self, cohort: Cohort) -> None:
         """Added to a masked word, a number goes through to the word: all but one client's could be moved aside."""
         cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
         shifted = bytes([cohort.masked[1][0] ^ 1]) + cohort.masked[1][1:]
-        with pytest.raises(RefusedError, match="client 1 are not those that it masked"):
+        with pytest.raises(ProtocolError, match="client 1 are not those that it masked"):
             cohort.asked({**cohort.masked, 1: shifted})
 
     @pytest.mark.parametrize("indexed", [0, 2, 3])
     def test_what_is_summed_is_not_counted(self, cohort: Cohort, indexed: int) -> None:
         cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
-        with pytest.raises(RefusedError):
+        with pytest.raises(ProtocolError):
             cohort.asked(cohort.masked, indexed)
 
     def test_long_words_are_not_counted(self) -> None:
-        space = Space((Stretch(2, 64),))
-        with pytest.raises(RefusedError, match="at most 8 bits"):
+        space = VectorGroup((Segment(2, 64),))
+        with pytest.raises(ProtocolError, match="at most 8 bits"):
             histograms({0: bytes(16)}, {0: bytes(32)}, space, 1)
 
 
 def test_masked_assignments_look_like_noise() -> None:
     """What the server sees of one client, whose blocks all chose the same codeword, is uniform."""
-    space = Space((Stretch(40_000, 4),))
+    space = VectorGroup((Segment(40_000, 4),))
     vector = [np.full(40_000, 3, np.uint8)]
     add_mask(vector, os.urandom(SEED_BYTES), space, sign=1)
     seen = np.bincount(space.reduce(vector)[0], minlength=16)
@@ -250,16 +250,16 @@ def test_masked_assignments_look_like_noise() -> None:
 def test_every_client_counts_once_whatever_its_weight() -> None:
     """Counts that were weighted would tell who chose what: weights are known, and their sums are seldom alike."""
     ready = prepared(secure("product"), *WORLD, "rounds=1", algorithm="fedavg-rp")
-    assert isinstance(ready.experiment.collect.encoding, Product)
+    assert isinstance(ready.experiment.collect.encoding, ProductQuantisation)
     counts: list[np.ndarray] = []
-    decode = Product.decode
+    decode = ProductQuantisation.decode
 
     def noting(self, form, total, *others):
         counts.extend(total[: self.indexed(form)])
         return decode(self, form, total, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Product, "decode", noting)
+        patch.setattr(ProductQuantisation, "decode", noting)
         list(ready.training.run(ready.federation))
     assert len(counts) == 2
     assert all((each.sum(1) == 4).all() for each in counts)

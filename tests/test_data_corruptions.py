@@ -12,9 +12,9 @@ from winnow.data import (
     Blur,
     Corruption,
     DataSettings,
+    FeatureNoise,
     FlippedLabels,
-    Irrelevant,
-    Noise,
+    IrrelevantFeatures,
     Pollution,
     SaltAndPepper,
     federate,
@@ -25,10 +25,10 @@ RNG = np.random.default_rng(0)
 IMAGES = from_arrays(RNG.uniform(-1, 2, (400, 3, 12, 12)), RNG.integers(0, 4, 400), name="images")
 TABLE = from_arrays(RNG.uniform((0, -5, 10), (1, 5, 11), (400, 3)), RNG.uniform(0, 3, (400, 2)), name="table")
 EVERY = [
-    Irrelevant(fraction=0.5),
+    IrrelevantFeatures(fraction=0.5),
     Blur(fraction=0.5),
     SaltAndPepper(fraction=0.5),
-    Noise(fraction=0.5),
+    FeatureNoise(fraction=0.5),
     Pollution(fraction=0.5),
     FlippedLabels(fraction=0.5),
 ]
@@ -90,7 +90,7 @@ def test_spoiling_repeats_under_a_seed_and_keeps_shapes_and_types(corruption):
 @given(fractions=st.lists(st.floats(0, 0.3), max_size=3), clients=st.integers(1, 50))
 @settings(max_examples=30, deadline=None)
 def test_a_client_has_at_most_one_condition_and_counts_are_rounded(fractions, clients):
-    kinds = (Noise, SaltAndPepper, Irrelevant)
+    kinds = (FeatureNoise, SaltAndPepper, IrrelevantFeatures)
     corruptions = [kind(fraction=fraction) for kind, fraction in zip(kinds, fractions, strict=False)]
     conditions = spoil(TABLE, *corruptions, clients=clients)[1].conditions
     counts = np.bincount(conditions.of_client, minlength=len(corruptions) + 1)
@@ -100,8 +100,8 @@ def test_a_client_has_at_most_one_condition_and_counts_are_rounded(fractions, cl
 
 
 def test_one_corruption_does_not_shift_the_noise_of_another():
-    _, alone = spoil(TABLE, Noise(fraction=0.5))
-    _, together = spoil(TABLE, Noise(fraction=0.5), Pollution(fraction=0.25))
+    _, alone = spoil(TABLE, FeatureNoise(fraction=0.5))
+    _, together = spoil(TABLE, FeatureNoise(fraction=0.5), Pollution(fraction=0.25))
     noisy = np.flatnonzero(alone.conditions.of_client == 1)
     assert np.array_equal(noisy, np.flatnonzero(together.conditions.of_client == 1))
     for k in noisy:
@@ -109,25 +109,25 @@ def test_one_corruption_does_not_shift_the_noise_of_another():
 
 
 def test_the_same_corruption_twice_is_told_apart_by_its_settings():
-    _, after = spoil(TABLE, Noise(fraction=0.5, sd=0.1), Noise(fraction=0.5, sd=0.4))
+    _, after = spoil(TABLE, FeatureNoise(fraction=0.5, sd=0.1), FeatureNoise(fraction=0.5, sd=0.4))
     assert after.conditions.labels == ("clean", "noise sd 0.1", "noise sd 0.4")
     assert np.bincount(after.conditions.of_client).tolist() == [0, 10, 10]
 
 
 def test_noise_has_the_deviation_asked_for():
-    before, after = fully(TABLE, Noise(fraction=1, sd=0.25))
+    before, after = fully(TABLE, FeatureNoise(fraction=1, sd=0.25))
     assert kstest((after.x - before.x).ravel() / 0.25, "norm").pvalue > 0.001
 
 
 def test_irrelevant_tables_are_uniform_over_each_range():
-    before, after = fully(TABLE, Irrelevant(fraction=1))
+    before, after = fully(TABLE, IrrelevantFeatures(fraction=1))
     unit = (after.x - TABLE.x.min(axis=0)) / np.ptp(TABLE.x, axis=0)
     assert all(kstest(column, "uniform").pvalue > 0.001 for column in unit.T)
     assert np.array_equal(before.y, after.y)
 
 
 def test_irrelevant_images_are_smooth_unrelated_and_in_range():
-    before, after = fully(IMAGES, Irrelevant(fraction=1))
+    before, after = fully(IMAGES, IrrelevantFeatures(fraction=1))
     low, high = (bound(IMAGES.x, axis=(0, 2, 3)) for bound in (np.min, np.max))
     assert (after.x.min(axis=(0, 2, 3)) >= low - 1e-5).all()
     assert (after.x.max(axis=(0, 2, 3)) <= high + 1e-5).all()
@@ -201,7 +201,7 @@ def test_flipped_targets_are_mirrored_within_their_range():
 
 def test_fractions_above_one_together_are_refused():
     with pytest.raises(ValidationError, match=r"sum to 1\.1"):
-        DataSettings(corruptions=(Noise(fraction=0.6), Pollution(fraction=0.5)))
+        DataSettings(corruptions=(FeatureNoise(fraction=0.6), Pollution(fraction=0.5)))
 
 
 @pytest.mark.parametrize("corruption", EVERY, ids=lambda each: each.name)

@@ -12,9 +12,9 @@ import pytest
 
 from winnow.core import DataError
 from winnow.data import DataSettings, fetch, load
-from winnow.data.download import Download, File
-from winnow.data.folders import fetch_set
-from winnow.data.known import BOSTON, CIFAR10, KNOWN
+from winnow.data.directories import fetch_set
+from winnow.data.download import Download, RemoteFile
+from winnow.data.known_sets import BOSTON, CIFAR10, KNOWN_SETS
 
 CONTENT = b"numbers " * 100_000
 
@@ -57,13 +57,13 @@ def sha256(content: bytes) -> str:
 
 def single(*urls, checksum=None):
     """A set of one file."""
-    item = Download(file=File(name="boston.txt", checksum=checksum or sha256(CONTENT)), urls=urls)
+    item = Download(file=RemoteFile(name="boston.txt", checksum=checksum or sha256(CONTENT)), urls=urls)
     return replace(BOSTON, downloads=(item,))
 
 
 def archive(url, *names, checksum=None):
-    members = tuple(File(name=name) for name in names)
-    item = Download(file=File(name="packed", checksum=checksum), urls=(url,), members=members)
+    members = tuple(RemoteFile(name=name) for name in names)
+    item = Download(file=RemoteFile(name="packed", checksum=checksum), urls=(url,), members=members)
     return replace(CIFAR10, layouts=(names,), downloads=(item,))
 
 
@@ -118,7 +118,7 @@ def test_what_is_already_here_is_not_fetched_again(shelf, tmp_path):
 
 def test_of_a_set_that_is_complete_only_extras_are_fetched(shelf, tmp_path):
     shelf.served["/writers"] = CONTENT
-    extra = Download(file=File(name="writers.gz", checksum=sha256(CONTENT)), urls=(f"{shelf.url}/writers",))
+    extra = Download(file=RemoteFile(name="writers.gz", checksum=sha256(CONTENT)), urls=(f"{shelf.url}/writers",))
     wanted = single(f"{shelf.url}/gone")
     wanted = replace(wanted, downloads=(*wanted.downloads, extra))
     (tmp_path / "boston").mkdir()
@@ -186,7 +186,7 @@ def test_archives_that_are_unsafe_or_incomplete_leave_nothing_behind(shelf, tmp_
 def test_a_member_with_a_wrong_checksum_is_refused(shelf, tmp_path):
     shelf.served["/zip"] = zipped(**{"one.bin": b"1", "two.bin": b"2"})
     wanted = archive(f"{shelf.url}/zip", "one.bin", "two.bin")
-    members = (File(name="one.bin"), File(name="two.bin", checksum=sha256(b"other")))
+    members = (RemoteFile(name="one.bin"), RemoteFile(name="two.bin", checksum=sha256(b"other")))
     wanted = replace(wanted, downloads=(replace(wanted.downloads[0], members=members),))
     assert "two.bin has the sha256" in refusal(wanted, tmp_path)
 
@@ -197,7 +197,7 @@ def test_load_fetches_what_is_missing_into_the_directory_given(shelf, tmp_path, 
     shelf.served["/boston"] = "\n".join(
         " ".join(str(row + column) for column in range(14)) for row in range(506)
     ).encode()
-    monkeypatch.setitem(KNOWN, "boston", single(f"{shelf.url}/boston", checksum=sha256(shelf.served["/boston"])))
+    monkeypatch.setitem(KNOWN_SETS, "boston", single(f"{shelf.url}/boston", checksum=sha256(shelf.served["/boston"])))
     assert len(load(DataSettings(name="boston"), tmp_path / "given")) == 506
     assert (tmp_path / "given" / "boston" / "boston.txt").is_file()
     assert len(load(DataSettings(name="boston"))) == 506
@@ -216,7 +216,7 @@ def test_digits_need_no_download(tmp_path):
 
 
 def test_every_known_set_can_be_verified_after_a_download():
-    for wanted in KNOWN.values():
+    for wanted in KNOWN_SETS.values():
         for item in wanted.downloads:
             assert item.file.checksum or all(member.checksum for member in item.members), wanted.name
             assert all(url.startswith("https://") for url in item.urls[:1])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from winnow.data import Blur, DataSettings, Noise, Pollution, federate, from_arrays
+from winnow.data import Blur, DataSettings, FeatureNoise, Pollution, federate, from_arrays
 
 SPOILED = DataSettings(
-    clients=7, reference=30, test=20, corruptions=(Noise(fraction=0.3, sd=0.5), Pollution(fraction=0.4))
+    clients=7, reference=30, test=20, corruptions=(FeatureNoise(fraction=0.3, sd=0.5), Pollution(fraction=0.4))
 )
 
 

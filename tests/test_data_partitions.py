@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from winnow.core import DataError
 from winnow.data import (
-    Classes,
+    ClassesPerClient,
     DataSettings,
     Dirichlet,
     DominantClass,
-    Federated,
-    Iid,
-    Natural,
+    FederatedData,
+    IidPartition,
+    NaturalPartition,
     NormalSizes,
     Partition,
     federate,
@@ -24,24 +24,24 @@ from winnow.data import (
 ROWS = 2_000
 
 
-def spread(partition, clients, *, y=None, owners=None, rows=ROWS, seed=0, reference=1, test=0) -> Federated:
+def spread(partition, clients, *, y=None, owners=None, rows=ROWS, seed=0, reference=1, test=0) -> FederatedData:
     """Federate rows whose only feature is their own number, so that a test can tell where each one went."""
     y = np.arange(rows) % 10 if y is None else y
     dataset = from_arrays(np.arange(len(y), dtype=np.float32)[:, None], y, owners=owners)
     return federate(dataset, DataSettings(clients=clients, partition=partition, reference=reference, test=test), seed)
 
 
-def originals(federated: Federated) -> np.ndarray:
+def originals(federated: FederatedData) -> np.ndarray:
     return federated.clients.x[federated.clients.rows][:, 0].astype(int)
 
 
 PARTITIONS = [
-    Iid(),
+    IidPartition(),
     NormalSizes(mean=50, sd=10),
     Dirichlet(alpha=0.3),
-    Classes(per_client=3),
+    ClassesPerClient(per_client=3),
     DominantClass(share=0.6),
-    Natural(),
+    NaturalPartition(),
 ]
 
 
@@ -83,7 +83,7 @@ def test_client_gives_the_rows_of_its_index_list():
 
 
 def test_iid_gives_everything_away_evenly():
-    federated = spread(Iid(), 30)
+    federated = spread(IidPartition(), 30)
     assert sorted(federated.clients.sizes) == [66] * 11 + [67] * 19
     assert federated.clients.sizes.sum() == ROWS - 1
 
@@ -133,12 +133,12 @@ def test_dirichlet_leaves_nobody_empty_even_with_as_many_clients_as_rows():
 @given(per_client=st.integers(1, 10), clients=st.integers(1, 80))
 @settings(max_examples=40, deadline=None)
 def test_classes_gives_each_client_exactly_so_many(per_client, clients):
-    held = spread(Classes(per_client=per_client), clients).clients
+    held = spread(ClassesPerClient(per_client=per_client), clients).clients
     assert all(len(np.unique(held.client(k).y)) == per_client for k in range(clients))
 
 
 def test_classes_can_be_limited_to_so_many_rows_a_client():
-    held = spread(Classes(per_client=3, rows=31), 12).clients
+    held = spread(ClassesPerClient(per_client=3, rows=31), 12).clients
     for k in range(12):
         _, counts = np.unique(held.client(k).y, return_counts=True)
         assert counts.tolist() == [10, 10, 10]
@@ -177,7 +177,7 @@ def test_dirichlet_holds_at_its_bounds(alpha):
 
 def test_natural_clients_are_the_owners_and_rows_without_an_owner_stay_out():
     owners = np.array([7, 7, -1, 9, 9, 9, 12] * 100)
-    federated = spread(Natural(), 0, y=np.zeros(700, dtype=int), owners=owners)
+    federated = spread(NaturalPartition(), 0, y=np.zeros(700, dtype=int), owners=owners)
     of_row = owners[originals(federated)]
     assert len(federated.clients) == 3
     for client, owner in enumerate((7, 9, 12)):
@@ -187,13 +187,13 @@ def test_natural_clients_are_the_owners_and_rows_without_an_owner_stay_out():
 
 def test_natural_takes_as_many_owners_as_asked():
     owners = np.arange(ROWS) % 40
-    assert len(spread(Natural(), 12, owners=owners).clients) == 12
+    assert len(spread(NaturalPartition(), 12, owners=owners).clients) == 12
     with pytest.raises(DataError, match="41 clients asked for but there are 40 owners"):
-        spread(Natural(), 41, owners=owners)
+        spread(NaturalPartition(), 41, owners=owners)
 
 
 def test_a_hundred_thousand_clients_are_spread_without_an_object_each():
-    for partition in (Iid(), Dirichlet(alpha=0.5), Classes(per_client=2), NormalSizes(mean=3, sd=1)):
+    for partition in (IidPartition(), Dirichlet(alpha=0.5), ClassesPerClient(per_client=2), NormalSizes(mean=3, sd=1)):
         clients = spread(partition, 100_000, rows=400_000).clients
         assert len(clients) == 100_000
         assert (clients.sizes >= 1).all()
@@ -202,13 +202,13 @@ def test_a_hundred_thousand_clients_are_spread_without_an_object_each():
 @pytest.mark.parametrize(
     ("partition", "owners", "message"),
     [
-        (Iid(), None, "cannot be spread over 5000 clients"),
+        (IidPartition(), None, "cannot be spread over 5000 clients"),
         (Dirichlet(), None, "cannot be spread over 5000 clients"),
-        (Classes(per_client=11), None, "only 10 classes"),
-        (Classes(per_client=3, rows=2), None, "too few for 3 classes"),
-        (Classes(per_client=2), None, "share a class of"),
-        (Natural(), None, "the data name no owners"),
-        (Natural(), np.full(ROWS, -1), "none of the clients' rows has an owner"),
+        (ClassesPerClient(per_client=11), None, "only 10 classes"),
+        (ClassesPerClient(per_client=3, rows=2), None, "too few for 3 classes"),
+        (ClassesPerClient(per_client=2), None, "share a class of"),
+        (NaturalPartition(), None, "the data name no owners"),
+        (NaturalPartition(), np.full(ROWS, -1), "none of the clients' rows has an owner"),
     ],
 )
 def test_what_cannot_be_spread_is_refused(partition, owners, message):
@@ -216,7 +216,7 @@ def test_what_cannot_be_spread_is_refused(partition, owners, message):
         spread(partition, 5_000, owners=owners)
 
 
-@pytest.mark.parametrize("partition", [Dirichlet(), Classes(), DominantClass()], ids=lambda each: each.name)
+@pytest.mark.parametrize("partition", [Dirichlet(), ClassesPerClient(), DominantClass()], ids=lambda each: each.name)
 def test_partitions_by_class_are_refused_for_a_regression(partition):
     with pytest.raises(DataError, match="this is a regression"):
         spread(partition, 5, y=np.linspace(0, 1, ROWS))

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from pydantic.fields import FieldInfo
 
+from winnow.config.schema import Experiment
 from winnow.core import Choice, Settings
-from winnow.experiment.schema import Experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,9 +8,15 @@ import pytest
 from dp_accounting import pld, rdp
 
 from winnow.core import ConfigError, RoundFinished, Stopped
-from winnow.experiment.build import prepare
-from winnow.experiment.progress import Course, Headline
-from winnow.privacy.dp.accounting import ConcentratedRelease, LaplaceRelease, Release, epsilon, noise_for
+from winnow.experiment.build import prepare_run
+from winnow.privacy.dp.privacy_loss import (
+    ConcentratedRelease,
+    GaussianRelease,
+    LaplaceRelease,
+    epsilon,
+    noise_for_budget,
+)
+from winnow.progress.live_display import ProgressHeader, ProgressState
 from world import blobs, experiment, prepared
 
 CENTRAL = ('collect.name="central-dp"', "collect.noise_multiplier=1.5")
@@ -134,31 +140,39 @@ def test_dp_sgd_counts_each_clients_own_rate_and_steps() -> None:
 
 
 def test_epsilon_composes_different_kinds() -> None:
-    mixed = [Release(noise=3.0, times=2), Release(noise=2.0, times=5, chance=0.2), LaplaceRelease(noise=4.0, times=3)]
+    mixed = [
+        GaussianRelease(noise=3.0, times=2),
+        GaussianRelease(noise=2.0, times=5, chance=0.2),
+        LaplaceRelease(noise=4.0, times=3),
+    ]
     expected = composed(
         (dp.GaussianDpEvent(3.0), 2),
         (dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(2.0)), 5),
         (dp.LaplaceDpEvent(4.0), 3),
     )
     assert epsilon(mixed, 1e-5) == pytest.approx(expected, rel=1e-3)
-    assert epsilon([], 1e-5) == epsilon([Release(noise=1.0, times=0)], 1e-5) == 0
+    assert epsilon([], 1e-5) == epsilon([GaussianRelease(noise=1.0, times=0)], 1e-5) == 0
     moments = rdp.RdpAccountant()
     expected = composed(
         (dp.ZCDpEvent(0.1), 1), (dp.GaussianDpEvent(3.0), 2), (dp.LaplaceDpEvent(4.0), 3), accountant=moments
     )
-    others = [Release(noise=3.0, times=2), LaplaceRelease(noise=4.0, times=3)]
+    others = [GaussianRelease(noise=3.0, times=2), LaplaceRelease(noise=4.0, times=3)]
     assert epsilon([ConcentratedRelease(rho=0.1), *others], 1e-5) == pytest.approx(expected)
 
 
 def test_faint_noise_has_an_honest_epsilon() -> None:
-    assert epsilon([Release(noise=1e-6, times=3, chance=0.1)], 1e-5) >= epsilon([Release(noise=1e-3)], 1e-5) > 1e5
+    assert (
+        epsilon([GaussianRelease(noise=1e-6, times=3, chance=0.1)], 1e-5)
+        >= epsilon([GaussianRelease(noise=1e-3)], 1e-5)
+        > 1e5
+    )
     assert epsilon([LaplaceRelease(noise=1e-6, times=3)], 1e-5) == pytest.approx(3e6)
 
 
 def test_the_noise_for_a_budget_is_the_least() -> None:
-    noise = noise_for(3.0, 1e-5, 20, chance=0.1)
-    assert epsilon([Release(noise=noise, times=20, chance=0.1)], 1e-5) <= 3.0
-    assert epsilon([Release(noise=noise / 1.01, times=20, chance=0.1)], 1e-5) > 3.0
+    noise = noise_for_budget(3.0, 1e-5, 20, chance=0.1)
+    assert epsilon([GaussianRelease(noise=noise, times=20, chance=0.1)], 1e-5) <= 3.0
+    assert epsilon([GaussianRelease(noise=noise / 1.01, times=20, chance=0.1)], 1e-5) > 3.0
 
 
 def test_kinds_of_noise_are_not_taken_for_one_another() -> None:
@@ -188,7 +202,7 @@ def test_resuming_keeps_what_was_spent() -> None:
         list(ready.training.run(ready.federation))
         snapshot = ready.snapshot()
     longer = experiment(*sets, algorithm="fedavg", rounds=30)
-    with prepare(longer, dataset=blobs(), snapshot=snapshot) as ready:
+    with prepare_run(longer, dataset=blobs(), snapshot=snapshot) as ready:
         rest = list(ready.training.run(ready.federation))
     assert [e.metrics["privacy"] for e in rounds_of(rest)] == [e.metrics["privacy"] for e in rounds_of(whole)[2:]]
     assert rest[-1] == whole[-1]
@@ -200,7 +214,7 @@ def test_a_run_whose_budget_is_spent_goes_on_no_further() -> None:
     with prepared(*sets, algorithm="fedavg", rounds=30) as ready:
         done = list(ready.training.run(ready.federation))
         snapshot = ready.snapshot()
-    with prepare(experiment(*sets, algorithm="fedavg", rounds=40), dataset=blobs(), snapshot=snapshot) as ready:
+    with prepare_run(experiment(*sets, algorithm="fedavg", rounds=40), dataset=blobs(), snapshot=snapshot) as ready:
         again = list(ready.training.run(ready.federation))
     assert [event.kind for event in again] == ["stopped"]
     assert again[0].reason == done[-1].reason
@@ -209,7 +223,7 @@ def test_a_run_whose_budget_is_spent_goes_on_no_further() -> None:
 def test_progress_and_result_tell_what_was_spent() -> None:
     import winnow
 
-    course = Course(Headline(title="private", metric="accuracy", rounds=4))
+    course = ProgressState(ProgressHeader(title="private", metric="accuracy", rounds=4))
     events = finished(*CENTRAL, "collect.epsilon=4.0", rounds=40)
     for event in events:
         course.follow(event)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from selecting import turn
-from winnow.core import EVERYONE, Population, Reply, Task, VirtualClock, stream
-from winnow.learn.aggregate import Aggregate, Full, Partial
-from winnow.learn.collect import Gathered
-from winnow.learn.replies import Expected
-from winnow.privacy.dp.accounting import Release, epsilon
-from winnow.privacy.dp.bounding import AdaptiveBound
-from winnow.privacy.dp.central import CentralDp, bounded_sum
-from winnow.privacy.dp.poisson import Poisson
+from winnow.core import UNTIL_ALL, Population, Reply, Task, VirtualClock, stream
+from winnow.learn.aggregation import AggregationRule, FullAggregation, PartialAggregation
+from winnow.learn.collect import RoundResult
+from winnow.learn.reply_checks import RoundContext
+from winnow.privacy.dp.central import CentralDp, clipped_sum
+from winnow.privacy.dp.clipping import AdaptiveClipping
+from winnow.privacy.dp.poisson_sampling import PoissonSampling
+from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon
 from world import prepared
 
 START = {"w": torch.zeros(2, 3), "b": torch.ones(2), "count": torch.tensor(7)}
@@ -37,7 +37,7 @@ class Told:
     def __init__(self, replies: Sequence[Reply]) -> None:
         self.replies, self.population, self.clock = replies, Population(sizes=SIZES), VirtualClock()
 
-    def dispatch(self, tasks: Any, until: Any = EVERYONE) -> "Told":
+    def dispatch(self, tasks: Any, until: Any = UNTIL_ALL) -> "Told":
         return self
 
     def settle(self, tasks: Any) -> None: ...
@@ -54,20 +54,20 @@ class Told:
 def gathered(
     changes: Mapping[int, np.ndarray],
     collect: CentralDp,
-    aggregate: Aggregate | None = None,
+    aggregate: AggregationRule | None = None,
     *,
     invited: int = 2,
     seed: int = 0,
     left: Mapping[str, Any] | None = None,
-) -> Gathered:
-    rule = aggregate or Partial()
+) -> RoundResult:
+    rule = aggregate or PartialAggregation()
     return collect.gather(
         Told([reply(client, change) for client, change in changes.items()]),
         [],
-        until=EVERYONE,
+        until=UNTIL_ALL,
         counts=dict.fromkeys(changes, 1),
         begin=lambda: rule.start(START, Population(sizes=SIZES), invited),
-        expected=Expected(
+        expected=RoundContext(
             parts={"model": START},
             carried=("model",),
             reference=None,
@@ -78,7 +78,7 @@ def gathered(
     )
 
 
-def changed(found: Gathered) -> np.ndarray:
+def changed(found: RoundResult) -> np.ndarray:
     return np.concatenate([(found.model[name] - START[name]).numpy().reshape(-1) for name in ("w", "b")])
 
 
@@ -95,10 +95,10 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(
 ) -> None:
     replies = [reply(client, change) for client, change in changes.items()]
     shares = [weights[client] for client in changes]
-    whole, _ = bounded_sum(replies, shares, START, bound)
+    whole, _ = clipped_sum(replies, shares, START, bound)
     for left_out in range(len(replies)):
         others = [each for i, each in enumerate(replies) if i != left_out]
-        without, _ = bounded_sum(others, [w for i, w in enumerate(shares) if i != left_out], START, bound)
+        without, _ = clipped_sum(others, [w for i, w in enumerate(shares) if i != left_out], START, bound)
         assert float((whole - without).norm()) <= bound * (1 + 1e-9)
 
 
@@ -110,7 +110,9 @@ def test_weight_bound_sum_and_division_by_a_public_constant(weights: str) -> Non
     for client, change in changes.items():
         weighted = (1.0 if weights == "uniform" else SIZES[client] / SIZES.mean()) * change
         expected += weighted * min(1, 0.7 / np.linalg.norm(weighted))
-    found = gathered(changes, QUIET, Partial(weights=weights), invited=2)  # two are invited by the settings, three came
+    found = gathered(
+        changes, QUIET, PartialAggregation(weights=weights), invited=2
+    )  # two are invited by the settings, three came
     np.testing.assert_allclose(changed(found), expected / 2, atol=1e-6)
     assert int(found.model["count"]) == 7, "counters are not covered by noise, so they stay as they were"
 
@@ -118,7 +120,7 @@ def test_weight_bound_sum_and_division_by_a_public_constant(weights: str) -> Non
 def test_full_aggregation_moves_by_the_shares_of_all_data() -> None:
     changes = {1: np.full(8, 0.01), 3: np.full(8, -0.03)}
     expected = (20 * changes[1] + 40 * changes[3]) / 100
-    np.testing.assert_allclose(changed(gathered(changes, QUIET, Full(), invited=2)), expected, atol=1e-6)
+    np.testing.assert_allclose(changed(gathered(changes, QUIET, FullAggregation(), invited=2)), expected, atol=1e-6)
 
 
 def test_noise_is_that_of_the_multiplier_and_the_bound() -> None:
@@ -157,7 +159,7 @@ def test_what_is_not_finite_counts_as_no_change_and_no_log_tells_of_it(odd: floa
 
 
 def test_both_releases_together_are_one_of_the_multiplier() -> None:
-    follows = AdaptiveBound.of(0.5, 0.2, 1.3, invited=50)
+    follows = AdaptiveClipping.of(0.5, 0.2, 1.3, invited=50)
     inside = 1 / follows.sum_noise(1.3) ** 2 + 1 / (2 * follows.count_noise) ** 2
     assert inside == pytest.approx(1 / 1.3**2)
 
@@ -174,7 +176,7 @@ def test_with_an_adaptive_bound_the_sum_has_more_noise_to_make_up_for_the_count(
 def test_the_bound_finds_the_median_of_the_norms() -> None:
     rng = np.random.default_rng(0)
     norms = rng.lognormal(0, 0.5, 400)
-    follows = AdaptiveBound.of(0.5, 0.2, 1.0, invited=400)
+    follows = AdaptiveClipping.of(0.5, 0.2, 1.0, invited=400)
     bound = 0.05
     for _ in range(80):
         bound = follows.next(bound, [norm <= bound for norm in norms], 400, rng)
@@ -194,7 +196,7 @@ def test_the_bound_is_kept_from_round_to_round() -> None:
 
 
 def test_poisson_sampling_draws_each_client_alone() -> None:
-    selection = Poisson(fraction=0.2).start(Population(sizes=np.ones(50, np.int64)))
+    selection = PoissonSampling(fraction=0.2).start(Population(sizes=np.ones(50, np.int64)))
     drawn = np.zeros((2000, 50))
     for number in range(2000):
         drawn[number, selection.propose(turn(number + 1)).clients] = 1
@@ -227,7 +229,7 @@ def test_a_canary_cannot_be_told_from_its_absence_better_than_promised() -> None
     canary, others = np.eye(8)[0] * 50.0, {1: np.full(8, 0.1)}
     present = np.array([changed(gathered({0: canary, **others}, collect, seed=s))[0] for s in range(runs)])
     absent = np.array([changed(gathered(others, collect, seed=s))[0] for s in range(runs, 2 * runs)])
-    factor = np.exp(epsilon([Release(noise=1.0)], delta))
+    factor = np.exp(epsilon([GaussianRelease(noise=1.0)], delta))
     advantage = 0.0
     for threshold in np.quantile(np.concatenate([present, absent]), np.linspace(0.02, 0.98, 49)):
         caught, mistaken = (present > threshold).mean(), (absent > threshold).mean()

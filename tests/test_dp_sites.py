@@ -11,21 +11,21 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from torch import nn
 
+from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, wrap
-from winnow.experiment.build import prepare
-from winnow.experiment.schema import Experiment
-from winnow.learn.aggregate import Partial
-from winnow.learn.replies import Expected
+from winnow.experiment.build import prepare_run
+from winnow.learn.aggregation import PartialAggregation
+from winnow.learn.reply_checks import RoundContext
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
-from winnow.privacy.dp.limits import SiteLimits
-from winnow.privacy.dp.noise import at_site, simulated
-from winnow.privacy.dp.profiles import SENSITIVITY, bounded_profile
-from winnow.privacy.dp.summed import discrete_gaussian
-from winnow.privacy.secure.collect import Secure
-from winnow.privacy.secure.encoding import Parameters
-from winnow.privacy.secure.form import Form, departures
-from winnow.privacy.secure.identity import RunAuthority
-from winnow.privacy.secure.round import SecureRound
+from winnow.privacy.dp.distributed_discrete_gaussian import discrete_gaussian
+from winnow.privacy.dp.noise_source import simulated, site_noise
+from winnow.privacy.dp.noisy_profiles import SENSITIVITY, clip_profile
+from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
+from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.secagg.encoding import EncodingParameters
+from winnow.privacy.secagg.server_round import SecureRound
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
+from winnow.privacy.secagg.update_layout import UpdateLayout, weighted_update
 from world import blobs, experiment, prepared
 
 NOISY_SUM = ('collect.name="secure"', 'collect.encoding.name="discrete-gaussian"', "collect.encoding.clip=1.0")
@@ -67,7 +67,7 @@ def test_anywhere_else_noise_comes_from_the_system() -> None:
         return np.random.default_rng(0)
 
     def draws(tasks: Any, site: Any) -> list[float]:
-        return [at_site(named).normal() for _ in tasks]
+        return [site_noise(named).normal() for _ in tasks]
 
     task = Task(name="train", client=0, round=1, version=0)
     assert simulated([task], None, draws) == simulated([task], None, draws)  # type: ignore[comparison-overlap,arg-type]
@@ -103,19 +103,19 @@ samples = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4)), eleme
 def test_any_two_profiles_are_within_the_sensitivity(one: np.ndarray, other: np.ndarray, clip: float) -> None:
     points = []
     for data in (one, other):
-        mean, variance = bounded_profile(data.mean(0), data.var(0), clip)
+        mean, variance = clip_profile(data.mean(0), data.var(0), clip)
         points.append(np.concatenate([mean / clip, variance / clip**2]))
     assert np.linalg.norm(points[0] - points[1]) <= SENSITIVITY * (1 + 1e-9)
 
 
 def test_opposite_clients_attain_the_sensitivity() -> None:
-    points = [bounded_profile(sign * np.array([3.0, 4.0]), np.zeros(2), 1.0)[0] for sign in (-1, 1)]
+    points = [clip_profile(sign * np.array([3.0, 4.0]), np.zeros(2), 1.0)[0] for sign in (-1, 1)]
     assert np.linalg.norm(points[0] - points[1]) == pytest.approx(SENSITIVITY)
 
 
 def test_a_profile_within_the_bound_is_left_as_it_is() -> None:
     mean, variance = np.array([0.3, -0.2]), np.array([0.1, 0.2])
-    found = bounded_profile(mean, variance, 2.0)
+    found = clip_profile(mean, variance, 2.0)
     np.testing.assert_array_equal(found, (mean, variance))
 
 
@@ -194,7 +194,7 @@ def test_a_model_that_mixes_samples_is_refused(layer: nn.Module) -> None:
     if isinstance(layer, nn.BatchNorm1d):
         wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg")
         with pytest.raises(ModelError, match="dp-sgd"):
-            prepare(wanted, dataset=blobs(), module=mixing)
+            prepare_run(wanted, dataset=blobs(), module=mixing)
 
 
 class Remembers(nn.Module):
@@ -215,7 +215,7 @@ def test_a_layer_that_keeps_something_of_samples_is_refused_before_anything_leav
     wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', "engine.execution=loop", algorithm="fedavg")
     with (
         pytest.raises(ModelError, match=r"0\.seen follows the samples"),
-        prepare(wanted, dataset=blobs(), module=module) as ready,
+        prepare_run(wanted, dataset=blobs(), module=module) as ready,
     ):
         list(ready.training.run(ready.federation))
 
@@ -241,15 +241,18 @@ def test_discrete_gaussian_noise_has_its_law(deviation: float) -> None:
 def summed(encoding: DiscreteGaussian, changes: np.ndarray, survivors: int | None = None) -> tuple[np.ndarray, float]:
     """The decoded sum of clients' updates, without masks, and its weight."""
     members, rng = len(changes), np.random.default_rng(0)
-    form = Form.of({"model": MODEL})
+    form = UpdateLayout.of({"model": MODEL})
     space = encoding.space(form, members)
     total = space.zeros()
     for change in changes[:survivors]:
         own = {"w": torch.from_numpy(change.reshape(40, 5)).float(), "count": torch.tensor(9)}
         space.add(
-            total, encoding.encode(form, departures({"model": own}, MODEL, 0.5), Parameters(version=1), members, rng)
+            total,
+            encoding.encode(
+                form, weighted_update({"model": own}, MODEL, 0.5), EncodingParameters(version=1), members, rng
+            ),
         )
-    decoded = encoding.decode(form, space.reduce(total), Parameters(version=1), members, survivors or members)
+    decoded = encoding.decode(form, space.reduce(total), EncodingParameters(version=1), members, survivors or members)
     assert float(np.abs(decoded.sums[1])) == 0, "counters are not sent"
     return np.asarray(decoded.sums[0]).reshape(-1), float(decoded.sums[-1])
 
@@ -313,12 +316,12 @@ def test_what_a_client_counts_in_a_noisy_sum_does_not_depend_on_who_else_came() 
     sizes = np.array([10, 20, 30, 40])
     found = []
     for cohort in ([0, 1, 2, 3], [0, 1, 2]):
-        collect = Secure(encoding=DiscreteGaussian(noise_multiplier=1.0, clip=1.0))
-        fold = Partial().start(MODEL, Population(sizes=sizes), 4)
+        collect = SecureAggregation(encoding=DiscreteGaussian(noise_multiplier=1.0, clip=1.0))
+        fold = PartialAggregation().start(MODEL, Population(sizes=sizes), 4)
         replies = [Reply(task=Task(name="train", client=k, round=1, version=0)) for k in cohort]
-        expected = Expected(parts={"model": MODEL}, carried=("model",), reference=None, invited=4)
+        expected = RoundContext(parts={"model": MODEL}, carried=("model",), reference=None, invited=4)
         counts = dict.fromkeys(cohort, 1)
-        held = SecureRound(collect, fold, expected, Form(()), replies, counts, Population(sizes=sizes))
+        held = SecureRound(collect, fold, expected, UpdateLayout(()), replies, counts, Population(sizes=sizes))
         found.append([held._weights[k] for k in (0, 1, 2)])
     assert found[0] == found[1] == pytest.approx([0.25, 0.5, 0.75])
 
@@ -326,7 +329,7 @@ def test_what_a_client_counts_in_a_noisy_sum_does_not_depend_on_who_else_came() 
 # A site's own book ----------------------------------------------------------------------------------------------------
 
 
-class Pages(RunAuthority):
+class Pages(SimulatedIdentities):
     """Remembers what has left, as an agent does."""
 
     def __init__(self) -> None:
@@ -341,13 +344,13 @@ class Pages(RunAuthority):
         return len(rounds)
 
 
-def limits(wanted: Experiment, pages: Pages, *, held: bool) -> SiteLimits:
-    return SiteLimits(
+def limits(wanted: Experiment, pages: Pages, *, held: bool) -> SiteReleaseLimits:
+    return SiteReleaseLimits(
         whole=wanted.composed(), filters=wanted.filters, rounds=4, size_of=lambda k: 40, identities=pages, held=held
     )
 
 
-def asked(site: SiteLimits, round: int) -> str | None:
+def asked(site: SiteReleaseLimits, round: int) -> str | None:
     """Why a site lets nothing out for a task of this round; None if it does."""
     task = Task(name="train", client=0, round=round, version=round - 1)
     (outcome,) = wrap(lambda tasks, _: [Reply(task=each) for each in tasks], site.around())([task], None)

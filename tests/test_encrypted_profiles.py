@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 from torch.distributions import Normal, kl_divergence
 
 from winnow.core import (
-    EVERYONE,
+    UNTIL_ALL,
     ConfigError,
     Failure,
-    Invited,
     Outcome,
-    Refused,
+    Rejected,
     Reply,
     RoundFinished,
     Scored,
+    Selected,
     Task,
     Until,
 )
-from winnow.experiment.build import Prepared, prepare
-from winnow.learn.profile import Profile, divergence
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.representation_profile import Profile, divergence
 from world import blobs, experiment, prepared
 
 tenseal = pytest.importorskip("tenseal")
 
 from winnow.privacy import ckks  # noqa: E402
-from winnow.privacy.keyring import KeyRing, without_noise  # noqa: E402
-from winnow.privacy.matching import KEYS_BYTES, SEALED_BYTES  # noqa: E402
-from winnow.privacy.sealed import REACH, compare, read, seal, unit_of  # noqa: E402
+from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read, seal, unit_of  # noqa: E402
+from winnow.privacy.encrypted_profile_comparison import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES  # noqa: E402
+from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_off_noise  # noqa: E402
 
 HOLDER = 2
 WORLD = (f"reference_clients=[{HOLDER}]", "select.alpha=5")
@@ -70,8 +70,8 @@ def profile(mean: Any, variance: Any) -> Profile:
 
 def encrypted_divergence(keys: Keys, one: Profile, reference: Profile) -> float:
     ours, theirs = (read(seal(each, keys.to_encrypt), len(each), keys.to_compute) for each in (one, reference))
-    compared = compare(ours, theirs)
-    value = without_noise(np.array([ckks.decrypt(keys.secret, compared.ciphertext)]))[0]
+    compared = compare_encrypted(ours, theirs)
+    value = round_off_noise(np.array([ckks.decrypt(keys.secret, compared.ciphertext)]))[0]
     return float(value / compared.factor)
 
 
@@ -129,7 +129,7 @@ def test_who_decrypts_a_divergence_finds_nothing_else_beside_it(keys: Keys) -> N
     rng = np.random.default_rng(0)
     one, reference = (profile(rng.normal(0, 1, 12), rng.uniform(0.5, 2, 12)) for _ in range(2))
     ours, theirs = (read(seal(each, keys.to_encrypt), 12, keys.to_compute) for each in (one, reference))
-    compared = compare(ours, theirs)
+    compared = compare_encrypted(ours, theirs)
     context, secret = keys.secret.seal_context().data, keys.secret.secret_key().data
     plain = sealapi.Plaintext()
     (ciphertext,) = tenseal.ckks_vector_from(keys.secret, compared.ciphertext.tobytes()).ciphertext()
@@ -145,9 +145,9 @@ def test_no_mean_is_out_of_reach_of_its_unit_which_follows_from_the_variances_if
     one = profile(*zip(*elements, strict=True))
     unit = unit_of(one)
     assert np.frexp(unit)[0] == 0.5
-    assert np.abs(one.mean.astype(np.float64)).max() <= REACH * unit
+    assert np.abs(one.mean.astype(np.float64)).max() <= MAX_MEAN_UNITS * unit
     typical = np.sqrt(one.variance.astype(np.float64).mean())
-    if typical > 0 and np.abs(one.mean).max() <= REACH * typical:
+    if typical > 0 and np.abs(one.mean).max() <= MAX_MEAN_UNITS * typical:
         assert unit == unit_of(profile(0 * one.mean, one.variance))
 
 
@@ -165,7 +165,7 @@ class Overheard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.federation, name)
 
-    def dispatch(self, tasks: Sequence[Task], until: Until = EVERYONE) -> "OverheardExchange":
+    def dispatch(self, tasks: Sequence[Task], until: Until = UNTIL_ALL) -> "OverheardExchange":
         self.sent += tasks
         return OverheardExchange(self.federation.dispatch(tasks, until), self.received)
 
@@ -189,7 +189,7 @@ class OverheardExchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    ready: Prepared
+    ready: PreparedRun
     events: list
     overheard: Overheard
     means: list[NDArray[np.float32]]
@@ -204,7 +204,7 @@ def overheard_run(*sets: str) -> Run:
         return seal(one, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("winnow.privacy.keyring.seal", noted)
+        patch.setattr("winnow.privacy.encrypted_profile_site.seal", noted)
         ready = prepared(*sets, algorithm="fedprof")
         overheard = Overheard(ready.federation)
         events = list(ready.training.run(overheard))
@@ -221,12 +221,12 @@ def plain() -> Run:
     return overheard_run(*WORLD)
 
 
-def events_of(ready: Prepared) -> list:
+def events_of(ready: PreparedRun) -> list:
     return list(ready.training.run(ready.federation))
 
 
 def invited(events: list) -> list[list[int]]:
-    return [event.clients.tolist() for event in events if isinstance(event, Invited)]
+    return [event.clients.tolist() for event in events if isinstance(event, Selected)]
 
 
 def assert_same_choices(encrypted: list, plain: list) -> None:
@@ -237,7 +237,7 @@ def assert_same_choices(encrypted: list, plain: list) -> None:
 
 def test_selections_equal_the_plain_ones(run: Run, plain: Run) -> None:
     assert_same_choices(run.events, plain.events)
-    assert not [event for event in run.events if isinstance(event, Refused)]
+    assert not [event for event in run.events if isinstance(event, Rejected)]
     last, same = ([e for e in each.events if isinstance(e, RoundFinished)][-1].metrics for each in (run, plain))
     assert last == same
 
@@ -334,8 +334,8 @@ def test_what_is_charged_is_what_is_sent(run: Run) -> None:
         if reply.task.name in ("decrypt", "take-key"):
             assert reply.task.work.download_bytes == sum(array.nbytes for array in arrays_in(reply.task.payload))
             assert reply.cost.seconds > 0
-    assert run.ready.facts.profile_bytes == SEALED_BYTES + 12 * 4
-    assert KEYS_BYTES > SEALED_BYTES
+    assert run.ready.facts.profile_bytes == ENCRYPTED_PROFILE_BYTES + 12 * 4
+    assert KEYS_BYTES > ENCRYPTED_PROFILE_BYTES
 
 
 # Other ways to run ----------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_a_resumed_run_makes_new_keys_and_chooses_the_same() -> None:
             break
     snapshot = first.snapshot()
     assert not [name for name in snapshot.arrays if "sealed" in name or "key" in name or name.startswith("profile/")]
-    second = prepare(experiment(*ENCRYPTED, algorithm="fedprof"), dataset=blobs(), snapshot=snapshot)
+    second = prepare_run(experiment(*ENCRYPTED, algorithm="fedprof"), dataset=blobs(), snapshot=snapshot)
     overheard = Overheard(second.federation)
     rest = list(second.training.run(overheard))
     assert [task.name for task in overheard.sent].count("make-keys") == 1
@@ -411,7 +411,7 @@ def test_a_refused_profile_is_recorded_and_its_client_comes_last() -> None:
 
     ready.federation.handlers["profile"] = corrupt
     events = events_of(ready)
-    (refused,) = [event for event in events if isinstance(event, Refused)]
+    (refused,) = [event for event in events if isinstance(event, Rejected)]
     assert (refused.client, "sealed profile cannot be used" in refused.reason) == (0, True)
     (scored,) = [event for event in events if isinstance(event, Scored)]
     assert scored.scores[[0, 1]].max() <= scored.scores[2:].min()
@@ -445,7 +445,7 @@ def task_for(client: int, name: str, **payload: Any) -> Task:
 
 
 def test_only_the_holder_decrypts_and_only_single_numbers(keys: Keys) -> None:
-    ring = KeyRing()
+    ring = EncryptedProfileSite()
     ring._secret[HOLDER] = keys.secret
     whole = ckks.encrypt(keys.to_encrypt, np.arange(12.0))
     for client, data, reason in ((1, whole, "no secret key"), (HOLDER, whole, "more than one number")):
@@ -457,16 +457,16 @@ def test_only_the_holder_decrypts_and_only_single_numbers(keys: Keys) -> None:
 def test_a_site_without_a_key_sends_no_profile_at_all() -> None:
     plain = {"profile": {"mean": np.ones(3, np.float32), "variance": np.ones(3, np.float32)}}
     task = task_for(0, "profile")
-    (outcome,) = KeyRing().seal([task], None, lambda tasks, site: [Reply(task=tasks[0], payload=plain)])
+    (outcome,) = EncryptedProfileSite().seal([task], None, lambda tasks, site: [Reply(task=tasks[0], payload=plain)])
     assert isinstance(outcome, Failure)
     assert "no key" in outcome.reason
 
 
 def test_a_secret_key_that_was_sent_is_not_taken(keys: Keys) -> None:
     leaked = np.frombuffer(keys.secret.serialize(save_secret_key=True, save_galois_keys=False), np.uint8)
-    with pytest.raises(ckks.UnreadableError, match="secret key"):
+    with pytest.raises(ckks.CiphertextError, match="secret key"):
         ckks.read_context(leaked)
-    (outcome,) = KeyRing().take_key([task_for(0, "take-key", keys={"encrypt": leaked})], None)
+    (outcome,) = EncryptedProfileSite().take_key([task_for(0, "take-key", keys={"encrypt": leaked})], None)
     assert isinstance(outcome, Failure)
 
 
@@ -477,7 +477,7 @@ def test_ciphertexts_with_other_parameters_or_levels_are_refused(keys: Keys) -> 
     scaled = tenseal.ckks_vector(context, [1.0] * ckks.SLOTS, scale=2.0**30)
     two = tenseal.ckks_vector(context, [1.0] * (ckks.SLOTS + 1))
     for vector in (short, spent, scaled, two):
-        with pytest.raises(ckks.UnreadableError):
+        with pytest.raises(ckks.CiphertextError):
             ckks.read_fresh(context, np.frombuffer(vector.serialize(), np.uint8))
 
 
@@ -488,5 +488,5 @@ def test_a_holder_that_does_not_answer_ends_nobodys_run() -> None:
     ]
     events = events_of(ready)
     assert sum(isinstance(event, RoundFinished) for event in events) == 2
-    reasons = [event.reason for event in events if isinstance(event, Refused) and event.client == 2]
+    reasons = [event.reason for event in events if isinstance(event, Rejected) and event.client == 2]
     assert reasons.count("failed while making keys: gone") == 3, "it is asked again before every version"

@@ -10,12 +10,12 @@ import pytest
 
 from command_line import call, write_tiny
 from winnow.core import Choice, Population
-from winnow.experiment.disclosure import Explanation, disclose
-from winnow.learn.client import ClientUpdate
+from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
+from winnow.learn.client_update import ClientUpdate
 from winnow.learn.collect import Collect
-from winnow.learn.filters import Filtering
-from winnow.learn.matching import Matching
-from winnow.privacy.dp import ledger_for
+from winnow.learn.profile_comparison import ProfileComparison
+from winnow.learn.update_filters import TwoSidedFilter
+from winnow.privacy.dp import accountant_for
 from world import experiment, prepared
 
 SECURE = ("collect.name=secure", "select.count=5")
@@ -29,11 +29,11 @@ DP_SGD = "client={name='dp-sgd', noise_multiplier=1.0}"
 NOISY_SUMS = "collect.encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0}"
 
 
-def explained(*sets: str, algorithm: str = "fedavg-rp") -> Explanation:
-    return disclose(experiment(*sets, algorithm=algorithm))
+def explained(*sets: str, algorithm: str = "fedavg-rp") -> PrivacyReport:
+    return make_privacy_report(experiment(*sets, algorithm=algorithm))
 
 
-def learnt(explanation: Explanation, party: str) -> str:
+def learnt(explanation: PrivacyReport, party: str) -> str:
     """All that the parties so called learn, as one text."""
     return "; ".join(each for one in explanation.parties if party in one.name for each in one.learns)
 
@@ -119,7 +119,7 @@ def test_other_sites_learn_who_else_takes_part_only_where_they_are_told() -> Non
 
 def test_every_way_of_collecting_matching_and_filtering_speaks_for_itself() -> None:
     """A new member must say who learns what; the families' own word is an empty one."""
-    for family in (Collect, Matching, Filtering):
+    for family in (Collect, ProfileComparison, TwoSidedFilter):
         for name, member in family.members.items():
             assert "says" in {key for kind in member.__mro__[: member.__mro__.index(family)] for key in vars(kind)}, (
                 name
@@ -223,7 +223,7 @@ def rounds_within_budget(*sets: str) -> float:
     """For how many rounds the book of a run lasts, in the median over many draws of 3 out of 8 clients."""
     whole, clients, lasted = experiment(*sets, algorithm="fedavg-rp"), Population(sizes=np.full(8, 10)), []
     for seed in range(101):
-        book, rng, rounds = ledger_for(whole.composed(), whole.filters)(clients), np.random.default_rng(seed), 0
+        book, rng, rounds = accountant_for(whole.composed(), whole.filters)(clients), np.random.default_rng(seed), 0
         assert book is not None
         while book.refusal() is None:
             book.book(rng.choice(8, 3, replace=False))

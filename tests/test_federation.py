@@ -7,7 +7,7 @@ import pytest
 
 from winnow.core import Failure, Outcome, Population, Reply, SiteError, Task, Until, VirtualClock, Work
 from winnow.fleet import DeviceFleet, Devices
-from winnow.simulate import InProcess
+from winnow.simulate import SimulatedFederation
 
 SIZES = np.array([40, 10, 30, 20, 50])
 """Clients finish in the order 1, 3, 2, 0, 4: the devices are alike, so time goes with the number of samples."""
@@ -38,8 +38,8 @@ def fail_odd(tasks: Sequence[Task], site: Diary) -> list[Outcome]:
 HANDLERS = {"echo": echo, "other": echo, "fail": fail_odd}
 
 
-def in_process(site: Diary, filters: Sequence[Callable[..., Sequence[Outcome]]] = ()) -> InProcess[Diary]:
-    return InProcess(
+def in_process(site: Diary, filters: Sequence[Callable[..., Sequence[Outcome]]] = ()) -> SimulatedFederation[Diary]:
+    return SimulatedFederation(
         site=site,
         handlers=HANDLERS,
         population=Population(sizes=SIZES),

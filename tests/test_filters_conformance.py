@@ -8,13 +8,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from winnow.config.resolve import experiment_from_table, to_toml
 from winnow.core import ConfigError, Reply, RoundFinished, wrap
-from winnow.experiment.build import prepare
-from winnow.experiment.resolve import check, to_toml
-from winnow.learn.filters import Filtered, Filtering, seeded, unforeseeable
+from winnow.experiment.build import prepare_run
 from winnow.learn.handlers import TrainSettings
-from winnow.runs.codec import encode_event
-from winnow.simulate import InProcess
+from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter, secure_random, seeded_random
+from winnow.runs.event_log import encode_event
+from winnow.simulate import SimulatedFederation
 from world import blobs, experiment, prepared
 
 FILTERS = {
@@ -67,7 +67,7 @@ def skip_unless_they_go_together(filters: list[dict], algorithm: str) -> None:
 
 
 def test_every_filter_is_listed() -> None:
-    assert {each["name"] for filters in FILTERS.values() for each in filters} == set(Filtering.members)
+    assert {each["name"] for filters in FILTERS.values() for each in filters} == set(TwoSidedFilter.members)
 
 
 @CASES
@@ -88,7 +88,7 @@ class TestEveryFilter:
             torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
         )
         made = experiment(asked(filters), "rounds=2", "model.name=given", algorithm="fedavg")
-        ready = prepare(made, dataset=blobs(), module=module)
+        ready = prepare_run(made, dataset=blobs(), module=module)
         before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
         events = list(ready.training.run(ready.federation))
         assert not [event for event in events if event.kind == "refused"]
@@ -115,7 +115,7 @@ class TestEveryFilter:
             if isinstance(event, RoundFinished) and event.round == 2:
                 break
         snapshot = first.snapshot()
-        second = prepare(experiment(asked(filters), algorithm=algorithm), dataset=blobs(), snapshot=snapshot)
+        second = prepare_run(experiment(asked(filters), algorithm=algorithm), dataset=blobs(), snapshot=snapshot)
         assert begun + log_of(second) == log
         assert all(torch.equal(tensor, second.training.model[name]) for name, tensor in whole.training.model.items())
         kept, again = whole.simulated.store.state(), second.simulated.store.state()
@@ -129,7 +129,7 @@ class TestEveryFilter:
 
     def test_the_resolved_file_gives_it_again(self, filters: list[dict]) -> None:
         made = experiment(asked(filters))
-        assert check(tomllib.loads(to_toml(made)), "again").filters == made.filters
+        assert experiment_from_table(tomllib.loads(to_toml(made)), "again").filters == made.filters
 
     def test_it_says_what_it_does(self, filters: list[dict]) -> None:
         for each in experiment(asked(filters)).filters:
@@ -157,9 +157,9 @@ class TestEveryFilter:
     def test_the_system_can_give_the_randomness(self, filters: list[dict]) -> None:
         """In deployment nobody can foresee it, and replies are as sound."""
         ready = prepared(asked(filters), algorithm="fedavg")
-        chance = [each.at_site(unforeseeable) for each in reversed(ready.experiment.filters)]
+        chance = [each.at_site(secure_random) for each in reversed(ready.experiment.filters)]
         handlers = {"train": wrap(prepared(algorithm="fedavg").simulated.handlers["train"], chance)}
-        federation = Filtered(rebuilt(ready, handlers), ready.experiment.filters)
+        federation = FilteredFederation(rebuilt(ready, handlers), ready.experiment.filters)
         tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
         with federation.dispatch(tasks) as exchange:
             replies = list(exchange)
@@ -167,12 +167,12 @@ class TestEveryFilter:
         assert all(reply.payload["model"].keys() == ready.training.model.keys() for reply in replies)
 
 
-def rebuilt(ready, handlers) -> InProcess:
+def rebuilt(ready, handlers) -> SimulatedFederation:
     inner = ready.simulated
-    return InProcess(site=inner.site, handlers=handlers, population=inner.population, fleet=inner.fleet)
+    return SimulatedFederation(site=inner.site, handlers=handlers, population=inner.population, fleet=inner.fleet)
 
 
-def spoilt(ready) -> Filtered:
+def spoilt(ready) -> FilteredFederation:
     """The same federation, whose first client of a cohort trains to nothing."""
     bare = prepared(algorithm="fedavg").simulated.handlers["train"]
 
@@ -181,8 +181,8 @@ def spoilt(ready) -> Filtered:
         model = {name: tensor * float("nan") for name, tensor in first.payload["model"].items()}
         return [replace(first, payload={**first.payload, "model": model}), *others]
 
-    wrapped = wrap(train, [each.at_site(seeded) for each in reversed(ready.experiment.filters)])
-    return Filtered(rebuilt(ready, {"train": wrapped}), ready.experiment.filters)
+    wrapped = wrap(train, [each.at_site(seeded_random) for each in reversed(ready.experiment.filters)])
+    return FilteredFederation(rebuilt(ready, {"train": wrapped}), ready.experiment.filters)
 
 
 def test_the_order_is_that_of_the_file() -> None:

@@ -7,9 +7,9 @@ from scipy import stats
 from scipy.integrate import quad
 
 from winnow.core import ConfigError, Failure, Reply, Task
-from winnow.learn.filters import Filtering, unforeseeable
+from winnow.learn.update_filters import TwoSidedFilter, secure_random
 from winnow.privacy.dp import LocalDp
-from winnow.privacy.filters import Clip, Exclude, Percentile, SparseVector
+from winnow.privacy.filters import Clip, ExcludeVariables, PercentilePrivacy, SparseVectorTechnique
 from world import experiment, prepared
 
 SENT = {"fc.weight": torch.zeros(20, 10), "fc.bias": torch.zeros(20)}
@@ -50,7 +50,7 @@ class TestClip:
 
 class TestExclude:
     def test_named_variables_come_back_as_sent(self) -> None:
-        altered = Exclude(names=("*.bias",)).altered(changes(), SENT, rng())
+        altered = ExcludeVariables(names=("*.bias",)).altered(changes(), SENT, rng())
         assert not altered[:20].any(), "changes are in the order of names"
         assert np.array_equal(altered[20:], changes()[20:])
 
@@ -74,7 +74,7 @@ class TestExclude:
 class TestPercentile:
     def test_the_largest_changes_are_shared_truncated(self) -> None:
         vector = changes()
-        altered = Percentile(percentile=80.0, gamma=1.5).altered(vector, SENT, rng())
+        altered = PercentilePrivacy(percentile=80.0, gamma=1.5).altered(vector, SENT, rng())
         bar = np.sort(np.abs(vector))[-44]
         for before, after in zip(vector, altered, strict=True):
             assert after == (0 if abs(before) < bar else np.clip(before, -1.5, 1.5))
@@ -83,22 +83,22 @@ class TestPercentile:
 
 class TestSparseVector:
     def test_a_large_budget_tells_the_bounded_changes_exactly(self) -> None:
-        told = SparseVector(epsilon=1e12, share=1.0, gamma=0.5, threshold=0.0).altered(changes(), SENT, rng())
+        told = SparseVectorTechnique(epsilon=1e12, share=1.0, gamma=0.5, threshold=0.0).altered(changes(), SENT, rng())
         np.testing.assert_allclose(told, np.clip(changes(), -0.5, 0.5), atol=1e-6)
 
     def test_the_threshold_chooses(self) -> None:
         vector = np.where(np.arange(220) % 10 == 0, 1.0, 0.01).astype(np.float32)
-        told = SparseVector(epsilon=1e9, share=0.5, gamma=1.0, threshold=0.5).altered(vector, SENT, rng())
+        told = SparseVectorTechnique(epsilon=1e9, share=0.5, gamma=1.0, threshold=0.5).altered(vector, SENT, rng())
         assert np.array_equal(told != 0, vector == 1.0)
 
     def test_no_more_than_the_share_is_told(self) -> None:
-        told = SparseVector(epsilon=1.0, share=0.05, gamma=1.0).altered(changes(), SENT, rng())
+        told = SparseVectorTechnique(epsilon=1.0, share=0.05, gamma=1.0).altered(changes(), SENT, rng())
         assert 0 < (told != 0).sum() <= 11
         assert np.abs(told).max() <= 1.0
 
     def test_replies_are_as_likely_under_any_other_update(self) -> None:
         """The promise itself, on an update of one change, where both outcomes can be counted: silence, and a sign."""
-        filtering, draws = SparseVector(epsilon=1.0, share=1.0, gamma=1.0, threshold=0.5), 12_000
+        filtering, draws = SparseVectorTechnique(epsilon=1.0, share=1.0, gamma=1.0, threshold=0.5), 12_000
         source, sent = rng(1), {"w": torch.zeros(1)}
         counts = []
         for value in (-1.0, 0.0, 1.0):
@@ -110,7 +110,7 @@ class TestSparseVector:
 
     def test_the_noise_is_that_of_its_budget(self) -> None:
         """Told values are Δ + Lap(2cγ/ε₃), ε₃ = ε/2: with a bound far away the truncation does not show."""
-        filtering = SparseVector(epsilon=4000.0, share=1.0, gamma=1.0, threshold=0.0)
+        filtering = SparseVectorTechnique(epsilon=4000.0, share=1.0, gamma=1.0, threshold=0.0)
         sent, source, zeros = {"w": torch.zeros(100)}, rng(2), np.full(100, 0.5, np.float32)
         told = np.concatenate([filtering.altered(zeros, sent, source) for _ in range(200)])
         noise = told[told != 0] - 0.5
@@ -120,7 +120,7 @@ class TestSparseVector:
         """How often nothing is told of a hundred equal changes: all are below the bar together, or one is not. A bar
         that moves, for all of them alike, is above them more often than one that stands still.
         """
-        filtering, draws = SparseVector(epsilon=4.0, share=0.01, gamma=1.0, threshold=5.0), 8_000
+        filtering, draws = SparseVectorTechnique(epsilon=4.0, share=0.01, gamma=1.0, threshold=5.0), 8_000
         source, sent, vector = rng(3), {"w": torch.zeros(100)}, np.zeros(100, np.float32)
         silent = np.mean([not filtering.altered(vector, sent, source).any() for _ in range(draws)])
         first = 2.0 / (1 + 2 ** (2 / 3))  # ε₁, where ε₁ + ε₂ = ε/2 = 2 and ε₂/ε₁ = (2c)^⅔, c = 1
@@ -133,32 +133,35 @@ class TestSparseVector:
 
     def test_counters_are_not_told(self) -> None:
         sent = {"w": torch.zeros(3), "batches": torch.tensor(5)}
-        assert SparseVector(epsilon=1.0).buffers({**sent, "batches": torch.tensor(9)}, sent)["batches"].item() == 5
+        assert (
+            SparseVectorTechnique(epsilon=1.0).buffers({**sent, "batches": torch.tensor(9)}, sent)["batches"].item()
+            == 5
+        )
 
 
 # What cannot be judged ------------------------------------------------------------------------------------------------
 
 EVERY_FILTER = [
     Clip(norm=1.0),
-    Exclude(names=("*.bias",)),
-    Percentile(),
-    SparseVector(epsilon=1.0),
+    ExcludeVariables(names=("*.bias",)),
+    PercentilePrivacy(),
+    SparseVectorTechnique(epsilon=1.0),
     LocalDp(noise_multiplier=1.0, clip=1.0),
 ]
 
 
-def filtered(filtering: Filtering, sent: dict, reply: dict) -> Reply | Failure:
+def filtered(filtering: TwoSidedFilter, sent: dict, reply: dict) -> Reply | Failure:
     task = Task(name="train", client=0, round=1, version=0, payload=sent)
 
     def trained(tasks: object, site: object) -> list[Reply]:
         return [Reply(task=task, payload=reply, metrics={"loss": 0.1, "steps": 3.0})]
 
-    (outcome,) = filtering.at_site(unforeseeable)([task], None, trained)
+    (outcome,) = filtering.at_site(secure_random)([task], None, trained)
     return outcome
 
 
 @pytest.mark.parametrize("filtering", EVERY_FILTER, ids=lambda each: each.name)
-def test_what_did_not_come_with_the_task_does_not_leave(filtering: Filtering) -> None:
+def test_what_did_not_come_with_the_task_does_not_leave(filtering: TwoSidedFilter) -> None:
     trained = {name: tensor + 1 for name, tensor in SENT.items()}
     assert isinstance(filtered(filtering, {"model": SENT}, {"model": trained}), Reply)
     few = {"model": trained, "reach": {"reach": torch.tensor([3.0])}, "profile": {"mean": torch.zeros(64)}}
@@ -176,15 +179,15 @@ def test_what_did_not_come_with_the_task_does_not_leave(filtering: Filtering) ->
 
 
 @pytest.mark.parametrize("filtering", EVERY_FILTER, ids=lambda each: each.name)
-def test_no_loss_leaves_beside_noise_that_hides_a_client(filtering: Filtering) -> None:
+def test_no_loss_leaves_beside_noise_that_hides_a_client(filtering: TwoSidedFilter) -> None:
     outcome = filtered(filtering, {"model": SENT}, {"model": SENT})
     assert isinstance(outcome, Reply)
-    hides = isinstance(filtering, LocalDp | SparseVector)
+    hides = isinstance(filtering, LocalDp | SparseVectorTechnique)
     assert outcome.metrics == ({"steps": 3.0} if hides else {"loss": 0.1, "steps": 3.0})
 
 
 @pytest.mark.parametrize("filtering", [EVERY_FILTER[-2], EVERY_FILTER[-1]], ids=lambda each: each.name)
-def test_counters_that_no_noise_covers_come_back_as_they_were_sent(filtering: Filtering) -> None:
+def test_counters_that_no_noise_covers_come_back_as_they_were_sent(filtering: TwoSidedFilter) -> None:
     sent = {**SENT, "batches": torch.tensor(5)}
     outcome = filtered(filtering, {"model": sent}, {"model": {**sent, "batches": torch.tensor(9)}})
     assert isinstance(outcome, Reply)

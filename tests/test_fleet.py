@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from winnow.core import Cost, Work, stream
-from winnow.fleet import DeviceFleet, Devices, Normal
+from winnow.fleet import DeviceFleet, Devices, NormalDistribution
 
 GAS_TURBINE = Devices(
-    speed_ghz=Normal(mean=0.5, sd=0.1),
-    bandwidth_mhz=Normal(mean=0.7, sd=0.1),
+    speed_ghz=NormalDistribution(mean=0.5, sd=0.1),
+    bandwidth_mhz=NormalDistribution(mean=0.7, sd=0.1),
     snr_db=7.0,
     bits_per_sample=11 * 8 * 4,
     cycles_per_bit=300,
     message_mb=2.0,
 )
 CIFAR10 = Devices(
-    speed_ghz=Normal(mean=3.0, sd=0.4),
-    bandwidth_mhz=Normal(mean=2.0, sd=0.2),
+    speed_ghz=NormalDistribution(mean=3.0, sd=0.4),
+    bandwidth_mhz=NormalDistribution(mean=2.0, sd=0.2),
     snr_db=10.0,
     bits_per_sample=32 * 32 * 3 * 8,
     cycles_per_bit=400,
@@ -107,7 +107,7 @@ def test_a_draw_repeats_under_its_seed_and_varies_with_it() -> None:
 
 
 def test_changing_the_speeds_leaves_the_links_alone() -> None:
-    faster = GAS_TURBINE.model_copy(update={"speed_ghz": Normal(mean=5.0, sd=1.0)})
+    faster = GAS_TURBINE.model_copy(update={"speed_ghz": NormalDistribution(mean=5.0, sd=1.0)})
     np.testing.assert_array_equal(GAS_TURBINE.draw(100, 7).bandwidth_mhz, faster.draw(100, 7).bandwidth_mhz)
 
 
@@ -122,7 +122,7 @@ def test_a_million_devices() -> None:
 
 @given(mean=st.floats(0.01, 100), spread=st.floats(0, 5), seed=st.integers(0, 2**32))
 def test_no_device_is_slower_than_a_tenth_of_the_mean(mean: float, spread: float, seed: int) -> None:
-    drawn = Normal(mean=mean, sd=spread * mean).draw(200, stream(seed, "test"))
+    drawn = NormalDistribution(mean=mean, sd=spread * mean).draw(200, stream(seed, "test"))
     assert drawn.min() >= 0.1 * mean
     if spread == 0:
         np.testing.assert_array_equal(drawn, mean)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from textbook import assert_same, mean, samples
-from winnow.core import Invited, RoundFinished, stream
-from winnow.experiment.build import Prepared, prepare
-from winnow.learn.algorithms.hf_maml import HessianFree
+from winnow.core import RoundFinished, Selected, stream
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.algorithms.hf_maml import HessianFreeGradient
 from world import blobs, experiment, prepared
 
 ALPHA = 0.05
@@ -30,7 +30,7 @@ def test_on_a_quadratic_it_is_the_exact_gradient_of_the_adapted_loss() -> None:
 
     w = torch.randn(2, 6, dtype=torch.float64)
     before = w.clone()
-    (found,), losses = HessianFree(alpha=ALPHA, delta=0.1)(gradients, [w], [0, 1, 2])
+    (found,), losses = HessianFreeGradient(alpha=ALPHA, delta=0.1)(gradients, [w], [0, 1, 2])
     for own, slope in zip(w, found, strict=True):
         adapted = own - ALPHA * (hessians[0] @ own - targets[0])
         outer = hessians[1] @ adapted - targets[1]
@@ -52,7 +52,7 @@ def meta_step(module: nn.Module, state: dict[str, Tensor], batches: list[tuple[T
     return {name: outer[name] - ALPHA * product[name] for name in state}
 
 
-def trained_by_hand(ready: Prepared, client: int, start: dict[str, Tensor]) -> dict[str, Tensor]:
+def trained_by_hand(ready: PreparedRun, client: int, start: dict[str, Tensor]) -> dict[str, Tensor]:
     module, (x, y) = deepcopy(ready.module).double(), samples(ready, client)
     state = {name: tensor.double() for name, tensor in start.items()}
     speed = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
@@ -71,7 +71,7 @@ def test_a_round_follows_exact_meta_gradients(execution: str) -> None:
     sets = ("rounds=1", f"client.alpha={ALPHA}", "client.delta=0.003", "model.activation=tanh")
     ready = prepared(*sets, f"engine.execution={execution}", algorithm="hf-maml")
     start = dict(ready.training.model)
-    (invited,) = [e.clients for e in ready.training.run(ready.federation) if isinstance(e, Invited)]
+    (invited,) = [e.clients for e in ready.training.run(ready.federation) if isinstance(e, Selected)]
     assert_same(ready.training.model, mean([trained_by_hand(ready, k, start) for k in invited.tolist()]))
     assert not torch.allclose(ready.training.model["1.weight"], start["1.weight"], atol=1e-3)
 
@@ -100,6 +100,6 @@ def test_tuned_it_takes_plain_steps_of_alpha() -> None:
 
 def test_batch_statistics_stay_sound() -> None:
     network = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
-    ready = prepare(experiment(algorithm="hf-maml"), dataset=blobs(), module=network)
+    ready = prepare_run(experiment(algorithm="hf-maml"), dataset=blobs(), module=network)
     list(ready.training.run(ready.federation))
     assert (ready.training.model["1.running_var"] > 0).all()

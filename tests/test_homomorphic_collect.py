@@ -11,13 +11,24 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import winnow
-from winnow.core import EVERYONE, ConfigError, Failure, Federation, Outcome, Refused, Reply, RoundFinished, Task, Until
-from winnow.experiment.build import Prepared, prepare
+from winnow.core import (
+    UNTIL_ALL,
+    ConfigError,
+    Failure,
+    Federation,
+    Outcome,
+    Rejected,
+    Reply,
+    RoundFinished,
+    Task,
+    Until,
+)
+from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.privacy import ckks
-from winnow.privacy.homomorphic.collect import Homomorphic
+from winnow.privacy.homomorphic.collect import HomomorphicAggregation
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY, HomomorphicSite
-from winnow.privacy.secure.identity import authority_here
-from winnow.runs.codec import encode_event
+from winnow.privacy.secagg.simulated_identities import simulated_identities
+from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 
 pytest.importorskip("tenseal", reason="needs the extra `encryption`")
@@ -25,7 +36,7 @@ pytest.importorskip("tenseal", reason="needs the extra `encryption`")
 HOMOMORPHIC = ("collect={name='homomorphic', holder=1}", "select.count=5")
 
 
-def events_of(ready: Prepared, federation: Federation | None = None) -> list[Any]:
+def events_of(ready: PreparedRun, federation: Federation | None = None) -> list[Any]:
     return list(ready.training.run(federation or ready.federation))
 
 
@@ -34,7 +45,7 @@ def rounds_of(events: Iterable[Any]) -> list[RoundFinished]:
 
 
 def reasons_of(events: Iterable[Any]) -> dict[int, str]:
-    return {event.client: event.reason for event in events if isinstance(event, Refused)}
+    return {event.client: event.reason for event in events if isinstance(event, Rejected)}
 
 
 class Meddling:
@@ -45,7 +56,7 @@ class Meddling:
         self.population, self.clock, self.settle = federation.population, federation.clock, federation.settle
         self.seen: list[Outcome] = []
 
-    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Any:
+    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> Any:
         return _Meddled(self._federation.dispatch(tasks, until), self)
 
     def changed(self, outcome: Outcome) -> Outcome:
@@ -115,7 +126,7 @@ def test_a_seed_repeats_and_resuming_equals_no_interruption() -> None:
         if isinstance(event, RoundFinished):
             break
     settings = experiment(*HOMOMORPHIC, "rounds=3", algorithm="fedavg-rp")
-    again = prepare(settings, dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(settings, dataset=blobs(), snapshot=first.snapshot())
     assert begun + [encode_event(event) for event in events_of(again)] == log
 
 
@@ -166,7 +177,7 @@ def failing(name: str, clients: set[int]) -> Callable[[Outcome], Outcome]:
     return fail
 
 
-def invited(ready: Prepared) -> list[int]:
+def invited(ready: PreparedRun) -> list[int]:
     return rounds_of(events_of(ready))[0].folded.tolist()
 
 
@@ -249,7 +260,7 @@ def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
     ],
 )
 def test_what_is_no_sum_is_refused_by_the_holder(ciphertexts: Any, count: int, reason: str) -> None:
-    site = HomomorphicSite(Homomorphic(holder=0), authority_here())
+    site = HomomorphicSite(HomomorphicAggregation(holder=0), simulated_identities())
     assert isinstance(asked(site, MAKE_KEY, count=count), Reply)
     outcome = asked(site, DECRYPT, {} if ciphertexts is None else {CIPHERTEXTS: ciphertexts})
     assert isinstance(outcome, Failure)
@@ -266,13 +277,13 @@ def asked(site: HomomorphicSite, name: str, payload: Any = None, round: int = 1,
 
 @pytest.mark.parametrize("count", [np.nan, 0, -3, 1e300])
 def test_there_are_no_keys_for_absurd_sums(count: float) -> None:
-    site = HomomorphicSite(Homomorphic(holder=0), authority_here())
+    site = HomomorphicSite(HomomorphicAggregation(holder=0), simulated_identities())
     assert isinstance(asked(site, MAKE_KEY, count=count), Failure)
 
 
 def test_a_round_has_one_key_and_the_key_one_size() -> None:
     """Asked again, the holder gives the same; once a sum was opened, or for sums of another size, none."""
-    site = HomomorphicSite(Homomorphic(holder=0), authority_here())
+    site = HomomorphicSite(HomomorphicAggregation(holder=0), simulated_identities())
     first, again = asked(site, MAKE_KEY, count=10), asked(site, MAKE_KEY, count=10)
     assert isinstance(first, Reply)
     assert isinstance(again, Reply)
@@ -288,7 +299,7 @@ def test_a_round_has_one_key_and_the_key_one_size() -> None:
 class Greedy:
     """A server that keeps to no protocol: it holds a conversation of its own with each client that has trained."""
 
-    def __init__(self, ready: Prepared) -> None:
+    def __init__(self, ready: PreparedRun) -> None:
         self._federation = ready.federation
         tasks = ready.training.tasks(range(8), self._federation.population.sizes, round=1)
         self._ask(tasks)
@@ -337,7 +348,7 @@ def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight() -> None:
         return replace(task, payload={"secure": {**task.payload["secure"], "weights": weights}})
 
     class Lying(Meddling):
-        def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Any:
+        def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> Any:
             return super().dispatch([swap(task) for task in tasks], until)
 
     watched = Lying(ready.federation, lambda outcome: outcome)

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from hostile import CREDIBLE, LIES, Files, Lying
-from winnow.core import AnyEvent, Population, Refused, Reply, RoundFinished, Task
-from winnow.core.workflows import CyclicTransfer, ScatterAndGather
-from winnow.experiment.build import Prepared
+from winnow.core import AnyEvent, Population, Rejected, Reply, RoundFinished, Task
+from winnow.core.basic_workflows import CyclicTransfer, ScatterAndGather
+from winnow.experiment.build import PreparedRun
 from winnow.fleet import Devices
 from winnow.learn.algorithm import Recipe
 from winnow.learn.collect import fold_finite
-from winnow.learn.filters import Filtered
-from winnow.learn.replies import Expected
-from winnow.learn.select import Invitation, Selection
-from winnow.simulate import InProcess
+from winnow.learn.reply_checks import RoundContext
+from winnow.learn.selection import SelectedClients, Selection
+from winnow.learn.update_filters import FilteredFederation
+from winnow.simulate import SimulatedFederation
 from world import blobs, prepared
 
 CLIENTS = 6
@@ -96,12 +96,14 @@ def liar(seed: int) -> int:
     return LIAR if seed % 2 else 0
 
 
-def lied_to(way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0) -> tuple[Prepared, list[AnyEvent], Lying]:
+def lied_to(
+    way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0
+) -> tuple[PreparedRun, list[AnyEvent], Lying]:
     """A run in which one client tells these lies."""
     ready = prepared(*WORLD, *way.sets, algorithm=way.algorithm, dataset=DATA)
     lying = Lying(ready.simulated, frozenset({liar(seed)}), lies, np.random.default_rng(seed), often)
     filters = ready.experiment.filters
-    events = list(ready.training.run(Filtered(lying, filters) if filters else lying))
+    events = list(ready.training.run(FilteredFederation(lying, filters) if filters else lying))
     return ready, events, lying
 
 
@@ -113,7 +115,7 @@ def check(way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0) -> int
         error.add_note(f"{way.name}; lies {lies}; seed {seed}")
         raise
     rounds = [event for event in events if isinstance(event, RoundFinished)]
-    refused = [event for event in events if isinstance(event, Refused)]
+    refused = [event for event in events if isinstance(event, Rejected)]
     why = f"{way.name}; lies {lies}; seed {seed}"
     assert len(rounds) == 2, why
     for model in (ready.training.model, ready.training.best):
@@ -162,7 +164,7 @@ REASONS = {
 @pytest.mark.parametrize(("lie", "reason"), REASONS.items())
 def test_a_refusal_says_whose_reply_it_was_and_why(lie: str, reason: str) -> None:
     _, events, lying = lied_to(Way("fedavg-rp"), (lie,), seed=0)
-    refused = [event for event in events if isinstance(event, Refused) and reason in event.reason]
+    refused = [event for event in events if isinstance(event, Rejected) and reason in event.reason]
     assert lying.told
     assert {event.client for event in refused} == {0}
     assert len(refused) >= sum(task.name == "train" for _, task in lying.told)
@@ -198,7 +200,7 @@ class Wall:
     now = 0.0
 
 
-def elsewhere(ready: Prepared) -> Prepared:
+def elsewhere(ready: PreparedRun) -> PreparedRun:
     ready.simulated._clock = Wall()
     ready.simulated.clock.advance_to = lambda moment: None
     return ready
@@ -211,7 +213,7 @@ def test_a_selection_that_fails_over_a_reply_passes_over_it(fails: type[Exceptio
 
     class Picky(Selection):
         def propose(self, turn):
-            return Invitation(clients=np.arange(4), counts=np.ones(4, np.int64))
+            return SelectedClients(clients=np.arange(4), counts=np.ones(4, np.int64))
 
         def observe(self, turn, replies):
             for reply in replies:
@@ -221,13 +223,13 @@ def test_a_selection_that_fails_over_a_reply_passes_over_it(fails: type[Exceptio
 
     ready.training.algorithm.select.__dict__["start"] = lambda population: Picky()
     events = list(ready.training.run(ready.federation))
-    refused = [event for event in events if isinstance(event, Refused)]
+    refused = [event for event in events if isinstance(event, Rejected)]
     assert {(event.client, fails.__name__ in event.reason) for event in refused} == {(LIAR, True)}
     assert {0, 1, 3} <= {*seen}
 
 
 def test_an_aggregation_that_fails_over_a_reply_refuses_it_and_folds_the_others() -> None:
-    expected = Expected(parts={"model": MODEL}, carried=("model",), reference=None)
+    expected = RoundContext(parts={"model": MODEL}, carried=("model",), reference=None)
     replies, refused = [an_update(client) for client in range(4)], []
 
     class Picky:
@@ -267,7 +269,9 @@ def test_the_workflows_to_start_from_pass_over_a_liar(workflow: type, lie: str) 
         return [Reply(task=task, payload={"model": {"x": task.payload["model"]["x"] * 0.5}}) for task in tasks]
 
     population = Population(sizes=np.array([3, 1, 4, 1, 5]))
-    inside = InProcess(site=None, handlers={"halve": answer}, population=population, fleet=Devices().draw(5, seed=1))
+    inside = SimulatedFederation(
+        site=None, handlers={"halve": answer}, population=population, fleet=Devices().draw(5, seed=1)
+    )
     work = workflow("halve", {"x": torch.ones(4, dtype=torch.float64)}, rounds=2)
     events = list(work.run(Lying(inside, frozenset({LIAR}), (lie,), np.random.default_rng(0))))
     rounds = [event for event in events if isinstance(event, RoundFinished)]

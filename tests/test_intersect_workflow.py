@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 import winnow
 from winnow.core import ConfigError, Failure, Outcome, Population, Reply, RoundFinished, SiteError, Task
-from winnow.experiment.conduct import Holdings
+from winnow.experiment.run_workflow import HostedClients
 from winnow.fleet import Devices
-from winnow.privacy.intersect import Intersecting, Intersection
-from winnow.privacy.intersect.site import ANSWER, ASK, FIND
-from winnow.simulate import InProcess
+from winnow.privacy.set_intersection import SetIntersection, SetIntersectionSite
+from winnow.privacy.set_intersection.site import ANSWER, INTERSECT, QUERY
+from winnow.simulate import SimulatedFederation
 
 pytest.importorskip(
     "private_set_intersection", reason="openmined-psi pins protobuf; `make test-intersection` has an environment for it"
@@ -27,12 +27,14 @@ LISTS = [
 Lists = list[list[str]]
 
 
-def federation(lists: Lists, **settings: Any) -> tuple[InProcess[Lists], dict[int, list[str]]]:
+def federation(lists: Lists, **settings: Any) -> tuple[SimulatedFederation[Lists], dict[int, list[str]]]:
     """Sites with these identifiers, and a notebook of what each has found."""
     found: dict[int, list[str]] = {}
-    sites: Intersecting[Lists] = Intersecting(lambda own, client: own[client], found.__setitem__, **settings)
+    sites: SetIntersectionSite[Lists] = SetIntersectionSite(
+        lambda own, client: own[client], found.__setitem__, **settings
+    )
     count = len(lists)
-    here = InProcess(
+    here = SimulatedFederation(
         site=lists,
         handlers=sites.handlers(),
         population=Population(sizes=np.ones(count, np.int64)),
@@ -41,7 +43,7 @@ def federation(lists: Lists, **settings: Any) -> tuple[InProcess[Lists], dict[in
     return here, found
 
 
-def run(workflow: Intersection, lists: Lists, **settings: Any) -> dict[int, list[str]]:
+def run(workflow: SetIntersection, lists: Lists, **settings: Any) -> dict[int, list[str]]:
     here, found = federation(lists, **settings)
     (end,) = list(workflow.run(here))
     assert isinstance(end, RoundFinished)
@@ -56,7 +58,7 @@ def common(lists: Iterable[list[str]]) -> list[str]:
 
 @pytest.mark.parametrize("clients", [[0, 1], [1, 2], [0, 1, 2], [2, 0, 1]])
 def test_the_first_site_learns_what_all_have_in_common(clients: list[int]) -> None:
-    workflow = Intersection(clients=clients)
+    workflow = SetIntersection(clients=clients)
     expected = common(LISTS[client] for client in clients)
     assert run(workflow, LISTS) == {clients[0]: expected}
     assert workflow.size == len(expected)
@@ -64,18 +66,18 @@ def test_the_first_site_learns_what_all_have_in_common(clients: list[int]) -> No
 
 def test_what_is_shared_reaches_every_site() -> None:
     expected = common(LISTS)
-    assert run(Intersection(), LISTS, share=True) == {0: expected, 1: expected, 2: expected}
+    assert run(SetIntersection(), LISTS, share=True) == {0: expected, 1: expected, 2: expected}
 
 
 def test_only_the_size_is_told_if_that_is_what_sites_reveal() -> None:
-    workflow = Intersection(clients=[0, 1], reveal="size")
+    workflow = SetIntersection(clients=[0, 1], reveal="size")
     assert run(workflow, LISTS, reveal="size", share=True) == {}
     assert workflow.size == 30
 
 
 @pytest.mark.parametrize("lists", [[["a"], ["b"]], [[], ["b"]], [["a"], []], [["a", "a", "ä"], ["ä", "a", "c", "c"]]])
 def test_nothing_in_common_no_identifiers_and_repeated_ones(lists: Lists) -> None:
-    assert run(Intersection(), lists) == {0: common(lists)}
+    assert run(SetIntersection(), lists) == {0: common(lists)}
 
 
 def test_the_server_carries_letters_without_an_identifier_in_them() -> None:
@@ -89,7 +91,7 @@ def test_the_server_carries_letters_without_an_identifier_in_them() -> None:
         return ask(sent, *until)
 
     here.dispatch = dispatch  # type: ignore[method-assign]
-    list(Intersection().run(here))
+    list(SetIntersection().run(here))
     carried = b"".join(letter for reply in watched for letter in reply.letters.values())
     assert len(carried) > 30 * (60 + 30)
     assert b"patient" not in carried
@@ -106,7 +108,7 @@ def lengths(lists: Lists, **settings: Any) -> list[list[int]]:
         return ask(sent, *until)
 
     here.dispatch = dispatch  # type: ignore[method-assign]
-    list(Intersection().run(here))
+    list(SetIntersection().run(here))
     return seen
 
 
@@ -121,7 +123,7 @@ def test_lengths_tell_how_many_each_has_and_not_how_many_they_share(share: bool)
     assert found[0] == found[1] == found[2]
 
 
-def answers(here: InProcess[Lists], *tasks: Task) -> list[Outcome]:
+def answers(here: SimulatedFederation[Lists], *tasks: Task) -> list[Outcome]:
     with here.dispatch(tasks) as exchange:
         return list(exchange)
 
@@ -133,9 +135,9 @@ def task(name: str, client: int, **more: Any) -> Task:
 def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
     here, _ = federation(LISTS, most=50)
     with pytest.raises(SiteError, match="about 60 identifiers, and this site answers about 50"):
-        list(Intersection(clients=[0, 1]).run(here))
+        list(SetIntersection(clients=[0, 1]).run(here))
     here, _ = federation(LISTS)
-    (asked,) = answers(here, task(ASK, 0, settings=1))
+    (asked,) = answers(here, task(QUERY, 0, settings=1))
     question = {0: asked.letters[1]}
     assert isinstance(answers(here, task(ANSWER, 1, letters=question))[0], Reply)
     (again,) = answers(here, task(ANSWER, 1, letters=question))
@@ -150,35 +152,35 @@ def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
 @pytest.mark.parametrize("letter", [b"", b"nonsense", b"\x93\x01\x02\x03"])
 def test_messages_that_are_none_are_refused_in_one_line(letter: bytes) -> None:
     here, _ = federation(LISTS)
-    (asked,) = answers(here, task(ASK, 0, settings=1))
-    (found,) = answers(here, task(FIND, 0, letters={1: letter}))
+    (asked,) = answers(here, task(QUERY, 0, settings=1))
+    (found,) = answers(here, task(INTERSECT, 0, letters={1: letter}))
     assert isinstance(found, Failure)
     if letter:
         (answered,) = answers(here, task(ANSWER, 1, letters={0: letter}))
         assert isinstance(answered, Failure)
-    (unasked,) = answers(here, replace(asked.task, name=FIND))
+    (unasked,) = answers(here, replace(asked.task, name=INTERSECT))
     assert isinstance(unasked, Failure)
 
 
 @pytest.mark.parametrize("clients", [[0], [0, 0], [0, 9]])
 def test_parties_that_cannot_be_are_refused(clients: list[int]) -> None:
     with pytest.raises(ConfigError, match="two or more different ones out of 0 to 2"):
-        list(Intersection(clients=clients).run(federation(LISTS)[0]))
+        list(SetIntersection(clients=clients).run(federation(LISTS)[0]))
 
 
 def test_the_size_alone_takes_two() -> None:
     with pytest.raises(ConfigError, match="takes two clients, not 3"):
-        list(Intersection(reveal="size").run(federation(LISTS)[0]))
+        list(SetIntersection(reveal="size").run(federation(LISTS)[0]))
 
 
 def test_it_is_conducted_over_clients_data() -> None:
     """Rows as identifiers: clients hold different rows, so only repeated ones can be in common."""
 
-    def identifiers(site: Holdings, client: int) -> list[str]:
+    def identifiers(site: HostedClients, client: int) -> list[str]:
         return [f"age {int(row.sum()) // 10}" for row in site.examples(client).x]
 
     kept: dict[int, list[str]] = {}
-    sites = Intersecting(identifiers, kept.__setitem__)
-    workflow = Intersection()
-    winnow.conduct(workflow, sites.handlers(), data={"name": "digits", "clients": 3})
+    sites = SetIntersectionSite(identifiers, kept.__setitem__)
+    workflow = SetIntersection()
+    winnow.run_workflow(workflow, sites.handlers(), data={"name": "digits", "clients": 3})
     assert workflow.size == len(kept[0]) > 0

@@ -7,15 +7,14 @@ import winnow
 
 ROOT = Path(winnow.__file__).parent
 LAYERS = [
-    *("core", "fleet", "data", "learn", "personal", "privacy", "simulate"),
-    *("runs", "report", "experiment", "deploy", "reproduce", "api", "cli"),
+    *("core", "terminal_tables", "fleet", "data", "learn", "privacy", "simulate"),
+    *("runs", "report", "config", "explain", "experiment", "progress", "deploy", "papers", "api", "cli"),
 ]
 FORBIDDEN = {
     "core": {"torch", "socket", "time", "pathlib", "grpc"},
     "fleet": {"torch", "time", "socket"},
     "data": {"torch", "time"},
     "learn": {"time", "socket"},
-    "personal": {"torch", "time", "socket"},
     "privacy": {"time", "socket"},
     "simulate": {"time", "socket"},
 }

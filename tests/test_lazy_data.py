@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import winnow
 from command_line import call
-from winnow.core import ConfigError, DataError, Invited, RunError, stream
-from winnow.data import ClientData, DataSettings, Federated, OnDemand, federate, load
-from winnow.experiment.build import prepare
-from winnow.learn.stack import LoadedData, TensorData
-from winnow.learn.stack import data as stack_data
+from winnow.core import ConfigError, DataError, RunError, Selected, stream
+from winnow.data import ClientData, DataSettings, FederatedData, OnDemand, federate, load
+from winnow.experiment.build import prepare_run
+from winnow.learn.stack import LazyTensorData, TensorData
+from winnow.learn.stack import client_tensors as stack_data
 from world import blobs, experiment
 
 Model = dict[str, torch.Tensor]
@@ -47,7 +47,7 @@ def run(data: Any, **settings: Any) -> winnow.Result:
 
 
 def course(*sets: str, dataset: Any, algorithm: str = "fedprof") -> tuple[list[str], Model]:
-    with prepare(experiment(*sets, algorithm=algorithm), dataset=dataset) as ready:
+    with prepare_run(experiment(*sets, algorithm=algorithm), dataset=dataset) as ready:
         events = [repr(event) for event in ready.training.run(ready.federation)]
         return events, dict(ready.training.model)
 
@@ -56,12 +56,12 @@ def same(one: tuple[list[str], Model], other: tuple[list[str], Model]) -> bool:
     return one[0] == other[0] and all(torch.equal(tensor, other[1][name]) for name, tensor in one[1].items())
 
 
-def spread(*sets: str) -> Federated:
+def spread(*sets: str) -> FederatedData:
     asked = experiment(*sets)
     return federate(blobs(), asked.data, asked.seed)
 
 
-def on_demand(federated: Federated) -> OnDemand:
+def on_demand(federated: FederatedData) -> OnDemand:
     """The same clients and held-out sets, one client at a time."""
     held = federated.clients
     assert isinstance(held, ClientData)
@@ -135,11 +135,11 @@ def test_only_the_invited_are_loaded_and_a_few_at_the_start() -> None:
         return generated(client)
 
     asked = experiment("select.count=20", "rounds=2", algorithm="fedavg-rp")
-    with prepare(asked, dataset=population(counting, clients=1_000_000)) as ready:
+    with prepare_run(asked, dataset=population(counting, clients=1_000_000)) as ready:
         at_start = loads.copy()
         invited = Counter[int]()
         for event in ready.training.run(ready.federation):
-            if isinstance(event, Invited):
+            if isinstance(event, Selected):
                 invited.update(event.clients.tolist())
     assert len(at_start) <= 8
     assert loads - at_start == invited
@@ -157,10 +157,10 @@ def test_first_profiles_take_memory_for_blocks_and_not_for_all_clients(
         return np.full((rows, width), client / clients, np.float32), np.arange(rows) % 3
 
     data = population(load, clients=clients, sizes=rows, reference=load(0), test=None)
-    with prepare(experiment("select.count=5", "rounds=1"), dataset=data) as ready:
+    with prepare_run(experiment("select.count=5", "rounds=1"), dataset=data) as ready:
         tracemalloc.start()
         for event in ready.training.run(ready.federation):
-            if isinstance(event, Invited):
+            if isinstance(event, Selected):
                 break
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -176,7 +176,7 @@ def test_a_cohort_holds_its_clients_under_their_own_numbers(sizes: list[int], bl
     divided = population(own.__getitem__, clients=len(sizes), sizes=sizes, reference=own[0], test=None)
     source = divided.divided(reference_at_clients=False).clients
     assert not isinstance(source, ClientData)
-    data = LoadedData(source=source, device=torch.device("cpu"))
+    data = LazyTensorData(source=source, device=torch.device("cpu"))
     asked = np.array(draw.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True)))
 
     def rows_are_right(held: TensorData, clients: np.ndarray) -> None:

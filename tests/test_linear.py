@@ -6,14 +6,21 @@ from scipy import stats
 from scipy.linalg import null_space, subspace_angles
 
 from winnow.core import ConfigError
-from winnow.personal import LinearCase, Truth, bound, descend, distance, measure, moments, stages, walk
-from winnow.personal.speedup import expected_time, floor
+from winnow.papers.srpfl.linear_case import (
+    LinearCase,
+    LinearGroundTruth,
+    estimate_representation,
+    fedrep_round,
+    principal_angle_distance,
+    run_linear_case,
+)
+from winnow.papers.srpfl.linear_speedup import doubling_stages, expected_round_time, floor, measure, speedup_bound
 
 CASE = LinearCase(clients=64)
 
 
-def problem(seed: int = 0, clients: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray, Truth]:
-    truth = Truth.draw(CASE, seed)
+def problem(seed: int = 0, clients: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray, LinearGroundTruth]:
+    truth = LinearGroundTruth.draw(CASE, seed)
     rng = np.random.default_rng(seed)
     x, y = truth.batch(CASE, np.arange(clients), rng)
     basis, _ = np.linalg.qr(rng.standard_normal((CASE.dimension, CASE.rank)))
@@ -30,7 +37,7 @@ def test_a_round_is_what_a_loop_over_clients_and_samples_gives():
             gradient += (head @ basis.T @ sample - answer) * np.outer(sample, head) / len(answers)
         steps.append(basis - 0.1 * gradient)
     average = sum(steps) / len(steps)
-    after = descend(basis, x, y, 0.1)
+    after = fedrep_round(basis, x, y, 0.1)
     np.testing.assert_allclose(after.T @ after, np.eye(CASE.rank), atol=1e-12)
     projection = average @ np.linalg.inv(average.T @ average) @ average.T  # the span is what counts
     np.testing.assert_allclose(after @ after.T, projection, atol=1e-12)
@@ -52,7 +59,7 @@ def test_the_gradient_is_that_of_the_mean_loss():
         moved[place] = small
         slope[place] = (loss(basis + moved) - loss(basis - moved)) / (2 * small)
     stepped = basis - 0.3 * slope
-    assert distance(descend(basis, x, y, 0.3), np.linalg.qr(stepped)[0]) < 1e-7
+    assert principal_angle_distance(fedrep_round(basis, x, y, 0.3), np.linalg.qr(stepped)[0]) < 1e-7
 
 
 def test_the_start_spans_the_largest_eigenvectors_of_the_moment():
@@ -63,27 +70,27 @@ def test_the_start_spans_the_largest_eigenvectors_of_the_moment():
         for v, a in zip(features, answers, strict=True)
     )
     _, vectors = np.linalg.eigh(moment)
-    assert distance(moments(x, y, CASE.rank), vectors[:, -CASE.rank :]) < 1e-10
+    assert principal_angle_distance(estimate_representation(x, y, CASE.rank), vectors[:, -CASE.rank :]) < 1e-10
 
 
 def test_the_start_finds_the_truth_where_samples_abound():
     case = LinearCase(clients=400, samples=200)
-    truth = Truth.draw(case, 0)
+    truth = LinearGroundTruth.draw(case, 0)
     x, y = truth.batch(case, np.arange(400), np.random.default_rng(0))
-    assert distance(moments(x, y, case.rank), truth.representation) < 0.1
+    assert principal_angle_distance(estimate_representation(x, y, case.rank), truth.representation) < 0.1
 
 
 def test_the_distance_is_the_sine_of_the_largest_principal_angle():
     rng = np.random.default_rng(0)
     a, b = (np.linalg.qr(rng.standard_normal((9, 3)))[0] for _ in range(2))
-    assert distance(a, b) == pytest.approx(np.sin(subspace_angles(a, b).max()))
-    assert distance(a, b) == pytest.approx(np.linalg.norm(null_space(b.T).T @ a, ord=2))
+    assert principal_angle_distance(a, b) == pytest.approx(np.sin(subspace_angles(a, b).max()))
+    assert principal_angle_distance(a, b) == pytest.approx(np.linalg.norm(null_space(b.T).T @ a, ord=2))
     rotated = a @ np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    assert distance(rotated, a) < 1e-12
+    assert principal_angle_distance(rotated, a) < 1e-12
 
 
 def test_heads_and_representation_keep_assumption_4_4():
-    truth = Truth.draw(CASE, 3)
+    truth = LinearGroundTruth.draw(CASE, 3)
     np.testing.assert_allclose(np.linalg.norm(truth.heads, axis=1), np.sqrt(CASE.rank))
     np.testing.assert_allclose(truth.representation.T @ truth.representation, np.eye(CASE.rank), atol=1e-12)
 
@@ -92,26 +99,26 @@ def test_a_round_waits_for_its_slowest_participant_only():
     rounds = 3000
     case = LinearCase(clients=16, dimension=3, rank=1, samples=2, first=1)
     for count in (1, 4, 16):
-        waits = np.diff(walk(case, 0, [count] * rounds).seconds)
+        waits = np.diff(run_linear_case(case, 0, [count] * rounds).seconds)
         expected = sum(1 / i for i in range(16 - count + 1, 17))
-        assert expected_time(16, count) == pytest.approx(expected)
+        assert expected_round_time(16, count) == pytest.approx(expected)
         assert waits.mean() == pytest.approx(expected, rel=0.06)
-    fastest = np.diff(walk(case, 1, [1] * rounds).seconds)
+    fastest = np.diff(run_linear_case(case, 1, [1] * rounds).seconds)
     assert stats.kstest(fastest, stats.expon(scale=1 / 16).cdf).pvalue > 1e-3
 
 
 def test_the_same_seed_gives_the_same_path_and_another_another():
-    first, again, other = (walk(CASE, seed, [16, 32, 64]) for seed in (0, 0, 1))
+    first, again, other = (run_linear_case(CASE, seed, [16, 32, 64]) for seed in (0, 0, 1))
     assert np.array_equal(first.distances, again.distances)
     assert np.array_equal(first.seconds, again.seconds)
     assert not np.array_equal(first.distances, other.distances)
-    assert walk(CASE, 0, [64] * 500, until=0.2).distances[-1] <= 0.2
+    assert run_linear_case(CASE, 0, [64] * 500, until=0.2).distances[-1] <= 0.2
 
 
 def test_more_participants_settle_nearer_as_predicted():
     settled = {}
     for count in (16, 64):
-        path = walk(CASE, 0, [count] * 150)
+        path = run_linear_case(CASE, 0, [count] * 150)
         settled[count] = path.distances[-60:].mean()
         assert settled[count] == pytest.approx(floor(CASE, count), rel=0.3)
     assert settled[16] / settled[64] == pytest.approx(2, rel=0.2)
@@ -119,15 +126,15 @@ def test_more_participants_settle_nearer_as_predicted():
 
 def test_stages_double_and_end_where_twice_as_many_gain_more_a_second():
     case = LinearCase(clients=256)
-    found = stages(case)
+    found = doubling_stages(case)
     assert [count for count, _ in found] == [16, 32, 64, 128]
     distance_now = 1.0
     for count, rounds in found:
         settled, doubled = floor(case, count), floor(case, 2 * count)
         gains = []
         for _ in range(rounds + 1):
-            alone = (distance_now - settled) / expected_time(256, count)
-            gains.append((alone, (distance_now - doubled) / expected_time(256, 2 * count)))
+            alone = (distance_now - settled) / expected_round_time(256, count)
+            gains.append((alone, (distance_now - doubled) / expected_round_time(256, 2 * count)))
             distance_now = settled + (1 - case.rate) * (distance_now - settled)
         distance_now = settled + (distance_now - settled) / (1 - case.rate)  # as it was when the stage ended
         assert gains[0][0] > gains[0][1]
@@ -140,8 +147,8 @@ def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
         for clients in (32, 256)
     }
     assert ratios[256] < ratios[32] < 1
-    assert ratios[256] < bound(256)
-    assert bound(4096) < bound(64)
+    assert ratios[256] < speedup_bound(256)
+    assert speedup_bound(4096) < speedup_bound(64)
 
 
 def test_impossible_sizes_are_refused():

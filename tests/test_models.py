@@ -7,17 +7,17 @@ import torch
 from pydantic import ValidationError
 
 from winnow.core import ModelError, Settings
-from winnow.learn.local import Adam, LocalUpdate, Sgd
+from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import (
-    Cnn,
-    Lenet5,
+    CnnModel,
+    LeNet5Model,
     Linear,
-    Lstm,
-    Mlp,
+    LstmModel,
+    MlpModel,
     ModelSettings,
-    Python,
-    Resnet18,
-    ShufflenetV2,
+    PythonModel,
+    ResNet18Model,
+    ShuffleNetV2Model,
     build_model,
 )
 from winnow.learn.stack import model_state
@@ -27,21 +27,33 @@ from winnow.learn.stack import model_state
     ("settings", "shape", "parameters"),
     [
         (Linear(), (9,), 9 * 2 + 2),
-        (Mlp(), (9,), 9 * 64 + 64 + 64 * 32 + 32 + 32 * 2 + 2),
-        (Mlp(hidden=(4,), activation="tanh"), (2, 3), 6 * 4 + 4 + 4 * 2 + 2),
-        (Cnn(), (1, 8, 8), (9 * 8 + 8) + (9 * 8 * 16 + 16) + (16 * 4 * 32 + 32) + (32 * 2 + 2)),
-        (Lenet5(), (1, 28, 28), (25 * 6 + 6) + (25 * 6 * 16 + 16) + (400 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)),
+        (MlpModel(), (9,), 9 * 64 + 64 + 64 * 32 + 32 + 32 * 2 + 2),
+        (MlpModel(hidden=(4,), activation="tanh"), (2, 3), 6 * 4 + 4 + 4 * 2 + 2),
+        (CnnModel(), (1, 8, 8), (9 * 8 + 8) + (9 * 8 * 16 + 16) + (16 * 4 * 32 + 32) + (32 * 2 + 2)),
         (
-            Lenet5(channels=(64, 64), hidden=(120, 64)),
+            LeNet5Model(),
+            (1, 28, 28),
+            (25 * 6 + 6) + (25 * 6 * 16 + 16) + (400 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2),
+        ),
+        (
+            LeNet5Model(channels=(64, 64), hidden=(120, 64)),
             (3, 32, 32),
             (75 * 64 + 64) + (25 * 64 * 64 + 64) + (1600 * 120 + 120) + (120 * 64 + 64) + (64 * 2 + 2),
         ),
-        (Lenet5(), (3, 32, 32), (75 * 6 + 6) + (25 * 6 * 16 + 16) + (400 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)),
-        (Lenet5(), (1, 8, 8), (25 * 6 + 6) + (25 * 6 * 16 + 16) + (64 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)),
-        (Resnet18(), (3, 8, 8), 11_173_962 - (512 * 10 + 10) + (512 * 2 + 2)),
-        (ShufflenetV2(), (3, 8, 8), 2_278_604 - (1024 * 1000 + 1000) + (1024 * 2 + 2)),
-        (ShufflenetV2(width=0.5), (3, 8, 8), 1_366_792 - (1024 * 1000 + 1000) + (1024 * 2 + 2)),
-        (Lstm(hidden=4, layers=2), (5, 3), 4 * 4 * (3 + 4 + 2) + 4 * 4 * (4 + 4 + 2) + 4 * 2 + 2),
+        (
+            LeNet5Model(),
+            (3, 32, 32),
+            (75 * 6 + 6) + (25 * 6 * 16 + 16) + (400 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2),
+        ),
+        (
+            LeNet5Model(),
+            (1, 8, 8),
+            (25 * 6 + 6) + (25 * 6 * 16 + 16) + (64 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2),
+        ),
+        (ResNet18Model(), (3, 8, 8), 11_173_962 - (512 * 10 + 10) + (512 * 2 + 2)),
+        (ShuffleNetV2Model(), (3, 8, 8), 2_278_604 - (1024 * 1000 + 1000) + (1024 * 2 + 2)),
+        (ShuffleNetV2Model(width=0.5), (3, 8, 8), 1_366_792 - (1024 * 1000 + 1000) + (1024 * 2 + 2)),
+        (LstmModel(hidden=4, layers=2), (5, 3), 4 * 4 * (3 + 4 + 2) + 4 * 4 * (4 + 4 + 2) + 4 * 2 + 2),
     ],
 )
 def test_models_have_the_published_number_of_parameters(
@@ -55,29 +67,29 @@ def test_models_have_the_published_number_of_parameters(
 def test_the_seed_alone_decides_the_parameters() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    first, again, other = (model_state(build_model(Mlp(), (9,), 2, seed)) for seed in (1, 1, 2))
+    first, again, other = (model_state(build_model(MlpModel(), (9,), 2, seed)) for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["1.weight"], other["1.weight"])
 
 
 def test_shufflenets_stem_is_24_wide_at_full_resolution() -> None:
-    model = build_model(ShufflenetV2(), (3, 32, 32), 10, 0)
+    model = build_model(ShuffleNetV2Model(), (3, 32, 32), 10, 0)
     assert model.stem(torch.randn(1, 3, 32, 32)).shape == (1, 24, 32, 32)
 
 
 def test_token_models_take_identifiers() -> None:
-    model = build_model(Lstm(hidden=4, vocabulary=11), (7,), 3, 0)
+    model = build_model(LstmModel(hidden=4, vocabulary=11), (7,), 3, 0)
     assert model(torch.randint(0, 11, (5, 7))).shape == (5, 3)
 
 
 @pytest.mark.parametrize(
     ("settings", "shape", "message"),
     [
-        (Lenet5(), (9,), "model 'lenet5' takes images [channels, height, width] of at least 8 × 8"),
-        (Cnn(), (1, 2, 2), "of at least 4 × 4, but these samples have shape (1, 2, 2)"),
-        (Lstm(), (9,), "takes samples [time, features]"),
-        (Lstm(vocabulary=5), (9, 2), "takes samples [time] (token identifiers)"),
+        (LeNet5Model(), (9,), "model 'lenet5' takes images [channels, height, width] of at least 8 × 8"),
+        (CnnModel(), (1, 2, 2), "of at least 4 × 4, but these samples have shape (1, 2, 2)"),
+        (LstmModel(), (9,), "takes samples [time, features]"),
+        (LstmModel(vocabulary=5), (9, 2), "takes samples [time] (token identifiers)"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused_in_one_line(
@@ -91,7 +103,7 @@ def test_samples_that_do_not_fit_are_refused_in_one_line(
 def test_the_users_own_file_makes_a_model(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from torch import nn\n\ndef make(shape, outputs):\n    return nn.Linear(shape[0], outputs)\n")
-    assert build_model(Python(factory=f"{file}:make"), (4,), 2, 0)(torch.ones(3, 4)).shape == (3, 2)
+    assert build_model(PythonModel(factory=f"{file}:make"), (4,), 2, 0)(torch.ones(3, 4)).shape == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -110,21 +122,21 @@ def test_mistakes_in_the_users_file_are_one_line(tmp_path: Path, text: str | Non
     if text is not None:
         file.write_text(text)
     with pytest.raises(ModelError) as caught:
-        build_model(Python(factory=f"{file}:{function}"), (4,), 2, 0)
+        build_model(PythonModel(factory=f"{file}:{function}"), (4,), 2, 0)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 class Sections(Settings):
-    model: ModelSettings = Mlp()
-    local: LocalUpdate = Sgd()
+    model: ModelSettings = MlpModel()
+    local: LocalOptimiser = Sgd()
 
 
 def test_sections_choose_by_name() -> None:
     chosen = Sections.model_validate(
         {"model": {"name": "mlp", "hidden": [3], "activation": "tanh"}, "local": {"name": "adam", "steps": 5}}
     )
-    assert chosen == Sections(model=Mlp(hidden=(3,), activation="tanh"), local=Adam(steps=5))
+    assert chosen == Sections(model=MlpModel(hidden=(3,), activation="tanh"), local=Adam(steps=5))
     assert (chosen.local.epochs, chosen.local.steps) == (None, 5)
     assert Sections().local.epochs == 1
     assert Sections.model_validate(chosen.model_dump()) == chosen

@@ -10,11 +10,11 @@ from torch import nn
 
 from one_point import ByHand, played, ready, vector
 from winnow.core import ConfigError, Population, Reply, RoundFinished, RunError, Task
-from winnow.experiment.build import prepare
-from winnow.experiment.run import refuse_other
-from winnow.learn.aggregate import Contribution
-from winnow.learn.algorithms.qfedavg import Fair
-from winnow.simulate import InProcess
+from winnow.experiment.build import prepare_run
+from winnow.experiment.run import check_same_experiment
+from winnow.learn.aggregation import Contribution
+from winnow.learn.algorithms.qfedavg import FairAggregation
+from winnow.simulate import SimulatedFederation
 from world import blobs, experiment, prepared
 
 BUFFERED = ("rounds=8", "pace={name='buffered', goal=2}", "fleet.speed_ghz={mean=1.0, sd=0.5}")
@@ -61,7 +61,9 @@ def test_what_a_client_keeps_is_that_of_its_last_answer() -> None:
         return [Reply(task=task, keep={"own": {"round": torch.tensor(task.round)}}) for task in tasks]
 
     fleet = prepared().federation.fleet
-    world = InProcess(site=None, handlers={"count": count}, population=Population(sizes=np.ones(8, int)), fleet=fleet)
+    world = SimulatedFederation(
+        site=None, handlers={"count": count}, population=Population(sizes=np.ones(8, int)), fleet=fleet
+    )
     tasks = [Task(name="count", client=3, round=number, version=0) for number in (1, 2)]
     for task in tasks:
         with world.dispatch([task]) as exchange:
@@ -74,7 +76,7 @@ def test_what_a_client_keeps_is_that_of_its_last_answer() -> None:
 def test_fair_weights_of_any_losses_are_finite(order: tuple[int, ...]) -> None:
     """Only ratios of F_k^q count; here they are 10^-120 and less, so the client with the highest loss stands alone."""
     losses, q, rate = (1e-6, 1.0, 1e6), 20.0, 0.5
-    fold = Fair(q=q).start({"w": torch.zeros(1)}, Population(sizes=np.ones(3, int)), 3)
+    fold = FairAggregation(q=q).start({"w": torch.zeros(1)}, Population(sizes=np.ones(3, int)), 3)
     for k in order:
         told = {"start_loss": losses[k], "reach": rate, "steps": 1.0}
         fold.add(Contribution(model={"w": torch.tensor([k + 1.0])}, client=k, metrics=told))
@@ -103,16 +105,16 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("private", ["head", "body"])
 def test_a_tensor_in_both_parts_of_a_model_cannot_be_private(private: str) -> None:
     with pytest.raises(ConfigError, match=r"head\.weight and body\.weight are one tensor"):
-        prepare(experiment(f"client.private={private}", algorithm="fedper"), dataset=blobs(), module=Tied())
+        prepare_run(experiment(f"client.private={private}", algorithm="fedper"), dataset=blobs(), module=Tied())
 
 
 def test_a_run_that_chose_its_chunk_can_be_resumed_without_naming_it() -> None:
     asked = experiment()
     engine = asked.engine.model_copy(update={"chunk": 7, "device": "cuda", "execution": "stacked"})
     stored = asked.model_copy(update={"engine": engine})
-    refuse_other(asked, stored, Path("run"))
+    check_same_experiment(asked, stored, Path("run"))
     with pytest.raises(RunError, match="another engine"):
-        refuse_other(experiment("engine.chunk=3"), stored, Path("run"))
+        check_same_experiment(experiment("engine.chunk=3"), stored, Path("run"))
 
 
 def test_nobody_who_profiles_at_first_is_no_reason_to_stop() -> None:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from textbook import State, assert_same, mean, train_client
-from winnow.core import Invited, RoundFinished, Task
-from winnow.experiment.build import Prepared, prepare
+from winnow.core import RoundFinished, Selected, Task
+from winnow.experiment.build import PreparedRun, prepare_run
 from world import blobs, experiment, prepared
 
 UNEQUAL = "fleet.speed_ghz={mean=1.0, sd=0.5}"
@@ -14,7 +14,7 @@ FEDBUFF = ("rounds=7", "select.count=4", "pace.goal=2", UNEQUAL)
 SAFA = ("rounds=7", "select.count=2", "pace.tolerance=1", UNEQUAL)
 
 
-def watched(ready: Prepared) -> tuple[list[RoundFinished], list[tuple[float, Task]], list[State]]:
+def watched(ready: PreparedRun) -> tuple[list[RoundFinished], list[tuple[float, Task]], list[State]]:
     """A run's rounds, when which task was answered (or would have been), and the model of every version."""
     arrivals, schedule = list[tuple[float, Task]](), ready.federation.schedule
 
@@ -56,7 +56,7 @@ def test_fedbuff_keeps_as_many_at_work_as_invited() -> None:
     ready = prepared(*FEDBUFF, algorithm="fedbuff")
     sent, answered = 0, 0
     for event in ready.training.run(ready.federation):
-        if isinstance(event, Invited):
+        if isinstance(event, Selected):
             sent += int(event.counts.sum())
         if isinstance(event, RoundFinished):
             answered += len(event.folded)
@@ -107,14 +107,14 @@ def test_safa_folds_an_entry_for_every_client(quota: int) -> None:
 @pytest.mark.parametrize("select", ["uniform", "profile"])
 def test_resuming_continues_what_was_under_way(algorithm: str, sets: tuple[str, ...], stop: int, select: str) -> None:
     settings = experiment(*sets, f"select.name={select}", algorithm=algorithm)
-    whole = prepare(settings, dataset=blobs())
+    whole = prepare_run(settings, dataset=blobs())
     log = [(event.kind, event.at, event.round) for event in whole.training.run(whole.federation)]
-    first, begun = prepare(settings, dataset=blobs()), []
+    first, begun = prepare_run(settings, dataset=blobs()), []
     for event in first.training.run(first.federation):
         begun.append((event.kind, event.at, event.round))
         if isinstance(event, RoundFinished) and event.round == stop:
             break
-    second = prepare(settings, dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(settings, dataset=blobs(), snapshot=first.snapshot())
     begun += [(event.kind, event.at, event.round) for event in second.training.run(second.federation)]
     assert begun == log
     assert all(torch.equal(t, second.training.model[name]) for name, t in whole.training.model.items())

@@ -8,10 +8,10 @@ import pytest
 
 import winnow
 from winnow.core import ConfigError, Failure, Outcome, Population, Reply, RoundFinished, Task
-from winnow.core.patterns import broadcast, first, letters, relay, send, wait
-from winnow.core.workflows import CyclicTransfer, Mean, ScatterAndGather
+from winnow.core.basic_workflows import CyclicTransfer, ScatterAndGather, WeightedMean
+from winnow.core.communication_patterns import broadcast, first, peer_messages, relay, send, wait
 from winnow.fleet import Devices
-from winnow.simulate import InProcess
+from winnow.simulate import SimulatedFederation
 
 SIZES = np.array([3, 1, 4, 1, 5])
 
@@ -30,9 +30,9 @@ def _sent(task: Task) -> Any:
     return task.payload["model"]["x"] if task.payload else np.zeros(2)
 
 
-def a_federation(handler: Any = add_number) -> InProcess[None]:
+def a_federation(handler: Any = add_number) -> SimulatedFederation[None]:
     fleet = Devices().draw(len(SIZES), seed=1)
-    return InProcess(site=None, handlers={"add": handler}, population=Population(sizes=SIZES), fleet=fleet)
+    return SimulatedFederation(site=None, handlers={"add": handler}, population=Population(sizes=SIZES), fleet=fleet)
 
 
 def asking(client: int = 0, **more: Any) -> Task:
@@ -87,7 +87,7 @@ def test_relay_passes_on_what_was_replied_and_passes_over_who_fails() -> None:
 
 
 def test_letters_are_sorted_by_addressee_and_sender() -> None:
-    post = letters(wait(broadcast(a_federation(), asking(), range(5))))
+    post = peer_messages(wait(broadcast(a_federation(), asking(), range(5))))
     assert post == {0: {0: b"\x00", 1: b"\x01", 2: b"\x02", 4: b"\x04"}}
 
 
@@ -95,7 +95,7 @@ def test_a_mean_is_that_of_all_arrays_by_weight() -> None:
     rng = np.random.default_rng(0)
     groups = [{"a": rng.normal(size=3), "b": rng.normal(size=(2, 2))} for _ in range(4)]
     weights = [1.0, 2.0, 0.5, 4.0]
-    mean = Mean(groups, weights)
+    mean = WeightedMean(groups, weights)
     for name in ("a", "b"):
         np.testing.assert_allclose(mean[name], np.average([group[name] for group in groups], axis=0, weights=weights))
 
@@ -150,7 +150,7 @@ def test_conduct_gives_events_and_each_client_its_own_samples() -> None:
         return [Reply(task=task, payload={"model": {"n": np.array([1.0])}}, metrics={"loss": 2.0}) for task in tasks]
 
     told = list[str]()
-    events = winnow.conduct(
+    events = winnow.run_workflow(
         ScatterAndGather("count", {"n": np.zeros(1)}, rounds=2),
         {"count": count},
         data={"name": "digits", "clients": 4, "reference": 100, "test": 97},
@@ -163,5 +163,5 @@ def test_conduct_gives_events_and_each_client_its_own_samples() -> None:
 
 def test_a_mistake_in_the_data_is_one_line() -> None:
     with pytest.raises(ConfigError, match="client") as raised:
-        winnow.conduct(ScatterAndGather("x", {}, 1), {}, data={"name": "digits", "cliets": 3})
+        winnow.run_workflow(ScatterAndGather("x", {}, 1), {}, data={"name": "digits", "cliets": 3})
     assert "\n" not in str(raised.value)

@@ -19,13 +19,24 @@ from test_kill import kill_after_a_checkpoint, settled
 from textbook import samples
 from winnow.api import compare, run
 from winnow.cli import main
-from winnow.core import EVERYONE, ConfigError, DataError, Invited, Outcome, Reply, RoundFinished, RunError, Task, stream
+from winnow.core import (
+    UNTIL_ALL,
+    ConfigError,
+    DataError,
+    Outcome,
+    Reply,
+    RoundFinished,
+    RunError,
+    Selected,
+    Task,
+    stream,
+)
 from winnow.data import DataSet, DataSettings, federate
-from winnow.experiment.build import Prepared, prepare
-from winnow.learn.each import score_each
-from winnow.learn.examine import Examiner
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.client_store import ClientStore
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.personal_evaluation import score_personal_models
 from winnow.learn.stack import TensorData, as_loss, choose_execution, model_state
-from winnow.learn.store import ClientStore
 from winnow.runs.checkpoint import load_checkpoint
 from world import BASE, blobs, experiment, prepared
 
@@ -38,7 +49,7 @@ def with_official_split(rows: int, official: int, classes: int = 4, seed: int = 
     return DataSet(name="split", x=plain.x, y=plain.y, classes=classes, test_rows=np.arange(rows - official, rows))
 
 
-def own_accuracy(ready: Prepared, client: int, state: dict[str, torch.Tensor]) -> float:
+def own_accuracy(ready: PreparedRun, client: int, state: dict[str, torch.Tensor]) -> float:
     own = ready.federation.site.own_test
     rows = own.rows_of(client)
     ready.module.load_state_dict(state)
@@ -130,7 +141,7 @@ def test_a_result_gives_each_clients_own_model() -> None:
     result = run({**BASE, "algorithm": "fedrep", "data": {**BASE["data"], "own_test": 0.25}}, data=None)
     heads = {k: result.personal(k).state_dict()[result.facts.private[0]] for k in range(8)}
     initial = result.model.state_dict()[result.facts.private[0]]
-    taken_part = {k for e in result.view.events() if isinstance(e, Invited) for k in e.clients.tolist()}
+    taken_part = {k for e in result.view.events() if isinstance(e, Selected) for k in e.clients.tolist()}
     for k, head in heads.items():
         assert torch.equal(head, initial) == (k not in taken_part)
     with pytest.raises(RunError, match="there is no client 8; the last is 7"):
@@ -158,7 +169,9 @@ def test_each_model_is_scored_on_its_clients_rows(way: str, shared: str, metric:
         for name, tensor in model_state(module).items()
     }
     clients = np.array([0, 1, 2, 3, 4])
-    found = score_each(execution, Examiner(module, loss, None, execution), states, data, clients, metric)
+    found = score_personal_models(
+        execution, ModelEvaluator(module, loss, None, execution), states, data, clients, metric
+    )
     for k in clients:
         module.load_state_dict({name: tensor[min(k, len(tensor) - 1)] for name, tensor in states.items()})
         rows = data.rows_of(k)
@@ -177,7 +190,7 @@ def test_each_model_is_scored_on_its_clients_rows(way: str, shared: str, metric:
 # Tuning -------------------------------------------------------------------------------------------------------------
 
 
-def tuned_by_hand(ready: Prepared, client: int, number: int, start: dict, moving: set[str]) -> dict:
+def tuned_by_hand(ready: PreparedRun, client: int, number: int, start: dict, moving: set[str]) -> dict:
     """Three epochs of the small world's SGD on some entries of a model."""
     module, (x, y), local = ready.module, samples(ready, client), ready.experiment.local
     module.load_state_dict(start)
@@ -235,7 +248,7 @@ def test_a_tuned_run_resumes_as_if_nothing_had_happened() -> None:
     for event in first.training.run(first.federation):
         if isinstance(event, RoundFinished) and event.round == 3:
             break
-    second = prepare(experiment(*sets, algorithm="fedrep"), dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(experiment(*sets, algorithm="fedrep"), dataset=blobs(), snapshot=first.snapshot())
     list(second.training.run(second.federation))
     for mine, theirs in ((whole.training.best, second.training.best), (whole.training.model, second.training.model)):
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
@@ -305,7 +318,7 @@ class Recording:
     def __getattr__(self, name: str):
         return getattr(self._inner, name)
 
-    def dispatch(self, tasks: Iterable[Task], until=EVERYONE):
+    def dispatch(self, tasks: Iterable[Task], until=UNTIL_ALL):
         tasks = list(tasks)
         self.tasks += tasks
         exchange = self._inner.dispatch(tasks, until)

@@ -16,7 +16,7 @@ SERVER = '''
 from typing import Literal
 
 from winnow.learn.algorithm import Recipe
-from winnow.learn.server import ServerStep
+from winnow.learn.server_optimiser import ServerStep
 
 
 class {kind}(ServerStep):

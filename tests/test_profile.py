@@ -9,9 +9,18 @@ from scipy import integrate, stats
 from torch import nn
 
 from winnow.core import ModelError
-from winnow.learn.examine import Examiner
+from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import ModelSettings, build_model
-from winnow.learn.profile import LIMIT, Moments, Profile, check_layer, default_layer, divergence, fuse, pool
+from winnow.learn.representation_profile import (
+    OUTPUT_LIMIT,
+    Profile,
+    StreamingMoments,
+    check_layer,
+    default_layer,
+    divergence,
+    fuse_outputs,
+    pool_profiles,
+)
 from winnow.learn.stack import as_loss, model_state
 
 
@@ -58,7 +67,7 @@ def test_streamed_moments_are_exact_for_any_batch_size(sizes: list[int], batch: 
     rng = np.random.default_rng(sum(sizes) + batch)
     values = torch.from_numpy(rng.normal(offset, 2.0, (sum(sizes), 3)).astype(np.float32))
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    moments = Moments(len(sizes))
+    moments = StreamingMoments(len(sizes))
     for start in range(0, len(values), batch):
         moments.add(values[start : start + batch], owner[start : start + batch])
     for k, made in enumerate(moments.profiles()):
@@ -71,7 +80,7 @@ def test_streamed_moments_are_exact_for_any_batch_size(sizes: list[int], batch: 
 def test_pooled_profiles_are_the_profile_of_the_pooled_data() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.normal(k, 1 + k, (5 + 3 * k, 4)) for k in range(3)]
-    made = pool([profile(list(p.mean(0)), list(p.var(0))) for p in parts], [len(p) for p in parts])
+    made = pool_profiles([profile(list(p.mean(0)), list(p.var(0))) for p in parts], [len(p) for p in parts])
     together = np.concatenate(parts)
     np.testing.assert_allclose(made.mean, together.mean(0), rtol=1e-5)
     np.testing.assert_allclose(made.variance, together.var(0), rtol=1e-5)
@@ -93,14 +102,14 @@ def test_pooled_profiles_are_the_profile_of_the_pooled_data() -> None:
 def test_bad_data_give_a_finite_profile_far_from_the_reference(rows: torch.Tensor) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    examiner = Examiner(module, as_loss("mse"), "0")
+    examiner = ModelEvaluator(module, as_loss("mse"), "0")
     clean = torch.randn(400, 4)
     data = torch.cat([clean, rows])
     owner = torch.tensor([0] * 200 + [1] * 200 + [2] * len(rows))
     reference, sound, bad = examiner.profiles(model_state(module), data, torch.arange(len(data)), owner, 3)
     assert np.isfinite(bad.mean).all()
     assert np.isfinite(bad.variance).all()
-    assert np.abs(bad.mean).max() <= np.float32(LIMIT)
+    assert np.abs(bad.mean).max() <= np.float32(OUTPUT_LIMIT)
     near, far = divergence([sound, bad], reference)
     assert np.isfinite(far)
     assert far > 5 * near
@@ -115,13 +124,13 @@ def test_a_dead_neuron_of_the_reference_leaves_the_divergence_finite() -> None:
 def test_convolutions_are_fused_by_channel() -> None:
     layer, images = nn.Conv2d(3, 5, 3), torch.randn(7, 3, 8, 8)
     output = layer(images)
-    torch.testing.assert_close(fuse(output, layer), output.sum(dim=(2, 3)))
+    torch.testing.assert_close(fuse_outputs(output, layer), output.sum(dim=(2, 3)))
 
 
 def test_recurrent_layers_are_fused_over_their_final_state() -> None:
     layer = nn.LSTM(4, 6, num_layers=2, batch_first=True)
     output = layer(torch.randn(5, 9, 4))
-    fused = fuse(output, layer)
+    fused = fuse_outputs(output, layer)
     assert fused.shape == (5, 1)
     torch.testing.assert_close(fused[:, 0], output[0][:, -1].sum(dim=1))
 
@@ -129,14 +138,14 @@ def test_recurrent_layers_are_fused_over_their_final_state() -> None:
 def test_both_directions_of_a_recurrent_layer_count() -> None:
     layer = nn.GRU(4, 6, batch_first=True, bidirectional=True)
     outputs, last = layer(sequences := torch.randn(5, 9, 4))
-    torch.testing.assert_close(fuse(layer(sequences), layer)[:, 0], last.sum(dim=(0, 2)))
+    torch.testing.assert_close(fuse_outputs(layer(sequences), layer)[:, 0], last.sum(dim=(0, 2)))
     torch.testing.assert_close(last[0], outputs[:, -1, :6])
 
 
 def test_dense_layers_on_sequences_keep_their_units() -> None:
     layer = nn.Linear(4, 6)
     output = layer(torch.randn(5, 9, 4))
-    torch.testing.assert_close(fuse(output, layer), output.sum(dim=1))
+    torch.testing.assert_close(fuse_outputs(output, layer), output.sum(dim=1))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +159,7 @@ def test_dense_layers_on_sequences_keep_their_units() -> None:
 )
 def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, ...], width: int) -> None:
     module = build_model(ModelSettings.members[name](), shape, 10, 0)
-    examiner = Examiner(module, as_loss("cross-entropy"), default_layer(module, torch.randn(2, *shape)))
+    examiner = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, torch.randn(2, *shape)))
     seen = examiner.examine(
         model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
     )
@@ -161,7 +170,7 @@ def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, .
 def test_a_residual_block_can_be_profiled() -> None:
     module = build_model(ModelSettings.members["resnet18"](), (3, 32, 32), 10, 0)
     block = next(name for name, part in module.named_modules() if type(part).__name__.endswith("Block"))
-    seen = Examiner(module, as_loss("cross-entropy"), block).examine(
+    seen = ModelEvaluator(module, as_loss("cross-entropy"), block).examine(
         model_state(module), torch.randn(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
     )
     assert seen.profile is not None
@@ -175,7 +184,7 @@ def test_an_unknown_layer_is_one_line() -> None:
 
 def test_a_single_layer_can_be_profiled() -> None:
     module = nn.Linear(4, 3)
-    examiner = Examiner(module, as_loss("mse"), default_layer(module, torch.randn(1, 4)))
+    examiner = ModelEvaluator(module, as_loss("mse"), default_layer(module, torch.randn(1, 4)))
     assert examiner.profile_bytes(torch.randn(1, 4)) == 3 * 8
 
 
@@ -209,7 +218,7 @@ def test_the_default_layer_is_one_that_runs() -> None:
 @pytest.mark.parametrize(("layer", "line"), [("unused", "does not run this layer"), ("flat", "6 rows for 3 samples")])
 def test_a_layer_that_gives_no_row_a_sample_is_refused(layer: str, line: str) -> None:
     module = Detour()
-    examiner = Examiner(module, as_loss("mse"), layer)
+    examiner = ModelEvaluator(module, as_loss("mse"), layer)
     with pytest.raises(ModelError, match=line):
         examiner.profiles(model_state(module), torch.randn(3, 4), torch.arange(3), torch.zeros(3).long(), 1)
 
@@ -219,7 +228,7 @@ def test_evaluation_and_profiling_see_the_same_representation(activation: nn.Mod
     """An activation in place must not turn the reference into another quantity than the clients' profiles."""
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 2)), torch.randn(50, 4)
-    examiner = Examiner(module, as_loss("cross-entropy"), "0")
+    examiner = ModelEvaluator(module, as_loss("cross-entropy"), "0")
     seen = examiner.examine(model_state(module), x, torch.zeros(50).long(), lambda outputs, y: outputs[:, 0])
     (own,) = examiner.profiles(model_state(module), x, torch.arange(50), torch.zeros(50).long(), 1)
     np.testing.assert_allclose(seen.profile.mean, own.mean, rtol=1e-6)
@@ -230,7 +239,7 @@ def test_evaluation_and_profiling_see_the_same_representation(activation: nn.Mod
 def test_a_profile_does_not_depend_on_who_shares_a_batch(offset: float) -> None:
     rng = torch.Generator().manual_seed(0)
     clean, mate = torch.randn(20, 3, generator=rng), torch.randn(5, 3, generator=rng) + offset
-    alone, together = Moments(1), Moments(2)
+    alone, together = StreamingMoments(1), StreamingMoments(2)
     alone.add(clean, torch.zeros(20).long())
     together.add(torch.cat([mate, clean]), torch.tensor([0] * 5 + [1] * 20))
     np.testing.assert_allclose(together.profiles()[1].variance, alone.profiles()[0].variance, rtol=1e-6)

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from winnow.core import Cost, Invited, RoundFinished
-from winnow.experiment import progress as module
-from winnow.experiment.progress import Course, Headline, Progress, duration
-from winnow.runs import Promise
+from winnow.core import Cost, RoundFinished, Selected
+from winnow.progress import live_display as module
+from winnow.progress.live_display import Progress, ProgressHeader, ProgressState, format_duration
+from winnow.runs import PrivacyBudget
 
-HEADLINE = Headline(title="demo", metric="accuracy", rounds=10)
+HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
 EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE, model_dump=dict)
 PREPARED = SimpleNamespace(facts=SimpleNamespace(metric="accuracy", notice=""))
 
 
-def invited(number: int) -> Invited:
-    return Invited(round=number, at=0.0, version=number - 1, clients=np.array([1, 4]), counts=np.array([1, 2]))
+def invited(number: int) -> Selected:
+    return Selected(round=number, at=0.0, version=number - 1, clients=np.array([1, 4]), counts=np.array([1, 2]))
 
 
 def finished(number: int, accuracy: float) -> RoundFinished:
@@ -44,15 +44,15 @@ def clock(monkeypatch):
 
 
 def test_an_epsilon_is_told_with_its_delta_and_budget():
-    promised = {"epsilon": Promise(delta=0.001, budget=8.0), "record_epsilon": Promise(delta=1e-5)}
-    course = Course(Headline(title="demo", metric="accuracy", rounds=10, promised=promised))
+    promised = {"epsilon": PrivacyBudget(delta=0.001, budget=8.0), "record_epsilon": PrivacyBudget(delta=1e-5)}
+    course = ProgressState(ProgressHeader(title="demo", metric="accuracy", rounds=10, promised=promised))
     spent = {"epsilon": 4.849, "record_epsilon": 2.0, "local_epsilon": 1.0}
     course.follow(replace(finished(1, 0.7), metrics={"privacy": spent}))
     assert "ε 4.85 of 8, at δ = 0.001 · record ε 2, at δ = 1e-05 · local ε 1" in course.figures()
 
 
 def test_the_figures_follow_the_events():
-    course = Course(HEADLINE)
+    course = ProgressState(HEADLINE)
     assert course.figures() == "preparing"
     for event in (invited(1), finished(1, 0.7), invited(2), finished(2, 0.6), finished(3, float("nan"))):
         course.follow(event)
@@ -60,7 +60,7 @@ def test_the_figures_follow_the_events():
 
 
 def test_time_left_counts_only_rounds_made_since_the_start(clock):
-    course = Course(HEADLINE)
+    course = ProgressState(HEADLINE)
     for number in range(1, 5):
         course.follow(finished(number, 0.5))
     course.start()
@@ -104,4 +104,9 @@ def test_quiet_is_quiet(capsys, clock):
 
 
 def test_durations_are_short():
-    assert [duration(seconds) for seconds in (4.4, 119.0, 300.0, 9000.0)] == ["4.4 s", "119 s", "5.0 min", "2.5 h"]
+    assert [format_duration(seconds) for seconds in (4.4, 119.0, 300.0, 9000.0)] == [
+        "4.4 s",
+        "119 s",
+        "5.0 min",
+        "2.5 h",
+    ]

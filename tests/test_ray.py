@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from winnow.config.plugins import load_plugins
 from winnow.core import ConfigError, ModelError, RoundFinished, Task
-from winnow.experiment.plugins import load_plugins
-from winnow.simulate import RayActors, WorkerPool
+from winnow.simulate import RayWorkers, WorkerPool
 from world import prepared
 
 SETS = ("engine.chunk=2", "select.count=7", "rounds=3", "data.partition.name=dirichlet", "local.batch_size=16")
@@ -45,7 +45,7 @@ def trained(*sets: str, kill_after_round: int | None = None) -> tuple[list[str],
 PLUGIN = """
 from typing import Literal
 
-from winnow.learn.client import ClientUpdate, Update
+from winnow.learn.client_update import ClientUpdate, Update
 
 
 class Held(ClientUpdate):
@@ -79,13 +79,13 @@ class TestOnACluster:
         def make_site() -> object:
             raise ModelError("the model has no such layer")
 
-        crew = RayActors(make_site, {"train": print})
+        crew = RayWorkers(make_site, {"train": print})
         pool = WorkerPool(crew, names=["train"], sizes=np.ones(1), workers=1, chunk=1, clock=time.monotonic)
         with pytest.raises(ModelError, match=r"^the model has no such layer$"):
             pool.answer([Task(name="train", client=0, round=1, version=0)])
 
     def test_a_model_of_a_script_travels_with_its_code(self) -> None:
-        from winnow.experiment.build import prepare
+        from winnow.experiment.build import prepare_run
         from world import blobs, experiment
 
         class Net(torch.nn.Module):
@@ -100,7 +100,7 @@ class TestOnACluster:
             torch.manual_seed(0)
             asked = experiment(*SETS, *sets, algorithm="fedavg-rp")
             loss = lambda outputs, targets: (outputs - torch.eye(3)[targets]).square().sum(1)  # noqa: E731
-            with prepare(asked, dataset=blobs(), module=Net(), loss=loss) as ready:
+            with prepare_run(asked, dataset=blobs(), module=Net(), loss=loss) as ready:
                 list(ready.training.run(ready.federation))
                 return ready.training.model
 
@@ -121,4 +121,4 @@ def test_an_address_where_nobody_is_takes_no_patience() -> None:
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r'^engine.workers = "ray" needs an extra: pip install "winnow\[ray\]"$'):
-        RayActors(dict, {})
+        RayWorkers(dict, {})

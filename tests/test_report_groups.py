@@ -7,9 +7,9 @@ import pytest
 import tomli_w
 
 from command_line import call, write_tiny
-from winnow.core import Assessed
+from winnow.core import Evaluated
 from winnow.report import write_report
-from winnow.report.groups import by_experiment
+from winnow.report.run_groups import group_by_experiment
 from winnow.runs import RunLabel, RunView
 
 SETTINGS = {
@@ -32,13 +32,13 @@ def a_run(value: float, *, seed: int = 0, folder: str | None = None, algorithm: 
         table[key] = {k: v for k, v in merged.items() if v is not None} if isinstance(merged, dict) else merged
     table = {key: each for key, each in table.items() if each is not None}
     label = RunLabel(name="mine", algorithm=algorithm, seed=seed, metric="accuracy", target=table.get("target"))
-    event = Assessed(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": value}})
+    event = Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": value}})
     path = None if folder is None else Path(folder)
     return RunView(label=label, log=[event], config_text=tomli_w.dumps(table), path=path)
 
 
 def names(*runs: RunView) -> dict[str, int]:
-    return {name: len(members) for name, members in by_experiment(runs).items()}
+    return {name: len(members) for name, members in group_by_experiment(runs).items()}
 
 
 def test_seeds_of_one_experiment_are_one_group_whatever_it_is_called_and_however_it_is_computed():

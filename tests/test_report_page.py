@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from winnow.core import AnyEvent, Assessed, Cost, Invited, Refused, RoundFinished, RunError, Scored, stream
+from winnow.core import AnyEvent, Cost, Evaluated, Rejected, RoundFinished, RunError, Scored, Selected, stream
 from winnow.report import write_report
 from winnow.runs import RunFolder, RunLabel, RunView
 
@@ -37,7 +37,7 @@ def _events(rng: np.random.Generator, weights: np.ndarray, *, rounds: int, speed
         value = 0.83 - 0.5 * np.exp(-speed * number / 8) + rng.normal(0, 0.004)
         return {"reference": {"accuracy": value}, "test": {"accuracy": value - 0.01}}
 
-    events: list[AnyEvent] = [Assessed(round=0, at=0.0, version=0, metrics=metrics(0))]
+    events: list[AnyEvent] = [Evaluated(round=0, at=0.0, version=0, metrics=metrics(0))]
     at, cohort = 0.0, len(weights) // 5
     for number in range(1, rounds + 1):
         scores = weights * rng.lognormal(0, 0.3 if picky else 0.0, len(weights))
@@ -50,10 +50,10 @@ def _events(rng: np.random.Generator, weights: np.ndarray, *, rounds: int, speed
         if picky:
             events.append(Scored(round=number, at=at, scores=scores))
         events.append(
-            Invited(round=number, at=at, version=number - 1, clients=clients, counts=np.ones(cohort, np.int64))
+            Selected(round=number, at=at, version=number - 1, clients=clients, counts=np.ones(cohort, np.int64))
         )
         if number % 10 == 0:
-            events.append(Refused(round=number, at=at, client=int(clients[0]), reason="the update is not finite"))
+            events.append(Rejected(round=number, at=at, client=int(clients[0]), reason="the update is not finite"))
         at += rng.normal(35, 2)
         events.append(
             RoundFinished(
@@ -138,7 +138,7 @@ def test_relative_participation_agrees_with_a_count_by_hand(tmp_path: Path) -> N
     run = fabricate("fedprof", 7, picky=True)
     counts = np.zeros(50)
     for event in run.events():
-        if isinstance(event, Invited):
+        if isinstance(event, Selected):
             counts[event.clients] += 1
     rates = [counts[np.array(run.conditions["of_client"]) == index].mean() for index in range(3)]
 
@@ -193,7 +193,7 @@ def test_nothing_from_a_file_becomes_markup(tmp_path: Path) -> None:
     attack = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     label = RunLabel(name=attack, algorithm=attack, seed=1, metric="accuracy", target=0.8)
     honest = fabricate("fedprof", 1, rounds=2, picky=True)
-    events = [*honest.events(), Refused(round=2, at=0.0, client=0, reason=attack)]
+    events = [*honest.events(), Rejected(round=2, at=0.0, client=0, reason=attack)]
     conditions = {"labels": [attack, "noise", "pollution"], "of_client": honest.conditions["of_client"]}
 
     path = write_report(

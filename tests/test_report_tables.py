@@ -8,17 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.core import Cost
-from winnow.report import Spread, comparison_cells, comparison_table, cost_cells, participation_table
-from winnow.report.numbers import number_text, spread_text
-from winnow.report.traces import Participation
-from winnow.runs import Reading, Summary
+from winnow.report import MeanAndSd, comparison_cells, comparison_table, cost_cells, participation_table
+from winnow.report.number_format import mean_sd_text, number_text
+from winnow.report.plot_data import ParticipationCounts
+from winnow.runs import MetricReading, Summary
 
 
 def summary(best: float, *, rounds_to_target: int | None = None, cost: Cost | None = None) -> Summary:
     reached = rounds_to_target is not None
     return Summary(
-        metric="accuracy", target=0.8, rounds=100, best=Reading(value=best, round=90),
-        last=Reading(value=best - 0.1, round=100), test_best=None, test_last=None, rounds_to_target=rounds_to_target,
+        metric="accuracy", target=0.8, rounds=100, best=MetricReading(value=best, round=90),
+        last=MetricReading(value=best - 0.1, round=100), test_best=None, test_last=None,
+        rounds_to_target=rounds_to_target,
         seconds_to_target=rounds_to_target * 30.0 if reached else None,
         wh_to_target=rounds_to_target * 0.05 if reached else None,
         seconds=3000.0, wh=5.0, cost=cost or Cost(), refused=0,
@@ -36,9 +37,9 @@ def test_a_comparison_by_hand() -> None:
     )
     fedprof, fedavg = rows
     assert (fedprof.algorithm, fedprof.runs, fedprof.reached) == ("fedprof", 3, 2)
-    assert fedprof.best == Spread(mean=pytest.approx(0.82), sd=pytest.approx(0.0264575), count=3)
-    assert fedprof.rounds_to_target == Spread(mean=19, sd=pytest.approx(2**0.5), count=2)
-    assert fedprof.seconds_to_target == Spread(mean=570, sd=pytest.approx(30 * 2**0.5), count=2)
+    assert fedprof.best == MeanAndSd(mean=pytest.approx(0.82), sd=pytest.approx(0.0264575), count=3)
+    assert fedprof.rounds_to_target == MeanAndSd(mean=19, sd=pytest.approx(2**0.5), count=2)
+    assert fedprof.seconds_to_target == MeanAndSd(mean=570, sd=pytest.approx(30 * 2**0.5), count=2)
     assert fedprof.cells() == (
         "fedprof", "0.8200 ± 0.0265", "–", "2 of 3", "19.0 ± 1.4", "9.50 ± 0.71", "0.950 ± 0.071",
     )  # fmt: skip
@@ -59,7 +60,7 @@ def test_a_comparison_of_devices_whose_energy_nobody_counts_has_no_column_for_it
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
 def test_a_spread_is_numpys(values: list[float]) -> None:
-    spread = Spread.of(values)
+    spread = MeanAndSd.of(values)
     assert spread is not None
     assert spread.mean == pytest.approx(np.mean(values), abs=1e-6)
     assert spread.sd == pytest.approx(np.std(values, ddof=1), abs=1e-6)
@@ -85,7 +86,7 @@ def test_costs_of_a_fleet_without_energy_are_times() -> None:
 
 
 def test_participation_is_relative_to_clean_clients() -> None:
-    run = Participation(
+    run = ParticipationCounts(
         labels=("clean", "noise", "unused"), of_client=np.array([0, 1, 0, 1]), invitations=np.array([10, 3, 30, 5])
     )
     assert participation_table([run, run]) == [
@@ -103,6 +104,6 @@ def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
 
 
 def test_a_spread_as_people_read_it() -> None:
-    assert spread_text(None) == "–"
-    assert spread_text(Spread(mean=28.0, sd=None, count=1)) == "28"
-    assert spread_text(Spread(mean=0.83812, sd=0.00249, count=5), decimals=4) == "0.8381 ± 0.0025"
+    assert mean_sd_text(None) == "–"
+    assert mean_sd_text(MeanAndSd(mean=28.0, sd=None, count=1)) == "28"
+    assert mean_sd_text(MeanAndSd(mean=0.83812, sd=0.00249, count=5), decimals=4) == "0.8381 ± 0.0025"

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.core import ConfigError, ModelError, Population, RoundFinished
-from winnow.learn.aggregate import Aggregate, Contribution, Partial
+from winnow.learn.aggregation import AggregationRule, Contribution, PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.algorithms.krum import Krum, MultiKrum
+from winnow.learn.algorithms.median_trimmed_mean import Median, TrimmedMean
 from winnow.learn.algorithms.norm_bound import NormBound
-from winnow.learn.algorithms.trimmed import Median, TrimmedMean
 from world import prepared
 
 ROBUST = [Median(), TrimmedMean(trim=0.3), Krum(), MultiKrum(), NormBound()]
@@ -24,7 +24,7 @@ def updates(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 1, (count, 3)).astype(np.float32)
 
 
-def fold(rule: Aggregate, rows: np.ndarray, counts: list[int] | None = None) -> dict[str, torch.Tensor]:
+def fold(rule: AggregationRule, rows: np.ndarray, counts: list[int] | None = None) -> dict[str, torch.Tensor]:
     folding = rule.start(MODEL, Population(sizes=np.arange(1, len(rows) + 1)), len(rows))
     for client, row in enumerate(rows):
         model = {"w": torch.tensor(row, dtype=torch.float32), "n": torch.tensor(10 * client)}
@@ -121,13 +121,13 @@ def test_norm_bound(bound: float | None) -> None:
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: rule.name)
-def test_nothing_folded_leaves_the_model(rule: Aggregate) -> None:
+def test_nothing_folded_leaves_the_model(rule: AggregationRule) -> None:
     assert rule.start(MODEL, Population(sizes=np.ones(3, np.int64)), 3).finish() is MODEL
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: rule.name)
 @given(row=st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3), count=st.integers(3, 8))
-def test_equal_updates_stay_what_they_are(rule: Aggregate, row: list[float], count: int) -> None:
+def test_equal_updates_stay_what_they_are(rule: AggregationRule, row: list[float], count: int) -> None:
     result = fold(rule, np.tile(np.array(row, np.float32), (count, 1)))["w"].numpy()
     far = max(1.0, np.abs(row).max())
     np.testing.assert_allclose(result, row, rtol=1e-5, atol=1e-5 * far)
@@ -139,7 +139,7 @@ def test_equal_updates_stay_what_they_are(rule: Aggregate, row: list[float], cou
     honest=st.lists(st.floats(-1, 1, width=32), min_size=15, max_size=15),
 )
 def test_a_minority_moves_no_coordinate_beyond_the_honest(
-    rule: Aggregate, garbage: list[float], honest: list[float]
+    rule: AggregationRule, garbage: list[float], honest: list[float]
 ) -> None:
     """Two of seven may send anything, numbers or not."""
     good = np.array(honest, np.float32).reshape(5, 3)
@@ -231,7 +231,7 @@ def test_attackers_move_a_bounded_mean_no_further_than_the_bound() -> None:
     """One model a million times as large replaces the mean, but not the bounded one."""
     rows = updates(5)
     rows[0] *= 1e6
-    assert np.abs(fold(Partial(), rows)["w"].numpy()).max() > 1e4
+    assert np.abs(fold(PartialAggregation(), rows)["w"].numpy()).max() > 1e4
     moved = fold(NormBound(bound=0.5), rows)["w"].numpy() - MODEL["w"].numpy()
     assert np.linalg.norm(moved) <= 0.5 + 1e-6
 

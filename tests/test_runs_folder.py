@@ -16,7 +16,18 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.core import AnyEvent, Assessed, Cost, Invited, Refused, RoundFinished, RunError, Scored, Snapshot, stream
+from winnow.core import (
+    AnyEvent,
+    Cost,
+    Evaluated,
+    Rejected,
+    RoundFinished,
+    RunError,
+    Scored,
+    Selected,
+    Snapshot,
+    stream,
+)
 from winnow.runs import RunFolder, RunLabel, result_record
 
 LABEL = RunLabel(name="toy", algorithm="fedprof", seed=1, metric="accuracy", target=0.5)
@@ -56,8 +67,8 @@ def round_events(number: int, score: float, rng: np.random.Generator) -> list[An
     cost = Cost(training_seconds=1.5, transfer_joules=score)
     return [
         Scored(round=number, at=number * 1.0, scores=scores),
-        Invited(round=number, at=number * 1.0, version=number - 1, clients=clients, counts=np.ones(2, np.int64)),
-        Refused(round=number, at=number + 0.5, client=2, reason='not finite: "w"'),
+        Selected(round=number, at=number * 1.0, version=number - 1, clients=clients, counts=np.ones(2, np.int64)),
+        Rejected(round=number, at=number + 0.5, client=2, reason='not finite: "w"'),
         RoundFinished(
             round=number, at=number + 1.0, version=number, metrics={"reference": {"accuracy": score}},
             folded=clients[:1], loss=float(rng.random()), joules=cost.joules, cost=cost,
@@ -71,7 +82,7 @@ def run_toy(path: Path, pause: float = 0.0) -> None:
     with folder:
         toy = Toy(snapshot)
         if snapshot is None:
-            folder.record(Assessed(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}}))
+            folder.record(Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}}))
         while toy.round < ROUNDS:
             for event in toy.play():
                 folder.record(event)
@@ -167,7 +178,7 @@ def test_metrics_add_up_energy_and_leave_gaps_empty(tmp_path: Path) -> None:
         )  # fmt: skip
 
     with create(tmp_path) as folder:
-        folder.record(Assessed(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}}))
+        folder.record(Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}}))
         folder.record(finished(1, {"reference": {"accuracy": 0.2}}))
         folder.record(finished(2, {"reference": {"accuracy": 0.3}, "test": {"accuracy": 0.4}}))
         folder.record(finished(3, {}))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winnow.core import AnyEvent, Assessed, Cost, Invited, Refused, RoundFinished
+from winnow.core import AnyEvent, Cost, Evaluated, Rejected, RoundFinished, Selected
 from winnow.report.tables import traffic
-from winnow.runs import Reading, RunLabel, points, promises, result_record, summarise
-from winnow.runs.codec import decode_event, encode_event
+from winnow.runs import MetricReading, RunLabel, points, read_privacy_budgets, result_record, summarise
+from winnow.runs.event_log import decode_event, encode_event
 from winnow.runs.summary import abandoned_text
 
 
@@ -25,9 +25,9 @@ def finished(number: int, reference: float, test: float | None = None, joules: f
 
 
 RUN: list[AnyEvent] = [
-    Assessed(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}, "test": {"accuracy": 0.12}}),
+    Evaluated(round=0, at=0.0, version=0, metrics={"reference": {"accuracy": 0.1}, "test": {"accuracy": 0.12}}),
     finished(1, 0.5, 0.45),
-    Refused(round=2, at=55.0, client=3, reason="not finite"),
+    Rejected(round=2, at=55.0, client=3, reason="not finite"),
     finished(2, 0.8, 0.70),
     finished(3, 0.9, 0.77),
     finished(4, 0.9, 0.99),
@@ -38,10 +38,10 @@ RUN: list[AnyEvent] = [
 def test_a_run_by_hand() -> None:
     summary = summarise(RUN, metric="accuracy", target=0.8)
     assert summary.rounds == 5
-    assert summary.best == Reading(value=0.9, round=3), "the first of equals"
-    assert summary.last == Reading(value=0.6, round=5)
-    assert summary.test_best == Reading(value=0.77, round=3), "the test set does not choose the model"
-    assert summary.test_last == Reading(value=0.55, round=5)
+    assert summary.best == MetricReading(value=0.9, round=3), "the first of equals"
+    assert summary.last == MetricReading(value=0.6, round=5)
+    assert summary.test_best == MetricReading(value=0.77, round=3), "the test set does not choose the model"
+    assert summary.test_last == MetricReading(value=0.55, round=5)
     assert (summary.rounds_to_target, summary.seconds_to_target, summary.wh_to_target) == (2, 60.0, 2.0)
     assert (summary.seconds, summary.wh, summary.refused) == (150.0, 5.0, 1)
     assert summary.cost == Cost(transfer_joules=18_000.0, transfer_seconds=20.0, training_seconds=5.0)
@@ -62,7 +62,7 @@ def test_a_metric_that_is_not_a_number_never_wins() -> None:
     summary = summarise(
         [finished(1, float("nan")), finished(2, 0.3), finished(3, float("nan"))], metric="accuracy", target=0.2
     )
-    assert summary.best == summary.last == Reading(value=0.3, round=2)
+    assert summary.best == summary.last == MetricReading(value=0.3, round=2)
     assert summary.rounds_to_target == 2
 
 
@@ -75,7 +75,7 @@ def test_against_numpy(scores: list[float], joules: list[float], target: float) 
     events = [finished(number, score, joules=joules[number - 1]) for number, score in enumerate(scores, start=1)]
     summary = summarise(events, metric="accuracy", target=target)
     values = np.array(scores)
-    assert summary.best == Reading(value=values.max(), round=int(values.argmax()) + 1)
+    assert summary.best == MetricReading(value=values.max(), round=int(values.argmax()) + 1)
     reached = np.flatnonzero(values >= target)
     if len(reached):
         assert summary.rounds_to_target == reached[0] + 1
@@ -110,7 +110,7 @@ def test_the_record_of_a_result() -> None:
 
 def test_bytes_are_counted_over_rounds() -> None:
     moved = [replace(event, cost=Cost(sent_bytes=2_000, received_bytes=500)) for event in (finished(1, 0.1),) * 3]
-    asked = [Invited(round=1, at=0.0, version=0, clients=np.array([0, 4]), counts=np.array([1, 3])) for _ in range(3)]
+    asked = [Selected(round=1, at=0.0, version=0, clients=np.array([0, 4]), counts=np.array([1, 3])) for _ in range(3)]
     summary = summarise([*asked, *moved], metric="accuracy", target=None)
     assert (summary.cost.sent_bytes, summary.cost.received_bytes, summary.invitations) == (6_000, 1_500, 6)
     assert [point.sent_bytes for point in points(moved)] == [2_000, 4_000, 6_000]
@@ -133,8 +133,8 @@ def test_rounds_that_came_to_nothing() -> None:
     """Folding nobody counts if somebody was refused: nobody need be invited in a round."""
     nobody = np.array([], np.int64)
 
-    def refused(number: int, reason: str) -> Refused:
-        return Refused(round=number, at=0.0, client=1, reason=reason)
+    def refused(number: int, reason: str) -> Rejected:
+        return Rejected(round=number, at=0.0, client=1, reason=reason)
 
     events = [
         refused(1, "one late"), finished(1, 0.1),
@@ -170,4 +170,4 @@ def test_rounds_that_came_to_nothing() -> None:
     ],
 )
 def test_what_settings_promise(config: dict[str, Any], found: dict[str, tuple[float, float | None]]) -> None:
-    assert {name: (each.delta, each.budget) for name, each in promises(config).items()} == found
+    assert {name: (each.delta, each.budget) for name, each in read_privacy_budgets(config).items()} == found

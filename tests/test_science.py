@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from winnow.core import Invited
-from winnow.experiment.resolve import resolve
-from winnow.experiment.run import Inputs, Result, execute
+from winnow.config.resolve import resolve
+from winnow.core import Selected
+from winnow.experiment.run import Result, RunInputs, run_experiment
 
 
 def run(preset: str, data: Path, algorithm: str, seed: int, rounds: int) -> Result:
-    return execute(resolve(preset, algorithm=algorithm, seed=seed, rounds=rounds), inputs=Inputs(data_directory=data))
+    return run_experiment(
+        resolve(preset, algorithm=algorithm, seed=seed, rounds=rounds), inputs=RunInputs(data_directory=data)
+    )
 
 
 def needs(data: Path, folder: str) -> None:
@@ -24,7 +26,7 @@ def invitations_by_condition(result: Result) -> dict[str, float]:
     labels, of_client = result.view.conditions["labels"], np.array(result.view.conditions["of_client"])
     counts = np.zeros(len(of_client))
     for event in result.view.events():
-        if isinstance(event, Invited):
+        if isinstance(event, Selected):
             counts[event.clients] += event.counts
     return {label: float(counts[of_client == index].mean()) for index, label in enumerate(labels)}
 
@@ -82,7 +84,9 @@ def test_mnist_reaches_the_target_ahead_of_the_rival(data_directory: Path) -> No
 def test_the_demo_shows_a_clear_lead() -> None:
     """Nothing outside the package is needed."""
     best = {
-        algorithm: [execute(resolve("demo", algorithm=algorithm, seed=seed)).summary.best.value for seed in range(3)]
+        algorithm: [
+            run_experiment(resolve("demo", algorithm=algorithm, seed=seed)).summary.best.value for seed in range(3)
+        ]
         for algorithm in ("fedprof", "fedavg-rp")
     }
     assert np.mean(best["fedprof"]) > np.mean(best["fedavg-rp"]) + 0.02

@@ -12,28 +12,38 @@ from msgspec.structs import replace
 from scipy.stats import chisquare
 
 from winnow.core import (
-    EVERYONE,
+    UNTIL_ALL,
     ConfigError,
     Failure,
     Federation,
     Outcome,
-    Refused,
+    Rejected,
     Reply,
     RoundFinished,
     Task,
     Until,
 )
-from winnow.experiment.build import Prepared, prepare
+from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.learn.algorithm import Recipe
-from winnow.privacy.secure.closing import Left
-from winnow.privacy.secure.collect import Secure
-from winnow.privacy.secure.identity import authority_here
-from winnow.privacy.secure.keeper import MaskKeeper
-from winnow.privacy.secure.keeper_talk import AskedKeeper, answer
-from winnow.privacy.secure.steps import ANNOUNCE, CLOSE, CONFIRM, DEPOSIT, MASK, REVEAL, SHARE, Step, carried
-from winnow.privacy.secure.terms import Announcement, read, write
+from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.secagg.interrupted_session import SessionRecord
+from winnow.privacy.secagg.mask_keeper import MaskKeeper
+from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
+from winnow.privacy.secagg.protocol_tasks import (
+    ADVERTISE_KEYS,
+    CLOSE_SESSION,
+    CONSISTENCY_CHECK,
+    DEPOSIT_SEED,
+    MASKED_INPUT,
+    SHARE_KEYS,
+    UNMASK,
+    StepSettings,
+    carried,
+)
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, read, write
+from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import summarise
-from winnow.runs.codec import encode_event
+from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 
 SECURE = ("collect.name=secure", "select.count=5")
@@ -46,7 +56,7 @@ ON_UPDATES = {
 }
 
 
-def events_of(ready: Prepared) -> list[Any]:
+def events_of(ready: PreparedRun) -> list[Any]:
     return list(ready.training.run(ready.federation))
 
 
@@ -56,10 +66,10 @@ def rounds_of(events: Iterable[Any]) -> list[RoundFinished]:
 
 def reasons_of(events: Iterable[Any]) -> dict[int, str]:
     """The last reason for each client that was refused."""
-    return {event.client: event.reason for event in events if isinstance(event, Refused)}
+    return {event.client: event.reason for event in events if isinstance(event, Rejected)}
 
 
-def same_model(one: Prepared, other: Prepared, within: float = 0.0) -> bool:
+def same_model(one: PreparedRun, other: PreparedRun, within: float = 0.0) -> bool:
     models = one.training.model, other.training.model
     return all((models[0][name].double() - models[1][name].double()).abs().max() <= within for name in models[0])
 
@@ -112,7 +122,7 @@ def test_a_seed_repeats_and_resuming_equals_no_interruption(algorithm: str, way:
         begun.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 2:
             break
-    again = prepare(experiment(*SECURE, *way, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*SECURE, *way, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
     assert begun + [encode_event(event) for event in events_of(again)] == log
     assert same_model(whole, again)
 
@@ -184,7 +194,7 @@ class Meddling:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "_MeddledExchange":
+    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "_MeddledExchange":
         made = list(tasks)
         self.sent += made
         return _MeddledExchange(self, self.inner.dispatch(made, until))
@@ -223,11 +233,11 @@ def saying(**data: bytes) -> Meddle:
 
 def announcing(reply: Reply, **keys: bytes) -> Outcome:
     """An announcement with other keys, signed for all that."""
-    before = read(carried(reply.payload, "announcement"), Announcement)
+    before = read(carried(reply.payload, "announcement"), KeyAdvertisement)
     return saying(announcement=write(replace(before, **keys)))(reply)
 
 
-def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[Prepared, Meddling, list[Any]]:
+def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[PreparedRun, Meddling, list[Any]]:
     """Everybody takes part; 8 clients of which 6 must stay."""
     ready = prepared("rounds=1", "collect.name=secure", "select.count=8", *sets, algorithm="fedavg-rp")
     federation = Meddling(ready.federation, meddle)
@@ -238,17 +248,17 @@ def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[Prep
 @pytest.mark.parametrize(
     ("step", "way"),
     [
-        *((step, ()) for step in (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL)),
-        (MASK, RING),
-        (REVEAL, RING),
-        (DEPOSIT, KEEPER),
+        *((step, ()) for step in (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASK)),
+        (MASKED_INPUT, RING),
+        (UNMASK, RING),
+        (DEPOSIT_SEED, KEEPER),
     ],
 )
 def test_the_sum_is_that_of_those_whose_vectors_arrived(step: str, way: tuple[str, ...], gone: tuple[int, ...]) -> None:
     """Against a plain run in which the same clients never answer."""
     way = (*way[:1], "collect.neighbours=6") if way == RING else way
     ready, _, events = run_with({(step, client): lost for client in gone}, "collect.encoding.bits=24", *way)
-    counts = () if step in (CONFIRM, REVEAL) else gone
+    counts = () if step in (CONSISTENCY_CHECK, UNMASK) else gone
     plain = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
     federation = Meddling(plain.federation, {("train", client): lost for client in counts})
     assert len(list(plain.training.run(federation))) > 0
@@ -260,7 +270,7 @@ def test_the_sum_is_that_of_those_whose_vectors_arrived(step: str, way: tuple[st
 
 @pytest.mark.parametrize(
     ("step", "way"),
-    [*((step, ()) for step in (SHARE, MASK, CONFIRM, REVEAL)), (DEPOSIT, KEEPER)],
+    [*((step, ()) for step in (SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASK)), (DEPOSIT_SEED, KEEPER)],
 )
 def test_below_the_threshold_the_round_is_abandoned_and_the_model_stays(step: str, way: tuple[str, ...]) -> None:
     ready, federation, events = run_with({(step, client): lost for client in (1, 2, 3)}, *way)
@@ -268,21 +278,21 @@ def test_below_the_threshold_the_round_is_abandoned_and_the_model_stays(step: st
     assert same_model(before, ready)
     assert rounds_of(events)[0].folded.tolist() == []
     reasons = reasons_of(events)
-    assert sorted(event.client for event in events if isinstance(event, Refused)) == list(range(8)), "each once"
+    assert sorted(event.client for event in events if isinstance(event, Rejected)) == list(range(8)), "each once"
     assert [client for client, reason in reasons.items() if "the line went dead" in reason] == [1, 2, 3]
     abandoned = summarise(events, metric="accuracy", target=None).abandoned
     assert abandoned is not None
     assert abandoned.rounds == 1
     assert "takes 6" in abandoned.reason or "6 are needed" in abandoned.reason, "why the rest of them stopped"
-    if step in (SHARE, MASK):
-        assert not any(isinstance(outcome, Reply) and outcome.task.name == REVEAL for outcome in federation.seen)
+    if step in (SHARE_KEYS, MASKED_INPUT):
+        assert not any(isinstance(outcome, Reply) and outcome.task.name == UNMASK for outcome in federation.seen)
 
 
 def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
     ready = prepared("rounds=3", *SECURE, algorithm="fedavg-rp")
     federation = Meddling(ready.federation)
     federation.meddle = {
-        (MASK, client): lambda reply: lost(reply) if reply.task.round == 2 else reply for client in range(8)
+        (MASKED_INPUT, client): lambda reply: lost(reply) if reply.task.round == 2 else reply for client in range(8)
     }
     events = list(ready.training.run(federation))
     assert [len(event.folded) for event in rounds_of(events)] == [5, 0, 5]
@@ -291,15 +301,15 @@ def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
 @pytest.mark.parametrize(
     ("meddle", "reason"),
     [
-        ({(MASK, 2): saying(words=b"short")}, "the vector has 5 bytes, not"),
-        ({(MASK, 2): lambda reply: replace(reply, payload={})}, "the message carries no told"),
-        ({(MASK, 2): saying(told=b"something else")}, "it was told something else than the others"),
-        ({(ANNOUNCE, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
-        ({(SHARE, 2): lambda reply: replace(reply, letters={1: b""})}, "its letters are not to its neighbours"),
-        ({(REVEAL, 2): saying(shares=b"\xc1")}, "a message that cannot be read"),
-        ({(ANNOUNCE, 2): lambda reply: announcing(reply, sealing=bytes(32))}, "a public key that is none"),
-        ({(ANNOUNCE, 2): lambda reply: announcing(reply, masking=bytes(32))}, "a public key that is none"),
-        ({(ANNOUNCE, 2): lambda reply: announcing(reply, masking=b"short")}, "a public key that is none"),
+        ({(MASKED_INPUT, 2): saying(words=b"short")}, "the vector has 5 bytes, not"),
+        ({(MASKED_INPUT, 2): lambda reply: replace(reply, payload={})}, "the message carries no told"),
+        ({(MASKED_INPUT, 2): saying(told=b"something else")}, "it was told something else than the others"),
+        ({(ADVERTISE_KEYS, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
+        ({(SHARE_KEYS, 2): lambda reply: replace(reply, letters={1: b""})}, "its letters are not to its neighbours"),
+        ({(UNMASK, 2): saying(shares=b"\xc1")}, "a message that cannot be read"),
+        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, sealing=bytes(32))}, "a public key that is none"),
+        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=bytes(32))}, "a public key that is none"),
+        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=b"short")}, "a public key that is none"),
     ],
 )
 def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
@@ -315,16 +325,16 @@ def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
 def test_a_keeper_that_says_nonsense_has_the_round_abandoned(
     step: str, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Nonsense(AskedKeeper):
+    class Nonsense(RemoteKeeper):
         def __init__(self, keeper: MaskKeeper) -> None:
             self._keeper = keeper
 
         def ask(self, question: bytes) -> bytes:
-            right, asked = answer(self._keeper, question), msgspec.msgpack.decode(question)["type"]
+            right, asked = answer_keeper_request(self._keeper, question), msgspec.msgpack.decode(question)["type"]
             return said if asked == f"Ask{step.title()}" else right
 
-    keeper = Nonsense(MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75))
-    monkeypatch.setattr(Secure, "keeper_for", lambda *_: keeper)
+    keeper = Nonsense(MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75))
+    monkeypatch.setattr(SecureAggregation, "keeper_for", lambda *_: keeper)
     product = "collect.encoding={name='product', smallest=4, codewords=4, block=2}"
     _, _, events = run_with({}, *KEEPER, product)
     reasons = reasons_of(events)
@@ -339,18 +349,20 @@ def test_one_with_another_ones_announcement_is_refused() -> None:
         taken[reply.task.client] = reply.payload
         return reply
 
-    _, _, events = run_with({(ANNOUNCE, 1): keep, (ANNOUNCE, 2): lambda r: replace(r, payload=taken.get(1, r.payload))})
+    _, _, events = run_with(
+        {(ADVERTISE_KEYS, 1): keep, (ADVERTISE_KEYS, 2): lambda r: replace(r, payload=taken.get(1, r.payload))}
+    )
     assert taken
     assert reasons_of(events).get(2, "its announcement is another client's") == "its announcement is another client's"
 
 
 def test_wrong_shares_of_one_are_worked_around_and_of_many_end_the_round() -> None:
     wrong = saying(shares=write({client: bytes(36) for client in range(8)}))
-    ready, _, events = run_with({(REVEAL, 0): wrong}, "collect.encoding.bits=24")
+    ready, _, events = run_with({(UNMASK, 0): wrong}, "collect.encoding.bits=24")
     plain = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
     events_of(plain)
     assert same_model(plain, ready, within=2e-4)
-    _, _, events = run_with({(REVEAL, client): wrong for client in (0, 1, 2)})
+    _, _, events = run_with({(UNMASK, client): wrong for client in (0, 1, 2)})
     assert all("do not fit: one of its holders sent a wrong one" in reason for reason in reasons_of(events).values())
 
 
@@ -397,7 +409,7 @@ def test_the_servers_whole_transcript_holds_no_update(algorithm: str, way: tuple
     replies = [outcome for outcome in federation.seen if isinstance(outcome, Reply)]
     assert {part for reply in replies for part in reply.payload} <= {"held", "profile", "secure"}
     assert all(not reply.keep for reply in replies)
-    vectors = [np.asarray(r.payload["secure"]["words"]) for r in replies if r.task.name in (MASK, DEPOSIT)]
+    vectors = [np.asarray(r.payload["secure"]["words"]) for r in replies if r.task.name in (MASKED_INPUT, DEPOSIT_SEED)]
     assert len(vectors) == 4 * 5
     for words in vectors:
         whole = words[: len(words) // 4 * 3]  # the last bytes fill stretches up with zeros
@@ -411,7 +423,7 @@ def test_the_transcript_test_can_fail() -> None:
     assert any("model" in outcome.payload for outcome in federation.seen if isinstance(outcome, Reply))
 
 
-def ask(ready: Prepared, tasks: list[Task]) -> list[Outcome]:
+def ask(ready: PreparedRun, tasks: list[Task]) -> list[Outcome]:
     with ready.federation.dispatch(tasks) as exchange:
         return list(exchange)
 
@@ -421,7 +433,11 @@ def test_an_update_is_masked_once() -> None:
     ready = prepared("rounds=1", *SECURE, algorithm="fedavg-rp")
     federation = Meddling(ready.federation)
     list(ready.training.run(federation))
-    again = [replace(task, settings=Step(session=b"again")) for task in federation.sent if task.name == ANNOUNCE]
+    again = [
+        replace(task, settings=StepSettings(session=b"again"))
+        for task in federation.sent
+        if task.name == ADVERTISE_KEYS
+    ]
     assert all(
         "there is no update of this round" in o.reason or "has left before" in o.reason for o in ask(ready, again)
     )
@@ -438,22 +454,26 @@ def test_a_client_that_speaks_of_an_interrupted_exchange_spoils_it_for_nobody_el
 
     def lies(reply: Reply) -> Outcome:
         settings = reply.task.settings
-        assert isinstance(settings, Step)
+        assert isinstance(settings, StepSettings)
         session = {"this session": settings.session, "another": bytes(16), "no session": b"x" * 1000}[named]
-        return saying(left=write(Left(session=session, members=[*range(8)] * 100, roster=b"")))(reply)
+        return saying(left=write(SessionRecord(session=session, members=[*range(8)] * 100, roster=b"")))(reply)
 
-    _, federation, events = run_with({(ANNOUNCE, 3): lies})
+    _, federation, events = run_with({(ADVERTISE_KEYS, 3): lies})
     (finished,) = rounds_of(events)
     assert {*finished.folded.tolist()} >= {0, 1, 2, 4, 5, 6, 7}
-    assert len([task for task in federation.sent if task.name == CLOSE]) == (8 if named == "another" else 0)
+    assert len([task for task in federation.sent if task.name == CLOSE_SESSION]) == (8 if named == "another" else 0)
 
 
 @pytest.mark.parametrize(
-    ("way", "steps"), [(SECURE, (ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL)), ((*SECURE, *KEEPER), (DEPOSIT,))]
+    ("way", "steps"),
+    [
+        (SECURE, (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASK)),
+        ((*SECURE, *KEEPER), (DEPOSIT_SEED,)),
+    ],
 )
 def test_a_step_without_a_session_is_refused(way: tuple[str, ...], steps: tuple[str, ...]) -> None:
     ready = prepared("rounds=1", *way, algorithm="fedavg-rp")
-    tasks = [Task(name=name, client=0, round=1, version=0, settings=Step(session=b"none")) for name in steps]
+    tasks = [Task(name=name, client=0, round=1, version=0, settings=StepSettings(session=b"none")) for name in steps]
     outcomes = [outcome for task in tasks for outcome in ask(ready, [task])]
     assert all(isinstance(outcome, Failure) for outcome in outcomes)
 
@@ -463,10 +483,12 @@ def told_with(change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Any]:
     ready = prepared("rounds=1", "collect.name=secure", "select.count=8", algorithm="fedavg-rp")
 
     class Lying(Meddling):
-        def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "_MeddledExchange":
+        def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "_MeddledExchange":
             return super().dispatch(
                 [
-                    replace(task, payload=change(dict(task.payload))) if (task.name, task.client) == (MASK, 3) else task
+                    replace(task, payload=change(dict(task.payload)))
+                    if (task.name, task.client) == (MASKED_INPUT, 3)
+                    else task
                     for task in tasks
                 ],
                 until,
@@ -502,7 +524,7 @@ def test_profiles_and_losses_leave_outside_of_the_sums() -> None:
 
 def test_what_clients_keep_is_kept_once_their_vectors_are_in_the_sum() -> None:
     ready = prepared("rounds=1", "collect.name=secure", "select.count=8", algorithm="scaffold")
-    federation = Meddling(ready.federation, {(MASK, 4): lost})
+    federation = Meddling(ready.federation, {(MASKED_INPUT, 4): lost})
     list(ready.training.run(federation))
     kept = {client for client in range(8) if ready.simulated.store.read(client)}
     assert kept == {0, 1, 2, 3, 5, 6, 7}

@@ -7,10 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winnow.core import ConfigError
-from winnow.privacy.secure.encoding import Decoded, Parameters
-from winnow.privacy.secure.form import Entry, Form, departures, means, mismatch, public_values
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.scalar import FINE_STEP, WIDE_STEP, Scalar
+from winnow.privacy.secagg.encoding import DecodedSum, EncodingParameters
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.scalar_quantisation import FINE_STEP, WIDE_STEP, ScalarQuantisation
+from winnow.privacy.secagg.update_layout import (
+    TensorSpec,
+    UpdateLayout,
+    layout_mismatch,
+    mean_update,
+    public_update,
+    weighted_update,
+)
 
 MODEL = {
     "layer.weight": torch.linspace(-1, 1, 60).reshape(6, 10),
@@ -18,7 +25,7 @@ MODEL = {
     "norm.steps": torch.tensor(40),
 }
 PARTS = {"model": MODEL, "reach": {"weighted": torch.tensor(0.0)}}
-FORM = Form.of(PARTS)
+FORM = UpdateLayout.of(PARTS)
 
 
 def update(seed: int, size: float = 0.05) -> dict[str, dict[str, torch.Tensor]]:
@@ -31,31 +38,33 @@ def update(seed: int, size: float = 0.05) -> dict[str, dict[str, torch.Tensor]]:
     return {"model": moved, "reach": {"weighted": torch.tensor(float(rng.integers(1, 10**6)))}}
 
 
-def summed(code: Scalar, parameters: Parameters, weights: list[float], size: float = 0.05) -> Decoded:
+def summed(
+    code: ScalarQuantisation, parameters: EncodingParameters, weights: list[float], size: float = 0.05
+) -> DecodedSum:
     """What comes out for so many clients, summed in the group without masks."""
     members = len(weights) + 2  # two have dropped out
     space = code.space(FORM, members)
     total = space.zeros()
     for client, weight in enumerate(weights):
-        values = departures(update(client, size), MODEL, weight)
+        values = weighted_update(update(client, size), MODEL, weight)
         vector = code.encode(FORM, values, parameters, members, np.random.default_rng(client))
         space.check(vector)
         space.add(total, vector)
     return code.decode(FORM, space.reduce(total), parameters, members, len(weights))
 
 
-def first(code: Scalar) -> Parameters:
-    return code.first(FORM, public_values(FORM, {"model": MODEL}), 1)
+def first(code: ScalarQuantisation) -> EncodingParameters:
+    return code.first(FORM, public_update(FORM, {"model": MODEL}), 1)
 
 
 @settings(max_examples=40, deadline=None)
 @given(bits=st.integers(6, 24), weights=st.lists(st.integers(1, 2**24), min_size=1, max_size=9))
 def test_a_sum_decodes_to_the_sum_within_a_step_a_client(bits: int, weights: list[int]) -> None:
-    code, shares = Scalar(bits=bits), [weight * FINE_STEP for weight in weights]
+    code, shares = ScalarQuantisation(bits=bits), [weight * FINE_STEP for weight in weights]
     parameters = first(code)
     decoded = summed(code, parameters, shares)
     expected = [
-        sum(each) for each in zip(*(departures(update(k), MODEL, w) for k, w in enumerate(shares)), strict=True)
+        sum(each) for each in zip(*(weighted_update(update(k), MODEL, w) for k, w in enumerate(shares)), strict=True)
     ]
     steps = [parameters.arrays["scale"][0], FINE_STEP, WIDE_STEP, WIDE_STEP, FINE_STEP]
     for found, right, step in zip(decoded.sums, expected, steps, strict=True):
@@ -65,8 +74,8 @@ def test_a_sum_decodes_to_the_sum_within_a_step_a_client(bits: int, weights: lis
 
 
 def test_means_are_weighted_for_the_model_and_plain_for_other_parts() -> None:
-    code, weights = Scalar(bits=24), [1.0, 0.5, 0.25]
-    parts, weight = means(FORM, summed(code, first(code), weights).sums, MODEL, 3)
+    code, weights = ScalarQuantisation(bits=24), [1.0, 0.5, 0.25]
+    parts, weight = mean_update(FORM, summed(code, first(code), weights).sums, MODEL, 3)
     updates = [update(k) for k in range(3)]
     assert weight == pytest.approx(1.75)
     for name in ("layer.weight", "layer.bias"):
@@ -78,9 +87,9 @@ def test_means_are_weighted_for_the_model_and_plain_for_other_parts() -> None:
 
 
 def test_rounding_by_chance_is_right_on_average() -> None:
-    code = Scalar(bits=4)
+    code = ScalarQuantisation(bits=4)
     parameters = first(code)
-    values = departures(update(0, 0.01), MODEL, 1.0)
+    values = weighted_update(update(0, 0.01), MODEL, 1.0)
     found = np.zeros((6, 10))
     for seed in range(400):
         vector = code.encode(FORM, values, parameters, 1, np.random.default_rng(seed))
@@ -91,10 +100,10 @@ def test_rounding_by_chance_is_right_on_average() -> None:
 
 
 def test_what_is_cut_off_is_counted_and_the_range_grows() -> None:
-    code = Scalar(bits=8, spread=4.0)
+    code = ScalarQuantisation(bits=8, spread=4.0)
     parameters = first(code)
     decoded = summed(code, parameters, [1.0] * 4, size=1.0)
-    values = [np.abs(departures(update(k, 1.0), MODEL, 1.0)[0]) for k in range(4)]
+    values = [np.abs(weighted_update(update(k, 1.0), MODEL, 1.0)[0]) for k in range(4)]
     share = np.mean([value > parameters.arrays["scale"][0] * 127.5 for value in values])
     assert decoded.clipped == pytest.approx(share, abs=0.02)
     assert decoded.clipped > 0.1
@@ -104,7 +113,7 @@ def test_what_is_cut_off_is_counted_and_the_range_grows() -> None:
 
 
 def test_ranges_follow_the_clients_values_down_and_stay_between_refreshes() -> None:
-    code = Scalar(bits=8, spread=5.0, refresh_every=3)
+    code = ScalarQuantisation(bits=8, spread=5.0, refresh_every=3)
     parameters = first(code)
     decoded = summed(code, parameters, [1.0] * 4, size=0.05)
     assert code.refresh(FORM, parameters, decoded, 2) is parameters
@@ -118,11 +127,11 @@ def test_ranges_follow_the_clients_values_down_and_stay_between_refreshes() -> N
 
 @pytest.mark.parametrize(("margin", "goes_over"), [(None, False), (3, False), (0, True)])
 def test_sums_that_go_over_the_top_are_noticed(margin: int | None, goes_over: bool) -> None:
-    code = Scalar(bits=6, margin=margin, spread=1.0)
+    code = ScalarQuantisation(bits=6, margin=margin, spread=1.0)
     space = code.space(FORM, 8)
     assert space.stretches[0].bits == 6 + (3 if margin is None else margin)
     parameters, total = first(code), space.zeros()
-    values = [np.abs(value) + 0.2 for value in departures(update(0), MODEL, 1.0)]
+    values = [np.abs(value) + 0.2 for value in weighted_update(update(0), MODEL, 1.0)]
     for client in range(8):
         space.add(total, code.encode(FORM, values, parameters, 8, np.random.default_rng(client)))
     assert (code.decode(FORM, space.reduce(total), parameters, 8, 8).overflowed > 0) is goes_over
@@ -130,7 +139,7 @@ def test_sums_that_go_over_the_top_are_noticed(margin: int | None, goes_over: bo
 
 def test_a_narrow_margin_still_serves_sums_that_stay_near_zero() -> None:
     """Sums are read as the numbers nearest to zero, so what counts is their size, not the clients' number."""
-    narrow, wide = Scalar(bits=8, margin=2, spread=16.0), Scalar(bits=8, spread=16.0)
+    narrow, wide = ScalarQuantisation(bits=8, margin=2, spread=16.0), ScalarQuantisation(bits=8, spread=16.0)
     weights = [1.0] * 30
     one, other = (summed(code, first(code), weights) for code in (narrow, wide))
     assert one.overflowed == 0
@@ -138,23 +147,25 @@ def test_a_narrow_margin_still_serves_sums_that_stay_near_zero() -> None:
 
 
 def test_parameters_that_do_not_fit_are_refused() -> None:
-    code = Scalar()
+    code = ScalarQuantisation()
     for arrays in ({}, {"scale": np.ones(2), "zero": np.ones(2)}, {"scale": -np.ones(1), "zero": np.ones(1)}):
-        with pytest.raises(RefusedError, match="do not fit an update with 1 tensors to quantise"):
-            code.encode(FORM, departures(update(0), MODEL, 1.0), Parameters(version=1, arrays=arrays), 3, None)
-    with pytest.raises(RefusedError, match="no version"):
-        Parameters.of({"scale": np.ones(1)})
+        with pytest.raises(ProtocolError, match="do not fit an update with 1 tensors to quantise"):
+            code.encode(
+                FORM, weighted_update(update(0), MODEL, 1.0), EncodingParameters(version=1, arrays=arrays), 3, None
+            )
+    with pytest.raises(ProtocolError, match="no version"):
+        EncodingParameters.of({"scale": np.ones(1)})
 
 
-@pytest.mark.parametrize("entry", [Entry("model", "w", (-1,), "float32"), Entry("model", "w", (1,), "load")])
-def test_a_form_that_cannot_be_is_refused(entry: Entry) -> None:
-    with pytest.raises(RefusedError, match="shapes or types that cannot be"):
-        Form.read(Form((entry,)).write())
+@pytest.mark.parametrize("entry", [TensorSpec("model", "w", (-1,), "float32"), TensorSpec("model", "w", (1,), "load")])
+def test_a_form_that_cannot_be_is_refused(entry: TensorSpec) -> None:
+    with pytest.raises(ProtocolError, match="shapes or types that cannot be"):
+        UpdateLayout.read(UpdateLayout((entry,)).write())
 
 
 def test_more_clients_than_a_group_can_hold_are_refused() -> None:
     with pytest.raises(ConfigError, match="at most 4,096 clients"):
-        Scalar().space(FORM, 5_000)
+        ScalarQuantisation().space(FORM, 5_000)
 
 
 @pytest.mark.parametrize(
@@ -169,5 +180,5 @@ def test_more_clients_than_a_group_can_hold_are_refused() -> None:
     ],
 )
 def test_an_updates_form_is_compared_with_the_models(parts, carried: tuple[str, ...], reason: str | None) -> None:
-    found = mismatch(Form.read(Form.of(parts).write()), {"model": MODEL}, carried)
+    found = layout_mismatch(UpdateLayout.read(UpdateLayout.of(parts).write()), {"model": MODEL}, carried)
     assert found is None if reason is None else reason in str(found)

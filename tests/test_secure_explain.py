@@ -2,20 +2,20 @@
 
 import pytest
 
-from winnow.experiment.disclosure import Explanation, disclose
-from winnow.privacy.secure.graph import safe_degree
-from winnow.privacy.secure.scalar import MOST_CLIENTS
+from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
+from winnow.privacy.secagg.masking_graph import safe_degree
+from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
 from world import experiment
 
 SECURE = ("collect.name=secure", "select.count=5")
 PRODUCT = (*SECURE, "collect.keeper=true", "collect.encoding.name=product")
 
 
-def explained(*sets: str) -> Explanation:
-    return disclose(experiment(*sets, algorithm="fedavg-rp"))
+def explained(*sets: str) -> PrivacyReport:
+    return make_privacy_report(experiment(*sets, algorithm="fedavg-rp"))
 
 
-def learnt(explanation: Explanation, party: str) -> str:
+def learnt(explanation: PrivacyReport, party: str) -> str:
     return "; ".join(each for one in explanation.parties if party in one.name for each in one.learns)
 
 
@@ -41,7 +41,7 @@ def test_a_ring_promises_less_than_the_complete_graph() -> None:
     assert "the server must do as it should" in ring
 
 
-@pytest.mark.parametrize(("neighbours", "warned"), [(4, True), (safe_degree(MOST_CLIENTS), False), (None, False)])
+@pytest.mark.parametrize(("neighbours", "warned"), [(4, True), (safe_degree(MAX_CLIENTS), False), (None, False)])
 def test_few_neighbours_are_warned_of(neighbours: int | None, warned: bool) -> None:
     sets = () if neighbours is None else (f"collect.neighbours={neighbours}",)
     warnings = explained(*SECURE, "collect.graph=ring", *sets).warnings

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from parties import plain_sum, random_vector
-from winnow.privacy.secure.group import Space, Stretch, pack_words, space_of, unpack_words
-from winnow.privacy.secure.masks import CHUNK, add_mask, mask_of
-from winnow.privacy.secure.refusal import RefusedError
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.masks import CHUNK, add_mask, expand_mask
+from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup, pack_words, unpack_words, vector_group
 
 stretches = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 64)), min_size=1, max_size=4)
 
@@ -17,7 +17,7 @@ stretches = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 64)), min_siz
 @settings(max_examples=150, deadline=None)
 @given(lengths=stretches, seed=st.integers(0, 2**32))
 def test_a_vector_comes_out_of_its_bytes_as_it_went_in(lengths: list[tuple[int, int]], seed: int) -> None:
-    space = space_of(lengths)
+    space = vector_group(lengths)
     vector = random_vector(space, seed)
     packed = space.pack(vector)
     assert len(packed) == space.packed_bytes == sum((count * bits + 7) // 8 for count, bits in lengths)
@@ -29,7 +29,7 @@ def test_a_vector_comes_out_of_its_bytes_as_it_went_in(lengths: list[tuple[int, 
 @settings(max_examples=80, deadline=None)
 @given(bits=st.integers(1, 64), values=st.lists(st.integers(0, 2**64 - 1), max_size=70))
 def test_words_lie_side_by_side_lowest_bit_first(bits: int, values: list[int]) -> None:
-    stretch = Stretch(len(values), bits)
+    stretch = Segment(len(values), bits)
     words = np.array([value & stretch.top for value in values], stretch.dtype)
     number = sum(int(word) << (bits * i) for i, word in enumerate(words))
     assert pack_words(words, stretch) == number.to_bytes(stretch.packed_bytes, "little")
@@ -39,7 +39,7 @@ def test_words_lie_side_by_side_lowest_bit_first(bits: int, values: list[int]) -
 @settings(max_examples=50, deadline=None)
 @given(lengths=stretches, clients=st.integers(1, 12))
 def test_sums_are_right_in_the_group_whatever_happens_above_it(lengths: list[tuple[int, int]], clients: int) -> None:
-    space, vectors = space_of(lengths), []
+    space, vectors = vector_group(lengths), []
     total = space.zeros()
     for client in range(clients):
         vectors.append(random_vector(space, client))
@@ -47,20 +47,20 @@ def test_sums_are_right_in_the_group_whatever_happens_above_it(lengths: list[tup
     assert [words.tolist() for words in space.reduce(total)] == plain_sum(space, vectors)
 
 
-SPACE = space_of([(9, 5), (3, 40)])
+SPACE = vector_group([(9, 5), (3, 40)])
 
 
 @pytest.mark.parametrize("change", [b"", b"\0"])
 def test_bytes_of_the_wrong_length_are_refused(change: bytes) -> None:
     packed = SPACE.pack(SPACE.zeros())
-    with pytest.raises(RefusedError, match=r"the vector has \d+ bytes, not 21"):
+    with pytest.raises(ProtocolError, match=r"the vector has \d+ bytes, not 21"):
         SPACE.unpack(packed + change if change else packed[:-1])
 
 
 def test_bits_beyond_the_last_word_are_refused() -> None:
     packed = bytearray(SPACE.pack(SPACE.zeros()))
     packed[5] |= 0x80
-    with pytest.raises(RefusedError, match=r"words outside the group modulo 2\^5"):
+    with pytest.raises(ProtocolError, match=r"words outside the group modulo 2\^5"):
         SPACE.unpack(bytes(packed))
 
 
@@ -74,18 +74,18 @@ def test_bits_beyond_the_last_word_are_refused() -> None:
     ],
 )
 def test_what_is_no_vector_of_the_group_is_not_packed(spoil, reason: str) -> None:
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(ProtocolError, match=reason):
         SPACE.pack(spoil(SPACE.zeros()))
 
 
 def test_a_group_has_at_most_64_bits() -> None:
-    with pytest.raises(RefusedError, match="words of 65 bits"):
-        space_of([(1, 65)])
+    with pytest.raises(ProtocolError, match="words of 65 bits"):
+        vector_group([(1, 65)])
 
 
 @pytest.mark.parametrize("bits", [3, 8, 15, 33, 64])
 def test_a_mask_is_its_seeds_keystream_and_taken_off_again(bits: int) -> None:
-    space = space_of([(CHUNK + 11, bits), (5, 64)])
+    space = vector_group([(CHUNK + 11, bits), (5, 64)])
     vector = random_vector(space, 7)
     total = [words.copy() for words in vector]
     add_mask(total, b"s" * 32, space, sign=1)
@@ -97,12 +97,12 @@ def test_a_mask_is_its_seeds_keystream_and_taken_off_again(bits: int) -> None:
 
 
 def test_different_parts_of_a_mask_never_repeat() -> None:
-    long = mask_of(b"s" * 32, space_of([(4 * CHUNK, 8)]))[0].reshape(4, -1)
+    long = expand_mask(b"s" * 32, vector_group([(4 * CHUNK, 8)]))[0].reshape(4, -1)
     assert len({row.tobytes() for row in long}) == 4
-    assert np.array_equal(mask_of(b"s" * 32, space_of([(4 * CHUNK, 8)]))[0].reshape(4, -1), long)
+    assert np.array_equal(expand_mask(b"s" * 32, vector_group([(4 * CHUNK, 8)]))[0].reshape(4, -1), long)
 
 
 @pytest.mark.parametrize("bits", [4, 9, 13])
 def test_a_mask_is_uniform_over_the_group(bits: int) -> None:
-    words = mask_of(b"u" * 32, Space((Stretch(200_000, bits),)))[0]
+    words = expand_mask(b"u" * 32, VectorGroup((Segment(200_000, bits),)))[0]
     assert chisquare(np.bincount(words, minlength=1 << bits)).pvalue > 1e-4

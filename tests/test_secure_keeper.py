@@ -9,28 +9,28 @@ import pytest
 from msgspec.structs import replace
 
 from parties import AUTHORITY, plain_sum, random_vector, terms
-from winnow.privacy.secure.group import space_of
-from winnow.privacy.secure.identity import RunAuthority
-from winnow.privacy.secure.keeper import (
-    SESSIONS,
-    Contents,
-    Deposit,
-    Keeper,
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.keeper_process import KeeperProcess
+from winnow.privacy.secagg.mask_keeper import (
+    MAX_OPEN_SESSIONS,
+    DepositContents,
+    KeeperInterface,
     MaskKeeper,
-    digest_of_space,
+    SeedDeposit,
+    group_digest,
     make_deposit,
 )
-from winnow.privacy.secure.keeper_process import KeeperProcess
-from winnow.privacy.secure.masks import add_mask
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.terms import Terms
+from winnow.privacy.secagg.masks import add_mask
+from winnow.privacy.secagg.modular_vectors import vector_group
+from winnow.privacy.secagg.session_terms import SessionTerms
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
-SPACE = space_of([(50, 11), (4, 64)])
+SPACE = vector_group([(50, 11), (4, 64)])
 OWN = {"threshold": 2 / 3, "fewest": 3, "heaviest": 0.75}
 
 
 @pytest.fixture(params=["object", "process"])
-def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
+def keeper(request: pytest.FixtureRequest) -> Iterator[KeeperInterface]:
     if request.param == "object":
         yield MaskKeeper(AUTHORITY, **OWN)
     else:
@@ -38,12 +38,12 @@ def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
             yield process
 
 
-def deposit(keeper: Keeper, at: Terms, client: int, seed: bytes, **others: Any) -> Deposit:
-    usual = {"members": 6, "told": b"told", "weight": 1.0, "space": digest_of_space(SPACE)}
-    return make_deposit(client, Contents(seed=seed, **{**usual, **others}), keeper.key(at), at, AUTHORITY)
+def deposit(keeper: KeeperInterface, at: SessionTerms, client: int, seed: bytes, **others: Any) -> SeedDeposit:
+    usual = {"members": 6, "told": b"told", "weight": 1.0, "space": group_digest(SPACE)}
+    return make_deposit(client, DepositContents(seed=seed, **{**usual, **others}), keeper.key(at), at, AUTHORITY)
 
 
-def filled(keeper: Keeper, at: Terms, weights: Sequence[float] = (1.0,) * 6) -> dict[int, bytes]:
+def filled(keeper: KeeperInterface, at: SessionTerms, weights: Sequence[float] = (1.0,) * 6) -> dict[int, bytes]:
     seeds = {client: os.urandom(32) for client in range(len(weights))}
     for client, seed in seeds.items():
         keeper.deposit(at, deposit(keeper, at, client, seed, weight=weights[client]))
@@ -51,7 +51,7 @@ def filled(keeper: Keeper, at: Terms, weights: Sequence[float] = (1.0,) * 6) -> 
 
 
 @pytest.mark.parametrize("survivors", [[0, 1, 2, 3, 4, 5], [5, 0, 2, 3]])
-def test_the_server_gets_the_sum_of_the_survivors_vectors(keeper: Keeper, survivors: list[int]) -> None:
+def test_the_server_gets_the_sum_of_the_survivors_vectors(keeper: KeeperInterface, survivors: list[int]) -> None:
     at = terms()
     seeds, vectors = filled(keeper, at), {client: random_vector(SPACE, client) for client in range(6)}
     total = SPACE.zeros()
@@ -65,13 +65,13 @@ def test_the_server_gets_the_sum_of_the_survivors_vectors(keeper: Keeper, surviv
     assert [words.tolist() for words in SPACE.reduce(total)] == plain
 
 
-def test_a_session_has_one_sum(keeper: Keeper) -> None:
+def test_a_session_has_one_sum(keeper: KeeperInterface) -> None:
     at = terms()
     filled(keeper, at)
     first = keeper.total(at, [0, 1, 2, 3, 4], SPACE)
     assert keeper.total(at, [4, 3, 2, 1, 0], SPACE) == first
-    for survivors, space in (([0, 1, 2, 3], SPACE), ([0, 1, 2, 3, 4], space_of([(50, 11)]))):
-        with pytest.raises(RefusedError, match="another sum of this session was told before"):
+    for survivors, space in (([0, 1, 2, 3], SPACE), ([0, 1, 2, 3, 4], vector_group([(50, 11)]))):
+        with pytest.raises(ProtocolError, match="another sum of this session was told before"):
             keeper.total(at, survivors, space)
 
 
@@ -83,92 +83,94 @@ def test_a_session_has_one_sum(keeper: Keeper) -> None:
         ([0, 1, 2, 9], "one whose seed is not here"),
     ],
 )
-def test_a_list_that_cannot_be_gets_no_sum(keeper: Keeper, survivors: list[int], reason: str) -> None:
+def test_a_list_that_cannot_be_gets_no_sum(keeper: KeeperInterface, survivors: list[int], reason: str) -> None:
     at = terms()
     filled(keeper, at)
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(ProtocolError, match=reason):
         keeper.total(at, survivors, SPACE)
     assert keeper.total(at, [0, 1, 2, 3], SPACE)
 
 
-def test_what_the_server_says_of_thresholds_does_not_count(keeper: Keeper) -> None:
+def test_what_the_server_says_of_thresholds_does_not_count(keeper: KeeperInterface) -> None:
     at = terms(threshold=0.1, fewest=2)
     filled(keeper, at)
-    with pytest.raises(RefusedError, match="2 survivors are too few for a sum, 4 are needed"):
+    with pytest.raises(ProtocolError, match="2 survivors are too few for a sum, 4 are needed"):
         keeper.total(at, [0, 1], SPACE)
 
 
-def test_a_seed_comes_once_signed_and_for_its_session(keeper: Keeper) -> None:
+def test_a_seed_comes_once_signed_and_for_its_session(keeper: KeeperInterface) -> None:
     at = terms()
     made = deposit(keeper, at, 0, os.urandom(32))
     keeper.deposit(at, made)
-    with pytest.raises(RefusedError, match="client 0 has deposited a seed before"):
+    with pytest.raises(ProtocolError, match="client 0 has deposited a seed before"):
         keeper.deposit(at, made)
     another = terms()
     keeper.key(another)
     for session, forged in ((at, replace(made, client=1)), (another, made), (replace(at, round=2), made)):
-        with pytest.raises(RefusedError, match="is not signed by it"):
+        with pytest.raises(ProtocolError, match="is not signed by it"):
             keeper.deposit(session, forged)
     for seed, weight in ((b"short", 1.0), (os.urandom(32), float("nan")), (os.urandom(32), 2.0)):
-        with pytest.raises(RefusedError, match="client 1 holds no seed, or no weight"):
+        with pytest.raises(ProtocolError, match="client 1 holds no seed, or no weight"):
             keeper.deposit(at, deposit(keeper, at, 1, seed, weight=weight))
 
 
 @pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}, {"space": b"another"}])
-def test_clients_who_were_told_different_things_are_not_summed(keeper: Keeper, other: dict[str, object]) -> None:
+def test_clients_who_were_told_different_things_are_not_summed(
+    keeper: KeeperInterface, other: dict[str, object]
+) -> None:
     at = terms()
     keeper.deposit(at, deposit(keeper, at, 0, os.urandom(32)))
-    with pytest.raises(RefusedError, match="told different things"):
+    with pytest.raises(ProtocolError, match="told different things"):
         keeper.deposit(at, deposit(keeper, at, 1, os.urandom(32), **other))
 
 
 def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
-    stranger = MaskKeeper(RunAuthority(), **OWN)
-    with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it"):
+    stranger = MaskKeeper(SimulatedIdentities(), **OWN)
+    with pytest.raises(ProtocolError, match="the mask keeper's key is not signed by it"):
         deposit(stranger, terms(), 0, os.urandom(32))
     honest = MaskKeeper(AUTHORITY, **OWN)
-    with pytest.raises(RefusedError, match="1 member is too few for a sum, 3 are needed"):
+    with pytest.raises(ProtocolError, match="1 member is too few for a sum, 3 are needed"):
         deposit(honest, terms(fewest=3), 0, os.urandom(32), members=1)
     of_another = honest.key(terms())
-    contents = Contents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, space=b"")
-    with pytest.raises(RefusedError, match="the mask keeper's key is not signed by it, for this session"):
+    contents = DepositContents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, space=b"")
+    with pytest.raises(ProtocolError, match="the mask keeper's key is not signed by it, for this session"):
         make_deposit(0, contents, of_another, terms(), AUTHORITY)
 
 
-def test_deposits_of_a_session_that_was_forgotten_are_of_no_use(keeper: Keeper) -> None:
+def test_deposits_of_a_session_that_was_forgotten_are_of_no_use(keeper: KeeperInterface) -> None:
     """A server might open sessions until an old one is forgotten, and ask for another sum of the same masks."""
     old = terms()
     deposits = [deposit(keeper, old, client, os.urandom(32)) for client in range(6)]
     for each in deposits:
         keeper.deposit(old, each)
     keeper.total(old, [0, 1, 2, 3, 4, 5], SPACE)
-    for _ in range(SESSIONS):
+    for _ in range(MAX_OPEN_SESSIONS):
         keeper.key(terms())
-    with pytest.raises(RefusedError, match="its key and seeds are forgotten"):
+    with pytest.raises(ProtocolError, match="its key and seeds are forgotten"):
         keeper.total(old, [1, 2, 3, 4, 5], SPACE)
-    with pytest.raises(RefusedError, match="its key and seeds are forgotten"):
+    with pytest.raises(ProtocolError, match="its key and seeds are forgotten"):
         keeper.deposit(old, deposits[0])
     keeper.key(old)
     for each in deposits:
-        with pytest.raises(RefusedError, match="cannot be opened"):
+        with pytest.raises(ProtocolError, match="cannot be opened"):
             keeper.deposit(old, each)
 
 
-def test_only_its_key_opens_a_session(keeper: Keeper) -> None:
+def test_only_its_key_opens_a_session(keeper: KeeperInterface) -> None:
     """Whatever else is asked for, no older session makes place for it."""
     at = terms()
     filled(keeper, at)
-    for _ in range(2 * SESSIONS):
-        with pytest.raises(RefusedError, match="there is no such session"):
+    for _ in range(2 * MAX_OPEN_SESSIONS):
+        with pytest.raises(ProtocolError, match="there is no such session"):
             keeper.total(terms(), [0], SPACE)
     assert keeper.total(at, [0, 1, 2, 3], SPACE)
 
 
-def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: Keeper) -> None:
+def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: KeeperInterface) -> None:
     """All together they were balanced; a server then calls the other heavy one a dropout."""
     at = terms()
     filled(keeper, at, weights=[1.0, 1.0, 0.1, 0.1, 0.1, 0.1])
-    with pytest.raises(RefusedError, match=r"one client makes up 96% of the sum, and collect.heaviest is 75%"):
+    with pytest.raises(ProtocolError, match=r"one client makes up 96% of the sum, and collect.heaviest is 75%"):
         keeper.total(at, [0, 2, 3, 4, 5], SPACE)
     assert keeper.total(at, [0, 1, 2, 3, 4, 5], SPACE)
 
@@ -183,18 +185,18 @@ def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: Keep
     ],
 )
 def test_a_sum_is_told_in_the_group_of_the_clients_vectors_and_in_no_other(
-    keeper: Keeper, asked: tuple[tuple[int, int], ...]
+    keeper: KeeperInterface, asked: tuple[tuple[int, int], ...]
 ) -> None:
     """The size does not tell them apart: most of these are packed into as many bytes."""
     at = terms()
     filled(keeper, at)
-    with pytest.raises(RefusedError, match="in another group than the clients' vectors lie in"):
-        keeper.total(at, [0, 1, 2, 3], space_of(asked))
+    with pytest.raises(ProtocolError, match="in another group than the clients' vectors lie in"):
+        keeper.total(at, [0, 1, 2, 3], vector_group(asked))
     assert keeper.total(at, [0, 1, 2, 3], SPACE)
 
 
 def test_a_keeper_that_has_gone_is_named() -> None:
     with KeeperProcess(AUTHORITY, **OWN) as process:
         process.key(terms())
-    with pytest.raises(RefusedError, match="the mask keeper has gone"):
+    with pytest.raises(ProtocolError, match="the mask keeper has gone"):
         process.key(terms())

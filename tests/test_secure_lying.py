@@ -19,33 +19,33 @@ from numpy.typing import NDArray
 
 from winnow.core import Failure, Outcome, Reply, Task, wrap
 from winnow.learn.handlers import TrainSettings
-from winnow.learn.matching import AtSites
-from winnow.privacy.secure.closing import closing_to_sign
-from winnow.privacy.secure.collect import Secure
-from winnow.privacy.secure.encoding import Decoded, Parameters
-from winnow.privacy.secure.form import Form
-from winnow.privacy.secure.group import Space, Stretch
-from winnow.privacy.secure.identity import Remembering, RunAuthority, authority_here
-from winnow.privacy.secure.keeper import Deposit, MaskKeeper
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.steps import (
-    ANNOUNCE,
-    CLOSE,
-    CONFIRM,
-    DEPOSIT,
+from winnow.learn.profile_comparison import SiteExtension
+from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.secagg.encoding import DecodedSum, EncodingParameters
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.interrupted_session import close_statement
+from winnow.privacy.secagg.mask_keeper import MaskKeeper, SeedDeposit
+from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup
+from winnow.privacy.secagg.pairwise_server import PairwiseServer
+from winnow.privacy.secagg.protocol_tasks import (
+    ADVERTISE_KEYS,
+    CLOSE_SESSION,
+    CONSISTENCY_CHECK,
+    DEPOSIT_SEED,
     ENCODING,
-    MASK,
-    REVEAL,
+    MASKED_INPUT,
     SECURE,
-    SHARE,
-    Step,
+    SHARE_KEYS,
+    UNMASK,
+    StepSettings,
     as_array,
     carried,
-    tell,
+    session_inputs_payload,
 )
-from winnow.privacy.secure.tally import Tally
-from winnow.privacy.secure.terms import Announcement, read, write
-from winnow.privacy.secure.told import Told
+from winnow.privacy.secagg.session_inputs import SessionInputs
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, read, write
+from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities, simulated_identities
+from winnow.privacy.secagg.update_layout import UpdateLayout
 
 CLIENTS = 6
 EVERYBODY = list(range(CLIENTS))
@@ -67,14 +67,14 @@ def train(tasks: Sequence[Task], site: object) -> list[Outcome]:
 class Server:
     """Sites, and a server that holds the conversation with them in its own way."""
 
-    at: AtSites = field(default_factory=lambda: Secure().at_sites())
-    settings: Secure = field(default_factory=Secure)
+    at: SiteExtension = field(default_factory=lambda: SecureAggregation().at_sites())
+    settings: SecureAggregation = field(default_factory=SecureAggregation)
     round: int = 1
 
     def __post_init__(self) -> None:
         self.session = os.urandom(16)
         self.terms = self.settings.terms(self.session, self.round)
-        self.form = Form.of({"model": dict(sorted(MODEL.items()))})
+        self.form = UpdateLayout.of({"model": dict(sorted(MODEL.items()))})
         spread = [3 * np.ones(entry.shape) for entry in self.form.entries]
         self.parameters = self.settings.encoding.first(self.form, spread, 1)
         trained = TrainSettings(local=None, client=None, seed=7, profile=False, value=False)
@@ -90,59 +90,61 @@ class Server:
             round=self.round,
             version=0,
             payload=payload,
-            settings=settings or Step(session=self.session),
+            settings=settings or StepSettings(session=self.session),
             letters=letters or {},
         )
         (outcome,) = wrap(self.at.handlers.get(name, train), self.at.filters)([task], None)
         if isinstance(outcome, Failure):
-            raise RefusedError(outcome.reason)
+            raise ProtocolError(outcome.reason)
         return outcome
 
-    def told(self, weights: Sequence[float], members: Sequence[int] = EVERYBODY, /, **more: Any) -> Told:
+    def told(self, weights: Sequence[float], members: Sequence[int] = EVERYBODY, /, **more: Any) -> SessionInputs:
         parameters = changed(self.parameters, arrays={**self.parameters.arrays, **more})
-        return Told(members=np.array(members), weights=np.array(weights), parameters=parameters)
+        return SessionInputs(members=np.array(members), weights=np.array(weights), parameters=parameters)
 
     @cached_property
-    def tally(self) -> Tally:
-        asked = [self.ask(ANNOUNCE, client, {}) for client in EVERYBODY]
-        announced = [read(carried(reply.payload, "announcement"), Announcement) for reply in asked]
-        tally = Tally(self.terms, self.settings.encoding.space(self.form, CLIENTS), announced)
+    def tally(self) -> PairwiseServer:
+        asked = [self.ask(ADVERTISE_KEYS, client, {}) for client in EVERYBODY]
+        announced = [read(carried(reply.payload, "announcement"), KeyAdvertisement) for reply in asked]
+        tally = PairwiseServer(self.terms, self.settings.encoding.space(self.form, CLIENTS), announced)
         for client in EVERYBODY:
             payload = {SECURE: {"directory": as_array(write(tally.directory(client)))}}
-            tally.take_letters(client, self.ask(SHARE, client, payload).letters)
+            tally.take_letters(client, self.ask(SHARE_KEYS, client, payload).letters)
         return tally
 
-    def mask(self, client: int, told: Told) -> None:
+    def mask(self, client: int, told: SessionInputs) -> None:
         self.tally.told = told.digest(self.session, MODEL)
-        reply = self.ask(MASK, client, tell(told), self.tally.letters_to(client))
+        reply = self.ask(MASKED_INPUT, client, session_inputs_payload(told), self.tally.letters_to(client))
         self.tally.add(client, carried(reply.payload, "words"))
 
     def confirm(self, client: int, survivors: Sequence[int]) -> bytes:
-        return carried(self.ask(CONFIRM, client, {SECURE: {"survivors": np.array(survivors)}}).payload, "signature")
+        return carried(
+            self.ask(CONSISTENCY_CHECK, client, {SECURE: {"survivors": np.array(survivors)}}).payload, "signature"
+        )
 
-    def deposit(self, client: int, told: Told, keeper: MaskKeeper) -> None:
-        payload = tell(told)
+    def deposit(self, client: int, told: SessionInputs, keeper: MaskKeeper) -> None:
+        payload = session_inputs_payload(told)
         payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write(keeper.key(self.terms)))}}
-        deposited = carried(self.ask(DEPOSIT, client, payload).payload, "deposit")
-        keeper.deposit(self.terms, read(deposited, Deposit))
+        deposited = carried(self.ask(DEPOSIT_SEED, client, payload).payload, "deposit")
+        keeper.deposit(self.terms, read(deposited, SeedDeposit))
 
-    def sum(self) -> Decoded:
+    def sum(self) -> DecodedSum:
         """What an honest server gets."""
         for client in EVERYBODY:
             self.mask(client, self.told(ALIKE))
         signatures = {client: self.confirm(client, EVERYBODY) for client in EVERYBODY}
         payload = {SECURE: {"signatures": as_array(write(signatures))}}
-        asked = {client: self.ask(REVEAL, client, payload) for client in EVERYBODY}
+        asked = {client: self.ask(UNMASK, client, payload) for client in EVERYBODY}
         shares = {client: read(carried(reply.payload, "shares"), dict[int, bytes]) for client, reply in asked.items()}
         return self.settings.encoding.decode(self.form, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
 
 
 def with_keeper() -> Server:
-    settings = Secure(keeper=True)
+    settings = SecureAggregation(keeper=True)
     return Server(at=settings.at_sites(), settings=settings)
 
 
-def weights_of(decoded: Decoded) -> NDArray[np.float64]:
+def weights_of(decoded: DecodedSum) -> NDArray[np.float64]:
     return decoded.sums[1]
 
 
@@ -156,20 +158,20 @@ LOPSIDED = [1.0, *[0.02] * 5]
 def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight(client: int) -> None:
     """Not only the heavy one refuses: if the others do not, its update is masked by nothing."""
     server = Server()
-    with pytest.raises(RefusedError, match=r"one client makes up 100% of the sum, and collect.heaviest is 75%"):
+    with pytest.raises(ProtocolError, match=r"one client makes up 100% of the sum, and collect.heaviest is 75%"):
         server.mask(client, server.told(LOPSIDED))
     server = with_keeper()
-    keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
-    with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
+    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
         server.deposit(client, server.told(LOPSIDED), keeper)
 
 
 def test_the_share_of_one_client_is_as_large_as_the_job_allows() -> None:
     weights = [1.0, *[0.3] * 5]  # 1 / (1 + 5 · 0.09) = 0.69
     Server().mask(0, Server().told(weights))
-    strict = Secure(heaviest=0.6)
+    strict = SecureAggregation(heaviest=0.6)
     server = Server(at=strict.at_sites(), settings=strict)
-    with pytest.raises(RefusedError, match=r"one client makes up 69% of the sum, and collect.heaviest is 60%"):
+    with pytest.raises(ProtocolError, match=r"one client makes up 69% of the sum, and collect.heaviest is 60%"):
         server.mask(0, server.told(weights))
 
 
@@ -180,31 +182,31 @@ def test_nobody_confirms_survivors_of_whom_one_has_nearly_all_the_weight() -> No
     for client in EVERYBODY:
         server.mask(client, told)
     for client in (0, 2, 3, 4, 5):
-        with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
+        with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
             server.confirm(client, [0, 2, 3, 4, 5])
     assert all(server.confirm(client, EVERYBODY) for client in EVERYBODY)
 
 
 def test_nor_does_the_keeper_tell_their_sum() -> None:
     server = with_keeper()
-    keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75)
     for client in EVERYBODY:
         server.deposit(client, server.told([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
-    with pytest.raises(RefusedError, match="one client makes up 100% of the sum"):
+    with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
         keeper.total(server.terms, [0, 2, 3, 4, 5], server.settings.encoding.space(server.form, CLIENTS))
 
 
 def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
     """With a bit more a word, the sum of the masks shows every carry: how many of the clients' masks were large."""
     server = with_keeper()
-    keeper = MaskKeeper(authority_here(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75)
     for client in EVERYBODY:
         server.deposit(client, server.told(ALIKE), keeper)
     own = server.settings.encoding.space(server.form, CLIENTS)
-    wider = Space(tuple(Stretch(each.count, min(64, each.bits + 1)) for each in own.stretches))
-    as_long = Space((Stretch(own.packed_bytes, 8),))
+    wider = VectorGroup(tuple(Segment(each.count, min(64, each.bits + 1)) for each in own.stretches))
+    as_long = VectorGroup((Segment(own.packed_bytes, 8),))
     for other in (wider, as_long):
-        with pytest.raises(RefusedError, match="in another group than the clients' vectors lie in"):
+        with pytest.raises(ProtocolError, match="in another group than the clients' vectors lie in"):
             keeper.total(server.terms, EVERYBODY, other)
     assert keeper.total(server.terms, EVERYBODY, own)
 
@@ -213,9 +215,9 @@ def test_weights_are_those_of_the_sessions_members() -> None:
     """Others could be named who balance a heavy one, and are not in the sum at all."""
     server = Server()
     assert server.tally.members == EVERYBODY
-    with pytest.raises(RefusedError, match="the weights are not those of this session's members"):
+    with pytest.raises(ProtocolError, match="the weights are not those of this session's members"):
         server.mask(0, server.told([1.0, *[TINY] * 5, 1.0], [*EVERYBODY, 77]))
-    with pytest.raises(RefusedError, match="the weights are not those of this session's members"):
+    with pytest.raises(ProtocolError, match="the weights are not those of this session's members"):
         server.mask(0, server.told([1.0] * 3, [0, 1, 2]))
 
 
@@ -247,7 +249,7 @@ def test_parameters_that_are_called_weights_do_not_stand_for_weights() -> None:
     named = {"members": np.arange(6.0), "weights": np.array(ALIKE)}
     one, other = server.told(ALIKE, **named), server.told([1.0, *[0.5] * 5], **named)
     assert one.digest(server.session, MODEL) != other.digest(server.session, MODEL)
-    with pytest.raises(RefusedError, match="the encoding's parameters do not fit"):
+    with pytest.raises(ProtocolError, match="the encoding's parameters do not fit"):
         server.mask(0, one)
 
 
@@ -263,7 +265,7 @@ def test_parameters_that_are_called_weights_do_not_stand_for_weights() -> None:
 )
 def test_parameters_that_no_honest_server_tells_are_refused(wrong: dict[str, Any]) -> None:
     server = Server()
-    with pytest.raises(RefusedError, match="the encoding's parameters do not fit"):
+    with pytest.raises(ProtocolError, match="the encoding's parameters do not fit"):
         server.mask(0, server.told(ALIKE, **wrong))
 
 
@@ -278,16 +280,16 @@ def test_parameters_that_no_honest_server_tells_are_refused(wrong: dict[str, Any
 )
 def test_numbers_that_are_none_are_refused(part: str, name: str, numbers: Any, reason: str) -> None:
     server = Server()
-    payload = tell(server.told(ALIKE))
+    payload = session_inputs_payload(server.told(ALIKE))
     payload = {**payload, part: {**payload[part], name: numbers}}
-    with pytest.raises(RefusedError, match=reason):
-        server.ask(MASK, 0, payload, server.tally.letters_to(0))
+    with pytest.raises(ProtocolError, match=reason):
+        server.ask(MASKED_INPUT, 0, payload, server.tally.letters_to(0))
 
 
 # Two sessions in a round ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [ANNOUNCE, SHARE, MASK, CONFIRM, REVEAL])
+@pytest.mark.parametrize("step", [ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASK])
 def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step: str) -> None:
     """Sessions are the server's choice: it could run as many at once as it likes."""
     server = Server()
@@ -295,8 +297,15 @@ def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step:
     first, server.session = server.session, os.urandom(16)
     directory = as_array(write(server.tally.directory(0)))
     payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write({}))}
-    with pytest.raises(RefusedError, match=r"has left before|takes part in no such session"):
-        server.ask(step, 0, {**tell(server.told(ALIKE)), SECURE: {**tell(server.told(ALIKE))[SECURE], **payload}})
+    with pytest.raises(ProtocolError, match=r"has left before|takes part in no such session"):
+        server.ask(
+            step,
+            0,
+            {
+                **session_inputs_payload(server.told(ALIKE)),
+                SECURE: {**session_inputs_payload(server.told(ALIKE))[SECURE], **payload},
+            },
+        )
     server.session = first
     assert server.confirm(0, EVERYBODY), "and goes on in the first"
 
@@ -305,15 +314,15 @@ def test_keys_that_were_announced_anew_have_nothing_to_do_with_the_old_ones() ->
     """Before it has masked a client may be asked to begin again, in the same session even."""
     server = Server()
     letters = server.tally.letters_to(0)
-    server.ask(ANNOUNCE, 0, {})
-    with pytest.raises(RefusedError, match="not those of this session's members"):
-        server.ask(MASK, 0, tell(server.told(ALIKE)), letters)
+    server.ask(ADVERTISE_KEYS, 0, {})
+    with pytest.raises(ProtocolError, match="not those of this session's members"):
+        server.ask(MASKED_INPUT, 0, session_inputs_payload(server.told(ALIKE)), letters)
 
 
 # A round that is held again -------------------------------------------------------------------------------------------
 
 
-class Remembered(RunAuthority):
+class Remembered(SimulatedIdentities):
     """Remembers what has left and what was signed, as a site's agent does."""
 
     def __init__(self) -> None:
@@ -323,7 +332,7 @@ class Remembered(RunAuthority):
 
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
         if self.ballots.setdefault((party, ballot), message) != message:
-            raise RefusedError("something else was signed for this ballot before")
+            raise ProtocolError("something else was signed for this ballot before")
         return self.sign(party, message)
 
     def release(self, party: int, round: int, what: str = "update", note: bytes = b"", instead_of: bytes = b"") -> int:
@@ -336,15 +345,15 @@ class Remembered(RunAuthority):
         return self.notes.get(party, b"")
 
 
-def asked_again(server: Server, client: int, closings: Mapping[int, bytes]) -> Announcement:
+def asked_again(server: Server, client: int, closings: Mapping[int, bytes]) -> KeyAdvertisement:
     """In a new session."""
     payload = {SECURE: {"closings": as_array(write(dict(closings)))}}
-    return read(carried(server.ask(ANNOUNCE, client, payload).payload, "announcement"), Announcement)
+    return read(carried(server.ask(ADVERTISE_KEYS, client, payload).payload, "announcement"), KeyAdvertisement)
 
 
 def masked_by_all() -> tuple[Server, Remembered]:
     own = Remembered()
-    server = Server(at=Secure().sites(own))
+    server = Server(at=SecureAggregation().sites(own))
     for client in EVERYBODY:
         server.mask(client, server.told(ALIKE))
     return server, own
@@ -353,20 +362,20 @@ def masked_by_all() -> tuple[Server, Remembered]:
 def closings(server: Server, clients: Iterable[int]) -> dict[int, bytes]:
     found = {}
     for client in clients:
-        with suppress(RefusedError):
-            found[client] = carried(server.ask(CLOSE, client, {}).payload, "closing")
+        with suppress(ProtocolError):
+            found[client] = carried(server.ask(CLOSE_SESSION, client, {}).payload, "closing")
     return found
 
 
 def test_a_server_that_has_opened_a_sum_cannot_call_it_interrupted() -> None:
     own = Remembered()
-    server = Server(at=Secure().sites(own))
+    server = Server(at=SecureAggregation().sites(own))
     server.sum()
     closed = closings(server, EVERYBODY)
     assert closed == {}
     server.session = os.urandom(16)
     for client in EVERYBODY:
-        with pytest.raises(RefusedError, match="0 of its 6 members have closed it, and it takes 4"):
+        with pytest.raises(ProtocolError, match="0 of its 6 members have closed it, and it takes 4"):
             asked_again(server, client, closed)
 
 
@@ -378,21 +387,21 @@ def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool],
     closed = closings(server, [client for client in EVERYBODY if not first[client]])
     lists, old = {}, server.session
     for client in EVERYBODY:
-        with suppress(RefusedError):
+        with suppress(ProtocolError):
             lists[client] = server.confirm(client, EVERYBODY)
     if restarted:
-        server.at = Secure().sites(own)
+        server.at = SecureAggregation().sites(own)
     closed |= closings(server, EVERYBODY)
     assert not {*closed} & {*lists}
     opened, again = [], []
     for client in EVERYBODY:
-        with suppress(RefusedError):
-            server.ask(REVEAL, client, {SECURE: {"signatures": as_array(write(lists))}})
+        with suppress(ProtocolError):
+            server.ask(UNMASK, client, {SECURE: {"signatures": as_array(write(lists))}})
             opened.append(client)
     server = Server(at=server.at, settings=server.settings)
     assert server.session != old
     for client in EVERYBODY:
-        with suppress(RefusedError):
+        with suppress(ProtocolError):
             again.append(asked_again(server, client, closed))
     assert not (opened and again)
     assert bool(again) == (len(closed) >= 4)
@@ -404,9 +413,11 @@ def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool],
         lambda server, own, good: dict(islice(good.items(), 3)),
         lambda server, own, good: dict.fromkeys(EVERYBODY, good[0]),
         lambda server, own, good: {client + 100: each for client, each in good.items()},
-        lambda server, own, good: {c: own.sign(c, closing_to_sign(Secure().terms(bytes(16), 1))) for c in EVERYBODY},
         lambda server, own, good: {
-            c: own.sign(c, closing_to_sign(Secure().terms(server.session, 2))) for c in EVERYBODY
+            c: own.sign(c, close_statement(SecureAggregation().terms(bytes(16), 1))) for c in EVERYBODY
+        },
+        lambda server, own, good: {
+            c: own.sign(c, close_statement(SecureAggregation().terms(server.session, 2))) for c in EVERYBODY
         },
     ],
 )
@@ -415,7 +426,7 @@ def test_closings_of_others_or_of_too_few_do_not_count(wrong: Callable[..., dict
     good = closings(server, EVERYBODY)
     bad = wrong(server, own, good)
     server.session = os.urandom(16)
-    with pytest.raises(RefusedError, match="members have closed it, and it takes 4"):
+    with pytest.raises(ProtocolError, match="members have closed it, and it takes 4"):
         asked_again(server, 0, bad)
     assert asked_again(server, 0, good)
 
@@ -427,12 +438,12 @@ def test_an_update_leaves_again_for_the_one_exchange_that_was_closed() -> None:
     server.session = os.urandom(16)
     server.terms = server.settings.terms(server.session, server.round)
     announced = [asked_again(server, client, good) for client in EVERYBODY]
-    server.tally = Tally(server.terms, server.settings.encoding.space(server.form, CLIENTS), announced)
+    server.tally = PairwiseServer(server.terms, server.settings.encoding.space(server.form, CLIENTS), announced)
     for client in EVERYBODY:
         payload = {SECURE: {"directory": as_array(write(server.tally.directory(client)))}}
-        server.tally.take_letters(client, server.ask(SHARE, client, payload).letters)
+        server.tally.take_letters(client, server.ask(SHARE_KEYS, client, payload).letters)
     server.mask(0, server.told(ALIKE))
-    with pytest.raises(RefusedError, match="0 of its 6 members have closed it"):
+    with pytest.raises(ProtocolError, match="0 of its 6 members have closed it"):
         asked_again(server, 0, good)
 
 
@@ -441,8 +452,8 @@ def test_a_round_with_a_keeper_is_not_held_again_by_closing_another_session() ->
     sums with the same update as it likes.
     """
     pairwise, kept = Server().at.handlers.keys(), with_keeper().at.handlers.keys()
-    assert kept == {DEPOSIT}
-    assert pairwise == {ANNOUNCE, CLOSE, SHARE, MASK, CONFIRM, REVEAL}
+    assert kept == {DEPOSIT_SEED}
+    assert pairwise == {ADVERTISE_KEYS, CLOSE_SESSION, SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASK}
 
 
 # Chance ---------------------------------------------------------------------------------------------------------------
@@ -454,7 +465,10 @@ def test_rounding_repeats_in_a_simulation_and_is_unforeseeable_anywhere_else() -
     """
     right = sum(update(client)["w"].double().numpy() for client in EVERYBODY)
     simulated = [weights_of(Server().sum()) for _ in range(2)]
-    deployed = [weights_of(Server(at=Secure().sites(Remembering(RunAuthority()))).sum()) for _ in range(2)]
+    deployed = [
+        weights_of(Server(at=SecureAggregation().sites(CachedIdentities(SimulatedIdentities()))).sum())
+        for _ in range(2)
+    ]
     assert np.array_equal(*simulated)
     assert not np.array_equal(*deployed)
     assert not np.array_equal(simulated[0], deployed[0])
@@ -464,6 +478,6 @@ def test_rounding_repeats_in_a_simulation_and_is_unforeseeable_anywhere_else() -
 
 def test_parameters_read_what_they_wrote() -> None:
     parameters = Server().parameters
-    again = Parameters.of(parameters.as_arrays())
+    again = EncodingParameters.of(parameters.as_arrays())
     assert again.version == parameters.version
     assert {*again.arrays} == {*parameters.arrays}

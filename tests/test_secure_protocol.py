@@ -12,18 +12,24 @@ from msgspec.structs import replace
 from scipy.stats import chisquare
 
 from parties import AUTHORITY, Session, plain_sum, terms
-from winnow.privacy.secure import shamir
-from winnow.privacy.secure.graph import CORRUPT, DROPPED, Circle, needed_in_ring, safe_degree
-from winnow.privacy.secure.group import Vector, space_of
-from winnow.privacy.secure.identity import RunAuthority
-from winnow.privacy.secure.keys import KeyPair, letter_purpose, mask_purpose, seal, unseal
-from winnow.privacy.secure.masks import add_mask
-from winnow.privacy.secure.member import Member
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.tally import Tally
-from winnow.privacy.secure.terms import Directory, list_to_sign
+from winnow.privacy.secagg import shamir
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal, unseal
+from winnow.privacy.secagg.masking_graph import (
+    COLLUDING_SHARE,
+    DROPOUT_SHARE,
+    MaskingGraph,
+    ring_shares_needed,
+    safe_degree,
+)
+from winnow.privacy.secagg.masks import add_mask
+from winnow.privacy.secagg.modular_vectors import ModularVector, vector_group
+from winnow.privacy.secagg.pairwise_client import PairwiseClient
+from winnow.privacy.secagg.pairwise_server import PairwiseServer
+from winnow.privacy.secagg.session_terms import KeyDirectory, survivors_statement
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
-SPACE = space_of([(20, 13), (3, 40), (2, 64)])
+SPACE = vector_group([(20, 13), (3, 40), (2, 64)])
 STAYS, NO_SHARES, NO_VECTOR, NO_SIGNATURE, NO_REVEAL = range(5)
 
 
@@ -63,7 +69,7 @@ def test_so_is_that_of_a_ring(pattern: list[int], neighbours: int) -> None:
     try:
         session = session_with(pattern, graph="ring", neighbours=neighbours)
         total = session.total()
-    except RefusedError:
+    except ProtocolError:
         reject()  # somebody has too few neighbours left
     plain = plain_sum(SPACE, [session.vectors[client] for client in session.tally.survivors])
     assert [words.tolist() for words in total] == plain
@@ -75,19 +81,19 @@ def test_a_ring_without_dropouts_gives_its_sum() -> None:
 
 @pytest.mark.parametrize("pattern", [[NO_VECTOR] * 2 + [STAYS] * 3, [NO_SHARES] * 2 + [STAYS] * 3])
 def test_too_few_survivors_reveal_nothing(pattern: list[int]) -> None:
-    with pytest.raises(RefusedError, match=r"too few|it takes"):
+    with pytest.raises(ProtocolError, match=r"too few|it takes"):
         session_with(pattern)
 
 
 def test_too_few_who_reveal_give_no_sum() -> None:
     session = session_with([NO_REVEAL] * 3 + [STAYS] * 3)
-    with pytest.raises(RefusedError, match="3 shares of client 0's self-mask seed are too few, 4 are needed"):
+    with pytest.raises(ProtocolError, match="3 shares of client 0's self-mask seed are too few, 4 are needed"):
         session.total()
 
 
 # What others see ------------------------------------------------------------------------------------------------------
 
-WIDE = space_of([(60_000, 6)])
+WIDE = vector_group([(60_000, 6)])
 
 
 def looks_uniform(words: "np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]") -> bool:
@@ -109,7 +115,7 @@ def test_a_masked_vector_is_uniform() -> None:
         assert looks_uniform(WIDE.unpack(packed)[0])
 
 
-def without_what_colluders_know(session: Session, victim: int, colluders: Collection[int]) -> Vector:
+def without_what_colluders_know(session: Session, victim: int, colluders: Collection[int]) -> ModularVector:
     """A victim's masked vector after the colluders have taken off every mask that they have in common with it.
 
     The server helps them: it hands out all that was revealed to it. Its view of the survivors' self-mask seeds is what
@@ -178,7 +184,7 @@ def test_clients_who_were_told_different_things_have_masks_that_do_not_cancel() 
         told = b"told" if client else b"something else"
         session.tally.add(client, member.mask(session.tally.letters_to(client), WIDE.zeros(), WIDE, told))
     signatures = session.confirm()
-    with pytest.raises(RefusedError, match="1 members have signed this client's list of survivors, 3 are needed"):
+    with pytest.raises(ProtocolError, match="1 members have signed this client's list of survivors, 3 are needed"):
         session.members[0].reveal(signatures)
     session.reveal(signatures, gone=[0])
     assert looks_uniform(session.total()[0])
@@ -199,7 +205,7 @@ def test_a_client_confirms_one_list_a_session() -> None:
     member = session.members[0]
     member.confirm([0, 1, 2, 3, 4, 5])
     assert member.confirm([5, 4, 3, 2, 1, 0])  # the same list in another order
-    with pytest.raises(RefusedError, match="another list of survivors was confirmed before"):
+    with pytest.raises(ProtocolError, match="another list of survivors was confirmed before"):
         member.confirm([0, 1, 2, 3])
 
 
@@ -210,7 +216,7 @@ def test_a_server_that_shows_different_lists_learns_no_share() -> None:
     lists = {0: without, 1: without, 2: without, 3: everyone, 4: everyone, 5: everyone}
     signatures = {client: session.members[client].confirm(own) for client, own in lists.items()}
     for client in lists:
-        with pytest.raises(RefusedError, match="3 members have signed this client's list of survivors, 4 are needed"):
+        with pytest.raises(ProtocolError, match="3 members have signed this client's list of survivors, 4 are needed"):
             session.members[client].reveal(signatures)
 
 
@@ -221,8 +227,8 @@ def test_a_signature_does_not_count_for_another_client_session_round_or_list() -
     forged = dict.fromkeys(survivors, signatures[0])
     roster, changed = session.roster(), replace(session.terms, round=2)
 
-    def signed_by(authority: RunAuthority, *content: object) -> dict[int, bytes]:
-        return {client: authority.sign(client, list_to_sign(*content)) for client in survivors}
+    def signed_by(authority: SimulatedIdentities, *content: object) -> dict[int, bytes]:
+        return {client: authority.sign(client, survivors_statement(*content)) for client in survivors}
 
     assert signed_by(AUTHORITY, session.terms, roster, b"told", survivors) == signatures
     other = signed_by(AUTHORITY, terms(), roster, b"told", survivors)
@@ -230,9 +236,9 @@ def test_a_signature_does_not_count_for_another_client_session_round_or_list() -
     shorter = signed_by(AUTHORITY, session.terms, roster, b"told", survivors[1:])
     among_others = signed_by(AUTHORITY, session.terms, session.roster([*survivors, 9]), b"told", survivors)
     told_else = signed_by(AUTHORITY, session.terms, roster, b"something else", survivors)
-    unknown = signed_by(RunAuthority(), session.terms, roster, b"told", survivors)
+    unknown = signed_by(SimulatedIdentities(), session.terms, roster, b"told", survivors)
     for wrong in (forged, other, later, shorter, among_others, told_else, unknown):
-        with pytest.raises(RefusedError, match="members have signed"):
+        with pytest.raises(ProtocolError, match="members have signed"):
             session.members[0].reveal(wrong)
     assert session.members[0].reveal(signatures)
 
@@ -243,7 +249,7 @@ def test_shares_are_revealed_once_and_never_both_of_one_client() -> None:
     revealed = session.members[0].reveal(signatures)
     assert sorted(revealed) == [0, 1, 2, 3, 4, 5]
     assert all(len(share) == shamir.SHARE_BYTES for share in revealed.values())
-    with pytest.raises(RefusedError, match="shares were revealed before"):
+    with pytest.raises(ProtocolError, match="shares were revealed before"):
         session.members[0].reveal(signatures)
 
 
@@ -257,7 +263,7 @@ def test_shares_are_revealed_once_and_never_both_of_one_client() -> None:
     ],
 )
 def test_a_list_that_cannot_be_is_not_confirmed(survivors: list[int], reason: str) -> None:
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(ProtocolError, match=reason):
         masked_session().members[0].confirm(survivors)
 
 
@@ -265,7 +271,7 @@ def test_one_who_never_shared_secrets_is_no_survivor() -> None:
     session = Session(terms(), SPACE, list(range(6)))
     session.share(gone=[5])
     session.mask()
-    with pytest.raises(RefusedError, match="client 5 is called a survivor and has shared no secrets"):
+    with pytest.raises(ProtocolError, match="client 5 is called a survivor and has shared no secrets"):
         session.members[0].confirm([0, 1, 2, 3, 4, 5])
 
 
@@ -273,11 +279,11 @@ def test_a_forged_announcement_is_refused() -> None:
     session = Session(terms(), SPACE, list(range(4)))
     directory = session.tally.directory(0)
     mine = replace(directory.announcements[0], masking=KeyPair().public)
-    forged = Directory(members=directory.members, announcements=[mine, *directory.announcements[1:]])
-    with pytest.raises(RefusedError, match="the announcement of client 1 is not signed by it"):
+    forged = KeyDirectory(members=directory.members, announcements=[mine, *directory.announcements[1:]])
+    with pytest.raises(ProtocolError, match="the announcement of client 1 is not signed by it"):
         session.members[0].share(forged)
-    later = Member(0, replace(session.terms, round=2), AUTHORITY)
-    with pytest.raises(RefusedError, match="the announcement of client 1 is not signed by it"):
+    later = PairwiseClient(0, replace(session.terms, round=2), AUTHORITY)
+    with pytest.raises(ProtocolError, match="the announcement of client 1 is not signed by it"):
         later.share(directory)
 
 
@@ -292,8 +298,8 @@ def test_a_forged_announcement_is_refused() -> None:
 def test_a_directory_that_cannot_be_is_refused(members: list[int], announced: list[int], reason: str) -> None:
     session = Session(terms(fewest=3), SPACE, list(range(4)))
     given_ = [session.announced[client] for client in announced]
-    with pytest.raises(RefusedError, match=reason):
-        session.members[0].share(Directory(members=members, announcements=given_))
+    with pytest.raises(ProtocolError, match=reason):
+        session.members[0].share(KeyDirectory(members=members, announcements=given_))
 
 
 def test_steps_are_taken_in_order_and_once() -> None:
@@ -304,13 +310,13 @@ def test_steps_are_taken_in_order_and_once() -> None:
         (lambda: member.confirm([0, 1, 2, 3]), "no vector was masked"),
         (lambda: member.reveal({}), "no list of survivors was confirmed"),
     ):
-        with pytest.raises(RefusedError, match=reason):
+        with pytest.raises(ProtocolError, match=reason):
             step()
     session.share()
-    with pytest.raises(RefusedError, match="secrets were shared before"):
+    with pytest.raises(ProtocolError, match="secrets were shared before"):
         member.share(session.tally.directory(0))
     session.mask()
-    with pytest.raises(RefusedError, match="a vector was masked before"):
+    with pytest.raises(ProtocolError, match="a vector was masked before"):
         member.mask(session.tally.letters_to(0), vector, SPACE)
 
 
@@ -318,9 +324,9 @@ def test_letters_from_strangers_or_from_too_few_are_refused() -> None:
     session = Session(terms(), SPACE, list(range(6)))
     session.share()
     letters = session.tally.letters_to(0)
-    with pytest.raises(RefusedError, match="a letter from client 9, who shares no masks"):
+    with pytest.raises(ProtocolError, match="a letter from client 9, who shares no masks"):
         session.members[0].mask({**letters, 9: b""}, session.vectors[0], SPACE)
-    with pytest.raises(RefusedError, match="3 clients hold shares of this one's secrets, and it takes 4"):
+    with pytest.raises(ProtocolError, match="3 clients hold shares of this one's secrets, and it takes 4"):
         session.members[0].mask({1: letters[1], 2: letters[2]}, session.vectors[0], SPACE)
 
 
@@ -344,14 +350,14 @@ def test_a_server_cannot_cut_a_piece_out_of_the_ring(block: int) -> None:
     survivors = cut_out(session, block)
     assert len(survivors) >= session.tally.needed
     for client in survivors:
-        with pytest.raises(RefusedError, match="so many in a row are called dropouts"):
+        with pytest.raises(ProtocolError, match="so many in a row are called dropouts"):
             session.members[client].confirm(survivors)
 
 
 @settings(max_examples=200, deadline=None)
 @given(gone=st.sets(st.integers(0, 23), max_size=12), neighbours=st.sampled_from([2, 4, 6, 8]))
 def test_a_ring_that_is_not_torn_is_in_one_piece(gone: set[int], neighbours: int) -> None:
-    circle = Circle(tuple(range(24)), 1, neighbours)
+    circle = MaskingGraph(tuple(range(24)), 1, neighbours)
     survivors = {*range(24)} - gone
     if circle.is_torn(survivors):
         return
@@ -364,7 +370,7 @@ def test_a_ring_that_is_not_torn_is_in_one_piece(gone: set[int], neighbours: int
 
 @pytest.mark.parametrize("start", range(24))
 def test_a_ring_is_torn_wherever_too_few_in_a_row_are_left(start: int) -> None:
-    circle = Circle(tuple(range(24)), 1, 10)
+    circle = MaskingGraph(tuple(range(24)), 1, 10)
     row = [circle._order[(start + step) % 24] for step in range(5)]
     assert circle.is_torn({*range(24)} - {*row})
     assert circle.is_torn({*range(24)} - {*row[1:]})
@@ -373,8 +379,8 @@ def test_a_ring_is_torn_wherever_too_few_in_a_row_are_left(start: int) -> None:
 
 @pytest.mark.parametrize("clients", [100, 1_000])
 def test_a_ring_is_hardly_ever_torn_by_chance(clients: int) -> None:
-    rng, circle = np.random.default_rng(clients), Circle(tuple(range(clients)), 1, safe_degree(clients))
-    staying = round((1 - DROPPED) * clients)
+    rng, circle = np.random.default_rng(clients), MaskingGraph(tuple(range(clients)), 1, safe_degree(clients))
+    staying = round((1 - DROPOUT_SHARE) * clients)
     assert not any(circle.is_torn(rng.choice(clients, staying, replace=False)) for _ in range(200))
 
 
@@ -386,25 +392,25 @@ def test_whoever_announces_a_key_that_is_none_is_named(which: str) -> None:
     session = Session(terms(), SPACE, list(range(6)))
     bad = replace(session.announced[2], **{which: bytes(32)})
     bad = replace(bad, signature=AUTHORITY.sign(2, bad.signed(session.terms)))
-    session.tally = Tally(session.terms, SPACE, [*({**session.announced, 2: bad}).values()], b"told")
+    session.tally = PairwiseServer(session.terms, SPACE, [*({**session.announced, 2: bad}).values()], b"told")
 
     def go_on() -> None:
         session.share()
         session.mask()
 
-    with pytest.raises(RefusedError, match="client 2 has announced a public key that is none"):
+    with pytest.raises(ProtocolError, match="client 2 has announced a public key that is none"):
         go_on()
 
 
 def test_a_vector_comes_once_from_a_member_and_fits() -> None:
     session = masked_session()
-    with pytest.raises(RefusedError, match="its vector is in the sum already"):
+    with pytest.raises(ProtocolError, match="its vector is in the sum already"):
         session.tally.add(0, session.masked[0])
-    with pytest.raises(RefusedError, match="it has shared no secrets"):
+    with pytest.raises(ProtocolError, match="it has shared no secrets"):
         session.tally.add(77, session.masked[0])
     other = Session(terms(), SPACE, list(range(6)))
     other.share()
-    with pytest.raises(RefusedError, match="bytes, not"):
+    with pytest.raises(ProtocolError, match="bytes, not"):
         other.tally.add(0, session.masked[0][:-1])
     assert other.tally.survivors == []
 
@@ -421,7 +427,7 @@ def test_too_many_wrong_shares_give_no_sum() -> None:
     session.reveal(session.confirm())
     for liar in (0, 1, 2):
         session.shares[liar] = {member: bytes(shamir.SHARE_BYTES) for member in session.shares[liar]}
-    with pytest.raises(RefusedError, match="do not fit: one of its holders sent a wrong one"):
+    with pytest.raises(ProtocolError, match="do not fit: one of its holders sent a wrong one"):
         session.total()
 
 
@@ -432,17 +438,17 @@ def test_whoever_sent_letters_that_cannot_be_opened_is_named() -> None:
     session.mask()
     session.reveal(session.confirm())
     assert all(5 not in shares for client, shares in session.shares.items() if client != 5)
-    with pytest.raises(RefusedError, match="shares of client 5's self-mask seed are too few"):
+    with pytest.raises(ProtocolError, match="shares of client 5's self-mask seed are too few"):
         session.total()
 
 
 def test_a_client_announces_once_and_to_its_neighbours() -> None:
     session = Session(terms(), SPACE, list(range(4)))
-    with pytest.raises(RefusedError, match="announced keys twice"):
-        Tally(session.terms, SPACE, [*session.announced.values(), session.announced[0]])
-    with pytest.raises(RefusedError, match="1 client is too few for a sum, 2 are needed"):
-        Tally(session.terms, SPACE, [session.announced[0]])
-    with pytest.raises(RefusedError, match="its letters are not to its neighbours"):
+    with pytest.raises(ProtocolError, match="announced keys twice"):
+        PairwiseServer(session.terms, SPACE, [*session.announced.values(), session.announced[0]])
+    with pytest.raises(ProtocolError, match="1 client is too few for a sum, 2 are needed"):
+        PairwiseServer(session.terms, SPACE, [session.announced[0]])
+    with pytest.raises(ProtocolError, match="its letters are not to its neighbours"):
         session.tally.take_letters(0, {1: b""})
 
 
@@ -457,7 +463,7 @@ def test_any_t_shares_give_the_secret(data: st.DataObject, secret: bytes, holder
     shares = shamir.split(secret, numbers, threshold)
     chosen = data.draw(st.permutations(numbers))[:threshold]
     assert shamir.combine({number: shares[number] for number in chosen}, threshold) == secret
-    with pytest.raises(RefusedError, match="are too few"):
+    with pytest.raises(ProtocolError, match="are too few"):
         shamir.combine({number: shares[number] for number in chosen[:-1]}, threshold)
 
 
@@ -466,30 +472,30 @@ def test_any_t_shares_give_the_secret(data: st.DataObject, secret: bytes, holder
     [(b"short", "a share has 36 bytes, not 5"), (b"\xff" * 36, "a share lies outside of the field")],
 )
 def test_a_share_that_is_none_is_refused(share: bytes, reason: str) -> None:
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(ProtocolError, match=reason):
         shamir.combine({0: share}, 1)
 
 
 def test_a_letter_is_for_its_addressee_alone() -> None:
     one, two = KeyPair(), KeyPair()
-    purpose = letter_purpose(1, 2, b"roster")
+    purpose = peer_message_purpose(1, 2, b"roster")
     sealed = seal(one.agree(two.public, purpose, b"session"), b"shares", purpose)
     assert unseal(two.agree(one.public, purpose, b"session"), sealed, purpose) == b"shares"
     for about, session in (
-        (letter_purpose(2, 1, b"roster"), b"session"),
-        (letter_purpose(1, 2, b"another"), b"session"),
+        (peer_message_purpose(2, 1, b"roster"), b"session"),
+        (peer_message_purpose(1, 2, b"another"), b"session"),
         (purpose, b"another"),
     ):
         key = two.agree(one.public, about, session)
-        with pytest.raises(RefusedError, match="a letter that cannot be opened"):
+        with pytest.raises(ProtocolError, match="a letter that cannot be opened"):
             unseal(key, sealed, purpose)
-    with pytest.raises(RefusedError, match="a public key that is none"):
+    with pytest.raises(ProtocolError, match="a public key that is none"):
         one.agree(bytes(32), purpose, b"session")
 
 
 @given(count=st.integers(3, 60), degree=st.sampled_from([2, 4, 8]), round=st.integers(1, 5))
 def test_in_a_ring_everybody_has_k_neighbours_who_say_so_too(count: int, degree: int, round: int) -> None:
-    circle = Circle(tuple(range(0, 7 * count, 7)), round, degree)
+    circle = MaskingGraph(tuple(range(0, 7 * count, 7)), round, degree)
     around = {member: circle.neighbours(member) for member in circle.members}
     assert all(len(peers) == min(degree, count - 1) for peers in around.values())
     assert all(member in around[peer] for member, peers in around.items() for peer in peers)
@@ -503,7 +509,9 @@ def test_in_a_ring_everybody_has_k_neighbours_who_say_so_too(count: int, degree:
 def test_rings_change_with_the_round_and_the_members() -> None:
     members = tuple(range(40))
     seen = {
-        hashlib.sha256(str([Circle(own, number, 4).neighbours(7) for own in (members, members[:-1])]).encode()).digest()
+        hashlib.sha256(
+            str([MaskingGraph(own, number, 4).neighbours(7) for own in (members, members[:-1])]).encode()
+        ).digest()
         for number in range(5)
     }
     assert len(seen) == 5
@@ -513,11 +521,11 @@ def test_rings_change_with_the_round_and_the_members() -> None:
 def test_the_degree_keeps_its_promises_in_a_drawn_world(clients: int) -> None:
     """Drawn corrupt and dropped clients never come near the thresholds that hold but for one case in a million."""
     degree, rng = safe_degree(clients), np.random.default_rng(clients)
-    needed = needed_in_ring(degree + 1)
+    needed = ring_shares_needed(degree + 1)
     for number in range(10):
-        circle = Circle(tuple(range(clients)), number, degree)
-        corrupt = {*rng.choice(clients, int(CORRUPT * clients), replace=False).tolist()}
-        dropped = {*rng.choice(clients, int(DROPPED * clients), replace=False).tolist()}
+        circle = MaskingGraph(tuple(range(clients)), number, degree)
+        corrupt = {*rng.choice(clients, int(COLLUDING_SHARE * clients), replace=False).tolist()}
+        dropped = {*rng.choice(clients, int(DROPOUT_SHARE * clients), replace=False).tolist()}
         for member in range(clients):
             around = circle.neighbours(member)
             assert len(corrupt.intersection(around)) < needed

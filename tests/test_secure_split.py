@@ -12,18 +12,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parties import AUTHORITY, Session, random_vector, terms
-from winnow.privacy.secure import member as module
-from winnow.privacy.secure import shamir
-from winnow.privacy.secure.group import space_of
-from winnow.privacy.secure.identity import Identities, RunAuthority
-from winnow.privacy.secure.keys import KeyPair
-from winnow.privacy.secure.member import Member, commitment
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.terms import Announcement, Directory, Terms
+from winnow.privacy.secagg import pairwise_client as module
+from winnow.privacy.secagg import shamir
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.key_agreement import KeyPair
+from winnow.privacy.secagg.modular_vectors import vector_group
+from winnow.privacy.secagg.pairwise_client import PairwiseClient, commitment
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, KeyDirectory, SessionTerms
+from winnow.privacy.secagg.simulated_identities import PartyIdentities, SimulatedIdentities
 
 T = TypeVar("T")
 
-SPACE = space_of([(4, 13)])
+SPACE = vector_group([(4, 13)])
 VICTIM = 0
 COMPLETE = {"graph": "complete", "neighbours": None}
 RING = {"graph": "ring", "neighbours": 10}
@@ -47,16 +47,18 @@ class Split:
     takes for another's.
     """
 
-    terms: Terms
+    terms: SessionTerms
     views: Mapping[str, View]
     numbers: Mapping[str, int]
     at: Callable[[str, int], str] = lambda _, number: str(number)
-    identities: Callable[[str], Identities] = lambda _: AUTHORITY
+    identities: Callable[[str], PartyIdentities] = lambda _: AUTHORITY
     known: dict[str, set[str]] = field(default_factory=dict)
     """Which secrets the server could put together, of each party that has masked its vector."""
 
     def __post_init__(self) -> None:
-        self.members = {party: Member(self.numbers[party], self.terms, self.identities(party)) for party in self.views}
+        self.members = {
+            party: PairwiseClient(self.numbers[party], self.terms, self.identities(party)) for party in self.views
+        }
         self.announced = {party: member.announce() for party, member in self.members.items()}
         letters = self._each(self._share)
         self.masked = self._each(lambda party: self._mask(party, letters))
@@ -68,7 +70,7 @@ class Split:
         """What those did who did not refuse."""
         found = {}
         for party in self.views:
-            with suppress(RefusedError):
+            with suppress(ProtocolError):
                 found[party] = step(party)
         return found
 
@@ -80,8 +82,8 @@ class Split:
     def _share(self, party: str) -> dict[int, bytes]:
         own = self.views[party]
         around = self.terms.circle(own.members).neighbours(self.numbers[party])
-        known: dict[int, Announcement] = self._seen(party, self.announced)
-        directory = Directory(members=[*own.members], announcements=[known[number] for number in around])
+        known: dict[int, KeyAdvertisement] = self._seen(party, self.announced)
+        directory = KeyDirectory(members=[*own.members], announcements=[known[number] for number in around])
         return self.members[party].share(directory)
 
     def _mask(self, party: str, letters: Mapping[str, Mapping[int, bytes]]) -> bytes:
@@ -104,7 +106,7 @@ class Split:
                 shares[what][self.numbers[party]] = own[number]
         found = set()
         for what, given_ in shares.items():
-            with suppress(RefusedError):
+            with suppress(ProtocolError):
                 secret = shamir.combine(given_, needed)
                 fits = commitment(secret) == announced.commitment
                 if fits if what == SEED else KeyPair(secret).public == announced.masking:
@@ -233,7 +235,7 @@ def test_two_lists_of_survivors_are_not_both_followed(
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
-class Behind(RunAuthority):
+class Behind(SimulatedIdentities):
     """The parties as one of them knows them: who is behind a number is what the server told it."""
 
     def __init__(self, own: str, numbers: Mapping[str, int], at: Callable[[str, int], str]) -> None:
@@ -282,14 +284,14 @@ def test_one_number_does_not_stand_for_two_clients(monkeypatch: pytest.MonkeyPat
 
 
 def test_members_whom_nobody_vouches_for_are_no_members() -> None:
-    class Elsewhere(RunAuthority):
+    class Elsewhere(SimulatedIdentities):
         def name(self, party: int) -> str:
-            raise RefusedError(f"client {party} is at no site")
+            raise ProtocolError(f"client {party} is at no site")
 
     session = Session(terms(), SPACE, [*range(4)])
-    stranger = Member(0, session.terms, Elsewhere())
+    stranger = PairwiseClient(0, session.terms, Elsewhere())
     stranger._identities.verifies = AUTHORITY.verifies  # type: ignore[method-assign]
-    with pytest.raises(RefusedError, match="client 0 is at no site"):
+    with pytest.raises(ProtocolError, match="client 0 is at no site"):
         stranger.share(session.tally.directory(0))
-    with pytest.raises(RefusedError, match="no secrets were shared"):
+    with pytest.raises(ProtocolError, match="no secrets were shared"):
         stranger.mask({}, random_vector(SPACE, 0), SPACE)

@@ -11,9 +11,9 @@ from scipy import stats
 
 from selecting import turn as plain_turn
 from winnow.core import ConfigError, Population, Reply, Task
-from winnow.learn.algorithms.fedprof import ByProfile
-from winnow.learn.profile import Profile, divergence
-from winnow.learn.select import Turn, Uniform, draw
+from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.learn.representation_profile import Profile, divergence
+from winnow.learn.selection import SelectionContext, UniformSelector, draw
 
 LOG_WEIGHTS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 
@@ -61,7 +61,7 @@ def test_no_set_of_weights_under_or_overflows(log_weights: list[float], replacem
 
 
 def test_uniform_invites_everyone_alike() -> None:
-    selection = Uniform(count=3).start(Population(sizes=np.ones(7, np.int64)))
+    selection = UniformSelector(count=3).start(Population(sizes=np.ones(7, np.int64)))
     seen, rng = np.zeros(7), np.random.default_rng(2)
     for number in range(1, 4_001):
         invitation = selection.propose(replace(plain_turn(number), rng=rng))
@@ -85,11 +85,11 @@ def answering(shifts: list[float]):
     return ask
 
 
-def turn(round: int, ask, reference: Profile = REFERENCE, seed: int = 0) -> Turn:
+def turn(round: int, ask, reference: Profile = REFERENCE, seed: int = 0) -> SelectionContext:
     return replace(plain_turn(round, ask, seed), reference=reference)
 
 
-def scores_of(settings: ByProfile, shifts: list[float]) -> np.ndarray:
+def scores_of(settings: ProfileSelector, shifts: list[float]) -> np.ndarray:
     selection = settings.start(Population(sizes=np.ones(len(shifts), np.int64)))
     invitation = selection.propose(turn(1, answering(shifts)))
     assert invitation.scores is not None
@@ -102,31 +102,31 @@ SHIFTS = [0.0, 0.2, 0.5, 1.0]
 def test_scores_follow_equation_13() -> None:
     divergences = divergence([client_profile(shift) for shift in SHIFTS], REFERENCE)
     expected = np.exp(-10 * divergences)
-    np.testing.assert_allclose(scores_of(ByProfile(count=1), SHIFTS), expected / expected.sum(), rtol=1e-9)
+    np.testing.assert_allclose(scores_of(ProfileSelector(count=1), SHIFTS), expected / expected.sum(), rtol=1e-9)
 
 
 def test_each_client_may_have_a_factor_of_its_own() -> None:
     divergences = divergence([client_profile(shift) for shift in SHIFTS], REFERENCE)
     expected = np.exp(-np.array([10, 0, 5, 1]) * divergences)
-    scores = scores_of(ByProfile(count=1, alpha=(10, 0, 5, 1)), SHIFTS)
+    scores = scores_of(ProfileSelector(count=1, alpha=(10, 0, 5, 1)), SHIFTS)
     np.testing.assert_allclose(scores, expected / expected.sum(), rtol=1e-9)
 
 
 def test_normalised_divergences_are_shares_of_the_largest() -> None:
     divergences = divergence([client_profile(shift) for shift in SHIFTS], REFERENCE)
     expected = np.exp(-3 * divergences / divergences.max())
-    scores = scores_of(ByProfile(count=1, alpha=3, divergence="normalised"), SHIFTS)
+    scores = scores_of(ProfileSelector(count=1, alpha=3, divergence="normalised"), SHIFTS)
     np.testing.assert_allclose(scores, expected / expected.sum(), rtol=1e-9)
 
 
 def test_factors_must_match_the_clients() -> None:
     with pytest.raises(ConfigError, match=r"select\.alpha: 2 factors for 4 clients"):
-        scores_of(ByProfile(count=1, alpha=(1, 2)), SHIFTS)
+        scores_of(ProfileSelector(count=1, alpha=(1, 2)), SHIFTS)
 
 
 def test_alpha_zero_is_uniform_sampling() -> None:
-    np.testing.assert_allclose(scores_of(ByProfile(count=2, alpha=0), SHIFTS), 0.25)
-    selection = ByProfile(count=2, alpha=0).start(Population(sizes=np.ones(4, np.int64)))
+    np.testing.assert_allclose(scores_of(ProfileSelector(count=2, alpha=0), SHIFTS), 0.25)
+    selection = ProfileSelector(count=2, alpha=0).start(Population(sizes=np.ones(4, np.int64)))
     seen = np.zeros(4)
     for seed in range(4_000):
         seen[selection.propose(turn(1, answering(SHIFTS), seed=seed)).clients] += 1
@@ -135,7 +135,7 @@ def test_alpha_zero_is_uniform_sampling() -> None:
 
 def test_profiles_are_compared_with_the_reference_of_their_own_version() -> None:
     """A client invited in round 2 profiles with version 1; others keep what they scored against version 0."""
-    selection = ByProfile(count=1, alpha=1).start(Population(sizes=np.ones(2, np.int64)))
+    selection = ProfileSelector(count=1, alpha=1).start(Population(sizes=np.ones(2, np.int64)))
     selection.propose(turn(1, answering([0.0, 1.0])))
     moved = Profile(mean=np.full(3, 2.0, np.float32), variance=np.full(3, 4.0, np.float32))
     second = turn(2, answering([]), reference=moved)
@@ -149,7 +149,7 @@ def test_profiles_are_compared_with_the_reference_of_their_own_version() -> None
 
 
 def test_the_server_keeps_divergences_and_one_reference_only() -> None:
-    selection = ByProfile(count=1).start(Population(sizes=np.ones(4, np.int64)))
+    selection = ProfileSelector(count=1).start(Population(sizes=np.ones(4, np.int64)))
     for number in range(1, 6):
         selection.propose(turn(number, answering(SHIFTS)))
     held = [value for value in vars(selection).values() if isinstance(value, dict)]
@@ -161,7 +161,7 @@ def test_a_client_that_never_sent_a_profile_counts_as_the_farthest() -> None:
     def ask(tasks: list[Task]) -> list[Reply]:
         return [reply for reply in answering(SHIFTS)(tasks) if reply.task.client != 1]
 
-    selection = ByProfile(count=1).start(Population(sizes=np.ones(4, np.int64)))
+    selection = ProfileSelector(count=1).start(Population(sizes=np.ones(4, np.int64)))
     scores = selection.propose(turn(1, ask)).scores
     assert scores is not None
     assert scores[1] == scores[3] == scores.min()
@@ -170,9 +170,9 @@ def test_a_client_that_never_sent_a_profile_counts_as_the_farthest() -> None:
 @pytest.mark.parametrize("choice", [{}, {"fraction": 0.1, "count": 2}])
 def test_a_fraction_or_a_count_is_needed(choice: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="either fraction or count"):
-        Uniform(**choice)
+        UniformSelector(**choice)
 
 
 def test_more_clients_than_there_are_cannot_be_invited() -> None:
     with pytest.raises(ConfigError, match="9 of 4 clients cannot be invited"):
-        Uniform(count=9).start(Population(sizes=np.ones(4, np.int64)))
+        UniformSelector(count=9).start(Population(sizes=np.ones(4, np.int64)))

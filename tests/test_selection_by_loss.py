@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from selecting import MESSAGE_BYTES, people, trained, turn, valued
 from winnow.core import ConfigError, RoundFinished, Task
-from winnow.learn.algorithms.afl import ByValuation
-from winnow.learn.algorithms.oort import ByUtility
-from winnow.learn.algorithms.power_of_choice import OfCandidates
+from winnow.learn.algorithms.afl import ValuationSelector
+from winnow.learn.algorithms.oort import UtilitySelector
+from winnow.learn.algorithms.power_of_choice import PowerOfChoiceSelector
 from winnow.learn.handlers import SEED_BYTES
-from winnow.learn.select import Selection
+from winnow.learn.selection import Selection
 from world import experiment, prepared
 
 # AFL ----------------------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ VALUATIONS = np.array([5.0, 10.0, 8.0, 8.0])  # √100·0.5, √25·2, √64·1,
 
 
 def test_valuations_are_drawn_by_after_the_smallest_are_left_out() -> None:
-    selection = ByValuation(count=1, alpha1=0.25, alpha2=0.3, alpha3=0.0).start(people(*SIZES))
+    selection = ValuationSelector(count=1, alpha1=0.25, alpha2=0.3, alpha3=0.0).start(people(*SIZES))
     scores = selection.propose(turn(1, valued(LOSSES))).scores
     weights = np.where(VALUATIONS == 5, 0, np.exp(0.3 * VALUATIONS))
     np.testing.assert_allclose(scores, weights / weights.sum(), rtol=1e-12)
@@ -35,7 +35,7 @@ def test_valuations_are_drawn_by_after_the_smallest_are_left_out() -> None:
 
 
 def test_a_valuation_is_renewed_by_those_who_trained() -> None:
-    selection = ByValuation(count=1).start(people(*SIZES))
+    selection = ValuationSelector(count=1).start(people(*SIZES))
     first = turn(1, valued(LOSSES))
     selection.propose(first)
     selection.observe(first, [trained(1, start_loss=0.2), trained(3, start_loss=np.nan)])
@@ -45,7 +45,7 @@ def test_a_valuation_is_renewed_by_those_who_trained() -> None:
 def test_a_tenth_of_the_invited_is_drawn_from_everyone_else() -> None:
     """20 of 40 clients are left out, so they can only be among the α3·K = 2 that are drawn uniformly."""
     losses = {k: float(k) for k in range(40)}
-    selection = ByValuation(count=10, alpha1=0.5, alpha3=0.2).start(people(*[1] * 40))
+    selection = ValuationSelector(count=10, alpha1=0.5, alpha3=0.2).start(people(*[1] * 40))
     left_out = [int((selection.propose(turn(1, valued(losses), seed=seed)).clients < 20).sum()) for seed in range(400)]
     # Two of the 32 that are left after 8 of the upper 20 are drawn: hypergeometric, 20 of 32 are from the lower half.
     expected = [400 * stats.hypergeom.pmf(n, 32, 20, 2) for n in range(3)]
@@ -53,14 +53,14 @@ def test_a_tenth_of_the_invited_is_drawn_from_everyone_else() -> None:
 
 
 def test_no_more_are_left_out_than_can_be_spared() -> None:
-    selection = ByValuation(count=3, alpha3=0.0).start(people(*SIZES))
+    selection = ValuationSelector(count=3, alpha3=0.0).start(people(*SIZES))
     assert selection.propose(turn(1, valued(LOSSES))).clients.tolist() == [1, 2, 3]
 
 
 def test_equal_valuations_leave_out_no_client_for_its_number() -> None:
     seen: Counter[int] = Counter()
     for seed in range(400):
-        selection = ByValuation(count=1).start(people(*[1] * 8))
+        selection = ValuationSelector(count=1).start(people(*[1] * 8))
         seen.update(selection.propose(turn(1, valued(dict.fromkeys(range(8), 1.0)), seed=seed)).clients.tolist())
     assert stats.chisquare([seen[k] for k in range(8)]).pvalue > 1e-4
 
@@ -89,7 +89,7 @@ def test_afl_in_a_run_knows_the_loss_of_the_model_each_client_received() -> None
 
 def test_of_the_candidates_those_with_the_highest_losses_are_invited() -> None:
     losses = {k: float((7 * k) % 20) for k in range(20)}
-    selection = OfCandidates(count=3, candidates=2.5).start(people(*range(1, 21)))
+    selection = PowerOfChoiceSelector(count=3, candidates=2.5).start(people(*range(1, 21)))
     for number in range(1, 30):
         heard: list[Task] = []
         invited = selection.propose(turn(number, valued(losses, heard=heard))).clients
@@ -99,7 +99,7 @@ def test_of_the_candidates_those_with_the_highest_losses_are_invited() -> None:
 
 
 def test_candidates_are_drawn_by_the_size_of_their_data() -> None:
-    selection = OfCandidates(count=1, candidates=1).start(people(1, 2, 3, 4))
+    selection = PowerOfChoiceSelector(count=1, candidates=1).start(people(1, 2, 3, 4))
     seen: Counter[int] = Counter()
     for seed in range(2_000):
         seen.update(selection.propose(turn(2, valued(dict.fromkeys(range(4), 1.0)), seed=seed)).clients.tolist())
@@ -107,7 +107,7 @@ def test_candidates_are_drawn_by_the_size_of_their_data() -> None:
 
 
 def test_candidates_without_a_finite_loss_come_last() -> None:
-    selection = OfCandidates(count=2, candidates=10).start(people(1, 1, 1, 1))
+    selection = PowerOfChoiceSelector(count=2, candidates=10).start(people(1, 1, 1, 1))
     losses = {0: np.nan, 1: 0.1, 3: 0.2}  # client 2 does not answer
     assert selection.propose(turn(2, valued(losses))).clients.tolist() == [1, 3]
 
@@ -115,7 +115,7 @@ def test_candidates_without_a_finite_loss_come_last() -> None:
 @pytest.mark.parametrize(("number", "downloaded"), [(1, SEED_BYTES), (2, MESSAGE_BYTES)])
 def test_asking_costs_a_download_and_a_pass(number: int, downloaded: int) -> None:
     heard: list[Task] = []
-    OfCandidates(count=1).start(people(1, 1, 1)).propose(turn(number, valued({}, heard=heard)))
+    PowerOfChoiceSelector(count=1).start(people(1, 1, 1)).propose(turn(number, valued({}, heard=heard)))
     assert {(t.work.download_bytes, t.work.profiling_passes, t.work.training_passes) for t in heard} == {
         (downloaded, 1, 0)
     }
@@ -128,7 +128,7 @@ GREEDY = {"exploration": 0.0, "exploration_least": 0.0, "cut_off": 1.0}
 """No chance is left: the best are invited."""
 
 
-def tried(settings: ByUtility, sizes: list[int], rms: list[float], seconds: list[float]) -> Selection:
+def tried(settings: UtilitySelector, sizes: list[int], rms: list[float], seconds: list[float]) -> Selection:
     """Client k took part in round k + 1."""
     selection = settings.start(people(*sizes))
     for k, (loss, took) in enumerate(zip(rms, seconds, strict=True)):
@@ -144,7 +144,7 @@ def tried(settings: ByUtility, sizes: list[int], rms: list[float], seconds: list
 def test_the_best_by_the_papers_utility_are_invited(clients: list[tuple[int, float, float]], count: int) -> None:
     sizes, rms, seconds = map(list, zip(*clients, strict=True))
     number = len(clients) + 5
-    invited = tried(ByUtility(count=count, **GREEDY), sizes, rms, seconds).propose(turn(number)).clients
+    invited = tried(UtilitySelector(count=count, **GREEDY), sizes, rms, seconds).propose(turn(number)).clients
     statistical = [n * loss for n, loss in zip(sizes, rms, strict=True)]
     ceiling, preferred = np.quantile(statistical, 0.95), np.percentile(seconds, 30)
     utility = []
@@ -156,7 +156,7 @@ def test_the_best_by_the_papers_utility_are_invited(clients: list[tuple[int, flo
 
 def test_the_cut_off_lets_in_whoever_comes_near_the_best() -> None:
     """Utilities 100, 96, 94: of the first two, both reach 95 % of 100 and are drawn by utility; the third does not."""
-    some = ByUtility(count=1, exploration=0, exploration_least=0, clip=1)
+    some = UtilitySelector(count=1, exploration=0, exploration_least=0, clip=1)
     selection = tried(some, [100, 96, 94], [1, 1, 1], [1, 1, 1])
     seen = Counter(int(selection.propose(turn(1, seed=seed)).clients[0]) for seed in range(2_000))
     assert seen[2] == 0
@@ -166,18 +166,18 @@ def test_the_cut_off_lets_in_whoever_comes_near_the_best() -> None:
 @pytest.mark.parametrize(("number", "untried"), [(1, 90), (2, 88), (40, 41), (200, 20)])
 def test_exploration_falls_to_its_floor(number: int, untried: int) -> None:
     """100·0.9·0.98^(R−1) of the invited were never tried: 90, 88.2, 40.9 and, at the floor, 20."""
-    selection = ByUtility(count=100).start(people(*[5] * 1_000))
+    selection = UtilitySelector(count=100).start(people(*[5] * 1_000))
     selection.observe(turn(1), [trained(k, start_loss_rms=1.0) for k in range(500)])
     assert (selection.propose(turn(number)).clients >= 500).sum() == untried
 
 
 def test_at_first_everybody_is_explored() -> None:
-    assert len(set(ByUtility(count=10, **GREEDY).start(people(*[5] * 12)).propose(turn(1)).clients)) == 10
+    assert len(set(UtilitySelector(count=10, **GREEDY).start(people(*[5] * 12)).propose(turn(1)).clients)) == 10
 
 
 def test_the_pacer_allows_for_slower_clients_when_utility_falls() -> None:
     """Also where the run is interrupted after every round."""
-    settings_ = ByUtility(count=1, pacer_window=2, pacer_step=10)
+    settings_ = UtilitySelector(count=1, pacer_window=2, pacer_step=10)
     selection, preferred = settings_.start(people(1)), []
     for number, loss in enumerate([9, 9, 5, 5, 6, 6, 1, 1], start=1):
         selection.observe(turn(number), [trained(0, round=number, start_loss_rms=float(loss))])
@@ -189,7 +189,7 @@ def test_the_pacer_allows_for_slower_clients_when_utility_falls() -> None:
 
 
 def test_who_took_part_too_often_is_left_out_while_others_remain() -> None:
-    selection = ByUtility(count=1, blacklist=2, **GREEDY).start(people(9, 5, 1))
+    selection = UtilitySelector(count=1, blacklist=2, **GREEDY).start(people(9, 5, 1))
     chosen = []
     for number in range(1, 9):
         selection.observe(turn(number), [trained(k, start_loss_rms=1.0) for k in range(3)] if number == 1 else [])
@@ -200,7 +200,7 @@ def test_who_took_part_too_often_is_left_out_while_others_remain() -> None:
 
 
 def test_a_loss_that_is_not_finite_has_no_utility() -> None:
-    selection = tried(ByUtility(count=2, **GREEDY), [1, 1, 1], [np.inf, 0.5, 0.5], [1, 1, 1])
+    selection = tried(UtilitySelector(count=2, **GREEDY), [1, 1, 1], [np.inf, 0.5, 0.5], [1, 1, 1])
     assert selection.propose(turn(9)).clients.tolist() == [1, 2]
 
 

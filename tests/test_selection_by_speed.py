@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from selecting import MESSAGE_BYTES, people, trained, turn, valued
-from winnow.core import ConfigError, Invited, ModelError, RoundFinished, Task
-from winnow.experiment.build import prepare
-from winnow.learn.algorithms.cfcfm import FirstCome
-from winnow.learn.algorithms.tifl import ByTier
-from winnow.learn.select import Selection
-from winnow.runs.codec import encode_event
+from winnow.core import ConfigError, ModelError, RoundFinished, Selected, Task
+from winnow.experiment.build import prepare_run
+from winnow.learn.algorithms.cfcfm import FirstComeSelector
+from winnow.learn.algorithms.tifl import TierSelector
+from winnow.learn.selection import Selection
+from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 
 # CFCFM --------------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def merged_if_all_train(seconds: list[float], quota: int, merged_last: set[int])
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=12, unique=True), st.data())
 def test_those_are_merged_that_would_be_if_everybody_trained(seconds: list[float], data: st.DataObject) -> None:
     quota = data.draw(st.integers(1, len(seconds)))
-    selection = FirstCome(count=quota).start(people(*[1] * len(seconds)))
+    selection = FirstComeSelector(count=quota).start(people(*[1] * len(seconds)))
     expected: set[int] = set()
     for number in range(1, 6):
         invitation = selection.propose(turn(number))
@@ -49,7 +49,7 @@ def test_a_round_ends_with_the_last_merged_reply_and_counts_merged_clients_alone
     ready = prepared(algorithm="cfcfm")
     events = list(ready.training.run(ready.federation))
     rounds = [event for event in events if isinstance(event, RoundFinished)]
-    assert [len(event.clients) for event in events if isinstance(event, Invited)] == [8, 5, 5, 5]
+    assert [len(event.clients) for event in events if isinstance(event, Selected)] == [8, 5, 5, 5]
     begun, merged_last = 0.0, set[int]()
     sizes = ready.federation.population.sizes
     [work] = {task.work for task in ready.training.tasks([0], sizes)}
@@ -75,7 +75,7 @@ def losses_of(*by_tier: float) -> dict[int, float]:
     return {k: loss for tier, loss in zip(TIERS, by_tier, strict=True) for k in tier}
 
 
-def begun(settings: ByTier, *by_tier: float) -> Selection:
+def begun(settings: TierSelector, *by_tier: float) -> Selection:
     selection = settings.start(people(*[1] * 12))
     selection.propose(turn(1, valued(losses_of(*by_tier), SECONDS)))
     return selection
@@ -92,26 +92,26 @@ def tiers_used(selection: Selection, numbers: range, **asked: object) -> list[in
 
 
 def test_tiers_are_as_quick_as_their_clients() -> None:
-    selection = begun(ByTier(count=2, tiers=3), 1, 1, 1)
+    selection = begun(TierSelector(count=2, tiers=3), 1, 1, 1)
     assert [set(np.flatnonzero(selection.state()["tier"] == tier).tolist()) for tier in range(3)] == TIERS
 
 
 def test_the_first_exchange_shows_how_long_a_transfer_takes() -> None:
     heard: list[Task] = []
-    ByTier(count=2).start(people(*[1] * 12)).propose(turn(1, valued(losses_of(1, 1, 1), SECONDS, heard)))
+    TierSelector(count=2).start(people(*[1] * 12)).propose(turn(1, valued(losses_of(1, 1, 1), SECONDS, heard)))
     assert {(task.work.download_bytes, "model" in task.payload) for task in heard} == {(MESSAGE_BYTES, True)}
     assert [task.client for task in heard] == list(range(12))
 
 
 def test_at_first_tiers_are_drawn_alike() -> None:
-    selection = begun(ByTier(count=2, tiers=3, interval=10_000), 3, 1, 2)
+    selection = begun(TierSelector(count=2, tiers=3, interval=10_000), 3, 1, 2)
     used = Counter(tiers_used(selection, range(2, 1_002)))
     assert stats.chisquare([used[tier] for tier in range(3)]).pvalue > 1e-4
 
 
 def test_a_tier_that_stops_learning_makes_the_worst_tiers_more_likely() -> None:
     """Losses 3, 1, 2 have the ranks 3, 1, 2 of 6; the next panel comes in round 10,001."""
-    selection = begun(ByTier(count=2, tiers=3, interval=10_000), 3, 1, 2)
+    selection = begun(TierSelector(count=2, tiers=3, interval=10_000), 3, 1, 2)
     tiers_used(selection, range(10_001, 10_002), ask=valued(losses_of(3, 1, 2)))
     used = Counter(tiers_used(selection, range(10_002, 12_002)))
     expected = 2_000 * np.array([3, 1, 2]) / 6
@@ -119,7 +119,7 @@ def test_a_tier_that_stops_learning_makes_the_worst_tiers_more_likely() -> None:
 
 
 def test_tiers_stay_as_likely_as_they_were_while_the_one_in_use_learns() -> None:
-    selection = begun(ByTier(count=2, tiers=3, interval=10), 3, 1, 2)
+    selection = begun(TierSelector(count=2, tiers=3, interval=10), 3, 1, 2)
     [*_, last] = tiers_used(selection, range(2, 11))
     better = [3.0, 1.0, 2.0]
     better[last] -= 0.5
@@ -130,7 +130,7 @@ def test_tiers_stay_as_likely_as_they_were_while_the_one_in_use_learns() -> None
 
 def test_the_panel_is_as_many_clients_of_each_tier_as_are_invited() -> None:
     heard: list[Task] = []
-    selection = begun(ByTier(count=2, tiers=3, interval=5), 1, 1, 1)
+    selection = begun(TierSelector(count=2, tiers=3, interval=5), 1, 1, 1)
     tiers_used(selection, range(6, 7), ask=valued(losses_of(1, 1, 1), heard=heard))
     assert sorted(i for task in heard for i, members in enumerate(TIERS) if task.client in members) == [
         0,
@@ -143,33 +143,33 @@ def test_the_panel_is_as_many_clients_of_each_tier_as_are_invited() -> None:
 
 
 def test_a_tiers_loss_is_the_mean_over_its_samples_and_passes_over_what_is_not_finite() -> None:
-    selection = ByTier(count=2, tiers=2).start(people(1, 3, 5, 7))
+    selection = TierSelector(count=2, tiers=2).start(people(1, 3, 5, 7))
     losses = {0: 1.0, 1: 2.0, 2: np.nan, 3: 4.0}
     selection.propose(turn(1, valued(losses, {k: float(k) for k in range(4)})))
     np.testing.assert_allclose(selection.state()["losses"], [(1 * 1 + 3 * 2) / 4, 4.0])
 
 
 def test_credits_limit_how_often_a_tier_is_used() -> None:
-    selection = begun(ByTier(count=2, tiers=3, interval=10_000, credits=(5, 3, 2)), 1, 1, 1)
+    selection = begun(TierSelector(count=2, tiers=3, interval=10_000, credits=(5, 3, 2)), 1, 1, 1)
     first = selection.state()["used"].tolist()
     used = first + tiers_used(selection, range(2, 21))
     assert Counter(used[:10]) == Counter(used[10:]) == {0: 5, 1: 3, 2: 2}
 
 
 def test_who_does_not_answer_at_first_is_left_out_for_good() -> None:
-    selection = ByTier(count=2, tiers=3).start(people(*[1] * 12))
+    selection = TierSelector(count=2, tiers=3).start(people(*[1] * 12))
     answering = valued({k: 1.0 for k in range(12) if k not in (0, 7)}, SECONDS)
     clients = [selection.propose(turn(number, answering)).clients for number in range(1, 100)]
     assert set(np.concatenate(clients).tolist()) == set(range(12)) - {0, 7}
     with pytest.raises(ModelError, match="no client answered"):
-        ByTier(count=2).start(people(1, 1, 1, 1, 1)).propose(turn(1, valued({})))
+        TierSelector(count=2).start(people(1, 1, 1, 1, 1)).propose(turn(1, valued({})))
 
 
 def test_there_are_no_more_tiers_than_can_fill_an_invitation() -> None:
-    selection = ByTier(count=5).start(people(*[1] * 12))
+    selection = TierSelector(count=5).start(people(*[1] * 12))
     assert all(len(selection.propose(turn(n, valued(losses_of(1, 1, 1), SECONDS))).clients) == 5 for n in range(1, 9))
     with pytest.raises(ConfigError, match=r"select\.credits: 3 numbers for 2 tiers"):
-        ByTier(count=5, credits=(1, 1, 1)).start(people(*[1] * 12))
+        TierSelector(count=5, credits=(1, 1, 1)).start(people(*[1] * 12))
 
 
 # Both ---------------------------------------------------------------------------------------------------------------
@@ -192,5 +192,5 @@ def test_all_that_a_selection_has_learnt_survives_an_interruption(algorithm: str
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 5:
             break
-    again = prepare(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
     assert seen + [encode_event(event) for event in again.training.run(again.federation)] == log

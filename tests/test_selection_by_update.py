@@ -12,12 +12,12 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 
 from selecting import people, silent, trained, turn
-from winnow.core import ConfigError, Invited, RoundFinished
-from winnow.learn import updates
-from winnow.learn.algorithms.clustered import Clustered, fill_urns
-from winnow.learn.algorithms.divfl import Diverse, stand_ins
-from winnow.learn.select import Selection
-from winnow.learn.updates import LastUpdates
+from winnow.core import ConfigError, RoundFinished, Selected
+from winnow.learn import update_distances
+from winnow.learn.algorithms.clustered_sampling import ClusteredSelector, fill_urns
+from winnow.learn.algorithms.divfl import DiverseSelector, representative_clients
+from winnow.learn.selection import Selection
+from winnow.learn.update_distances import LastUpdates
 from world import prepared
 
 # Updates and their distances ----------------------------------------------------------------------------------------
@@ -54,12 +54,12 @@ def test_an_update_that_is_not_finite_is_passed_over() -> None:
 
 
 def test_too_many_clients_or_values_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for settings_ in (Clustered(count=2), Diverse(count=2)):
+    for settings_ in (ClusteredSelector(count=2), DiverseSelector(count=2)):
         with pytest.raises(ConfigError, match="at most 2,000, not 2,001"):
             settings_.start(people(*[1] * 2_001))
-    monkeypatch.setattr(updates, "MOST_VALUES", 7)
+    monkeypatch.setattr(update_distances, "MOST_VALUES", 7)
     with pytest.raises(ConfigError, match="4 clients and 2 parameters"):
-        Clustered(count=2).start(people(1, 1, 1, 1)).propose(turn(1, silent))
+        ClusteredSelector(count=2).start(people(1, 1, 1, 1)).propose(turn(1, silent))
 
 
 @pytest.mark.parametrize("algorithm", ["clustered", "divfl"])
@@ -68,7 +68,7 @@ def test_a_run_keeps_what_its_clients_trained(algorithm: str) -> None:
     ready = prepared("rounds=1", algorithm=algorithm)
     sent = ready.training.model
     events = list(ready.training.run(ready.federation))
-    [invited] = [event for event in events if isinstance(event, Invited)]
+    [invited] = [event for event in events if isinstance(event, Selected)]
     [finished] = [event for event in events if isinstance(event, RoundFinished)]
     state = ready.training.snapshot().arrays
     assert np.flatnonzero(state["select/known"]).tolist() == finished.folded.tolist()
@@ -130,7 +130,7 @@ def test_a_client_that_is_large_enough_has_urns_of_its_own() -> None:
 
 def test_weights_in_a_run_are_unbiased() -> None:
     sizes, weights = (30, 10, 5, 5), np.zeros(4)
-    selection = Clustered(count=3).start(people(*sizes))
+    selection = ClusteredSelector(count=3).start(people(*sizes))
     selection.propose(turn(1))
     selection.observe(turn(1), [trained(1, weight=(1, 0)), trained(2, weight=(1, 0.1)), trained(3, weight=(-1, 0))])
     for seed in range(3_000):
@@ -142,7 +142,7 @@ def test_weights_in_a_run_are_unbiased() -> None:
 
 def test_models_count_as_often_as_they_were_drawn_and_else_alike() -> None:
     ready = prepared(algorithm="clustered")
-    assert all(e.counts.sum() == 3 for e in ready.training.run(ready.federation) if isinstance(e, Invited))
+    assert all(e.counts.sum() == 3 for e in ready.training.run(ready.federation) if isinstance(e, Selected))
     assert ready.experiment.aggregate.model_dump() == {"name": "partial", "weights": "uniform"}
 
 
@@ -158,7 +158,7 @@ def left_over(distances: np.ndarray, chosen: tuple[int, ...]) -> float:
 def test_each_choice_is_the_best_that_could_follow_those_before(clients: int, count: int, seed: int) -> None:
     points = np.random.default_rng(seed).normal(size=(clients, 3))
     distances = cdist(points, points)
-    chosen = tuple(stand_ins(distances, count, np.random.default_rng(seed)).tolist())
+    chosen = tuple(representative_clients(distances, count, np.random.default_rng(seed)).tolist())
     for step in range(count):
         before, rest = chosen[:step], set(range(clients)) - set(chosen[:step])
         best = min(left_over(distances, (*before, k)) for k in rest)
@@ -166,7 +166,7 @@ def test_each_choice_is_the_best_that_could_follow_those_before(clients: int, co
 
 
 def test_one_of_each_kind_stands_for_all() -> None:
-    selection = Diverse(count=3).start(people(*[1] * 9))
+    selection = DiverseSelector(count=3).start(people(*[1] * 9))
     selection.propose(turn(1))
     kinds = [(1, 0), (-1, 0), (0, 5)]
     selection.observe(turn(1), [trained(k, weight=(kinds[k % 3][0], kinds[k % 3][1] + k / 100)) for k in range(9)])
@@ -175,7 +175,7 @@ def test_one_of_each_kind_stands_for_all() -> None:
 
 def after_four(count: int) -> Selection:
     """Clients 0 to 3 have trained, and there are two kinds of them; 4 to 7 have not."""
-    selection = Diverse(count=count).start(people(*[1] * 8))
+    selection = DiverseSelector(count=count).start(people(*[1] * 8))
     selection.propose(turn(1))
     selection.observe(turn(1), [trained(k, weight=(k % 2, k / 1000)) for k in range(4)])
     return selection
@@ -199,6 +199,6 @@ def test_stochastic_greedy_looks_at_some_in_each_step() -> None:
     distances = cdist(np.arange(5.0)[:, None], np.arange(5.0)[:, None])
     seen: Counter[int] = Counter()
     for seed in range(1_000):
-        seen.update(stand_ins(distances, 1, np.random.default_rng(seed), sample=1).tolist())
-        assert stand_ins(distances, 1, np.random.default_rng(seed), sample=5).tolist() == [2]
+        seen.update(representative_clients(distances, 1, np.random.default_rng(seed), sample=1).tolist())
+        assert representative_clients(distances, 1, np.random.default_rng(seed), sample=5).tolist() == [2]
     assert stats.chisquare([seen[k] for k in range(5)]).pvalue > 1e-4

@@ -11,29 +11,29 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from winnow.config.resolve import resolve, to_toml
 from winnow.core import (
     ConfigError,
     DataError,
     Failure,
-    Invited,
     Outcome,
     Population,
-    Refused,
+    Rejected,
     Reply,
     RoundFinished,
+    Selected,
     Task,
     Until,
     VirtualClock,
     Work,
 )
-from winnow.experiment.build import prepare
-from winnow.experiment.resolve import resolve, to_toml
-from winnow.experiment.run import Inputs, execute
-from winnow.fleet import Devices, Exponential, Fleet, Trace
-from winnow.fleet.timed import TableFleet
-from winnow.runs import summarise, with_communication
-from winnow.runs.codec import encode_event
-from winnow.simulate import InProcess
+from winnow.experiment.build import prepare_run
+from winnow.experiment.run import RunInputs, run_experiment
+from winnow.fleet import Devices, ExponentialTimes, Fleet, TimeTrace
+from winnow.fleet.response_times import TableFleet
+from winnow.runs import summarise, with_communication_cost
+from winnow.runs.event_log import encode_event
+from winnow.simulate import SimulatedFederation
 from world import BASE, blobs, experiment, prepared
 
 TRAINING = Work(training_passes=5.0, profiling_passes=1.0, download_bytes=10**6, upload_bytes=10**6)
@@ -49,15 +49,15 @@ def times(fleet: Fleet, round: int = 1, work: Work = TRAINING, clients: Sequence
 
 
 def test_fixed_times_are_exponential_and_the_same_in_every_round() -> None:
-    fleet = Exponential().draw(MANY, 3)
+    fleet = ExponentialTimes().draw(MANY, 3)
     assert stats.kstest(times(fleet), "expon").pvalue > 1e-3
     np.testing.assert_array_equal(times(fleet, 1), times(fleet, 9))
-    np.testing.assert_array_equal(times(fleet), times(Exponential().draw(MANY, 3)))
-    assert (times(fleet) != times(Exponential().draw(MANY, 4))).all()
+    np.testing.assert_array_equal(times(fleet), times(ExponentialTimes().draw(MANY, 3)))
+    assert (times(fleet) != times(ExponentialTimes().draw(MANY, 4))).all()
 
 
 def test_dynamic_times_are_exponential_at_rates_that_are_uniform() -> None:
-    fleet = Exponential(speeds="dynamic").draw(MANY, 3)
+    fleet = ExponentialTimes(speeds="dynamic").draw(MANY, 3)
     assert stats.kstest(fleet.rates, stats.uniform(1 / MANY, 1 - 1 / MANY).cdf).pvalue > 1e-3
     first, second = times(fleet, 1) * fleet.rates, times(fleet, 2) * fleet.rates
     for each in (first, second):
@@ -67,7 +67,7 @@ def test_dynamic_times_are_exponential_at_rates_that_are_uniform() -> None:
 
 
 def test_the_slowest_rate_is_one_in_as_many_as_there_are_clients() -> None:
-    rates = np.concatenate([Exponential(speeds="dynamic").draw(4, seed).rates for seed in range(2_000)])
+    rates = np.concatenate([ExponentialTimes(speeds="dynamic").draw(4, seed).rates for seed in range(2_000)])
     assert stats.kstest(rates, stats.uniform(0.25, 0.75).cdf).pvalue > 1e-3
 
 
@@ -76,7 +76,7 @@ def test_the_slowest_rate_is_one_in_as_many_as_there_are_clients() -> None:
 def test_a_clients_time_depends_on_the_round_and_on_nobody_else(seed: int, clients: int, data: st.DataObject) -> None:
     asked = data.draw(st.lists(st.integers(0, clients - 1), min_size=1, max_size=10))
     number = data.draw(st.integers(1, 1_000))
-    world = Exponential(speeds="dynamic")
+    world = ExponentialTimes(speeds="dynamic")
     whole = times(world.draw(clients, seed), number)
     for other in range(5):  # rounds in between must not matter, however many are remembered
         times(world.draw(clients, seed), number + other)
@@ -86,8 +86,8 @@ def test_a_clients_time_depends_on_the_round_and_on_nobody_else(seed: int, clien
 @pytest.mark.parametrize("speeds", ["fixed", "dynamic"])
 def test_clients_with_corrupted_data_are_as_much_quicker_as_asked(speeds: str) -> None:
     corrupted = np.arange(50) % 3 == 0
-    plain = Exponential(speeds=speeds).draw(50, 1, corrupted=corrupted)
-    quicker = Exponential(speeds=speeds, corrupted_speed=4.0).draw(50, 1, corrupted=corrupted)
+    plain = ExponentialTimes(speeds=speeds).draw(50, 1, corrupted=corrupted)
+    quicker = ExponentialTimes(speeds=speeds, corrupted_speed=4.0).draw(50, 1, corrupted=corrupted)
     np.testing.assert_allclose(times(plain) / times(quicker), np.where(corrupted, 4.0, 1.0))
 
 
@@ -102,13 +102,13 @@ def test_a_run_hands_its_fleet_whose_data_are_corrupted() -> None:
 
 def test_the_nth_of_all_arrivals_comes_when_order_statistics_say() -> None:
     """The n-th smallest of N times from Exp(1) is 1/N + 1/(N − 1) + … + 1/(N − n + 1) on average."""
-    drawn = np.sort([times(Exponential().draw(30, seed)) for seed in range(3_000)])
+    drawn = np.sort([times(ExponentialTimes().draw(30, seed)) for seed in range(3_000)])
     expected = np.cumsum(1 / np.arange(30, 0, -1))
     np.testing.assert_allclose(drawn.mean(0), expected, atol=4.5 * drawn.std(0).max() / np.sqrt(3_000))
 
 
 def test_communication_is_added_to_training_alone_and_nothing_to_do_takes_no_time() -> None:
-    quiet, chatty = Exponential().draw(5, 0), Exponential(communication=10.0).draw(5, 0)
+    quiet, chatty = ExponentialTimes().draw(5, 0), ExponentialTimes(communication=10.0).draw(5, 0)
     np.testing.assert_allclose(times(chatty), times(quiet) + 10)
     profile = Work(profiling_passes=1.0, profile_bytes=100)
     np.testing.assert_array_equal(times(chatty, work=profile), times(quiet))
@@ -117,7 +117,7 @@ def test_communication_is_added_to_training_alone_and_nothing_to_do_takes_no_tim
 
 
 def test_a_million_clients() -> None:
-    fleet = Exponential(speeds="dynamic", dropout=0.1).draw(1_000_000, 1)
+    fleet = ExponentialTimes(speeds="dynamic", dropout=0.1).draw(1_000_000, 1)
     everyone = np.arange(len(fleet))
     assert len(times(fleet, 3)) == 1_000_000
     assert fleet.vanished(everyone, 3).mean() == pytest.approx(0.1, abs=2e-3)
@@ -129,7 +129,7 @@ def test_a_million_clients() -> None:
 def test_a_fleet_without_a_name_is_made_of_devices() -> None:
     plain = resolve({**BASE, "fleet": {"snr_db": 7.0}})
     assert plain.fleet == resolve({**BASE, "fleet": {"name": "devices", "snr_db": 7.0}}).fleet == Devices(snr_db=7.0)
-    assert resolve({**BASE, "fleet": {"snr_db": 7.0}}, sets=["fleet.name=exponential"]).fleet == Exponential()
+    assert resolve({**BASE, "fleet": {"snr_db": 7.0}}, sets=["fleet.name=exponential"]).fleet == ExponentialTimes()
     with pytest.raises(ConfigError, match=r"unknown key fleet.snr; did you mean 'snr_db'"):
         resolve({**BASE, "fleet": {"snr": 7.0}})
 
@@ -137,10 +137,10 @@ def test_a_fleet_without_a_name_is_made_of_devices() -> None:
 # Traces -------------------------------------------------------------------------------------------------------------
 
 
-def trace(folder: Path, text: str) -> Trace:
+def trace(folder: Path, text: str) -> TimeTrace:
     path = folder / "trace.csv"
     path.write_text(text)
-    return Trace(path=path)
+    return TimeTrace(path=path)
 
 
 def test_a_trace_gives_times_by_round_and_begins_again(tmp_path: Path) -> None:
@@ -182,11 +182,11 @@ def test_a_trace_is_looked_for_beside_its_configuration(tmp_path: Path) -> None:
     trace(tmp_path, "client,seconds\n" + "".join(f"{k},{8 - k}\n" for k in range(8)))
     text = to_toml(experiment(algorithm="fedavg")).split("[fleet]")[0]
     (tmp_path / "mine.toml").write_text(f'{text}\n[fleet]\nname = "trace"\npath = "trace.csv"\n')
-    ready = prepare(resolve(tmp_path / "mine.toml", algorithm="fedavg"), dataset=blobs())
+    ready = prepare_run(resolve(tmp_path / "mine.toml", algorithm="fedavg"), dataset=blobs())
     assert times(ready.federation.fleet).tolist() == [8, 7, 6, 5, 4, 3, 2, 1]
     (tmp_path / "trace.csv").unlink()
     with pytest.raises(DataError, match=r"fleet.path: .*trace.csv: no such file"):
-        prepare(resolve(tmp_path / "mine.toml", algorithm="fedavg"), dataset=blobs())
+        prepare_run(resolve(tmp_path / "mine.toml", algorithm="fedavg"), dataset=blobs())
 
 
 # Clients that vanish ------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Appointed(TableFleet):
         return np.isin(clients, list(self.gone))
 
 
-def world_of(seconds: list[float], gone: set[int], trained: list[int], failing: set[int]) -> InProcess[None]:
+def world_of(seconds: list[float], gone: set[int], trained: list[int], failing: set[int]) -> SimulatedFederation[None]:
     def train(tasks: Sequence[Task], site: None) -> list[Outcome]:
         trained.extend(task.client for task in tasks)
         return [
@@ -210,7 +210,7 @@ def world_of(seconds: list[float], gone: set[int], trained: list[int], failing: 
             for task in tasks
         ]
 
-    return InProcess(
+    return SimulatedFederation(
         site=None,
         handlers={"train": train},
         population=Population(sizes=np.ones(len(seconds), np.int64)),
@@ -269,7 +269,7 @@ def test_nothing_hangs_where_clients_vanish_and_resuming_changes_nothing(algorit
     sets = [*WORLDS, holders]
     whole = prepared(*sets, algorithm=algorithm)
     log = list(whole.training.run(whole.federation))
-    assert {event.reason for event in log if isinstance(event, Refused)} == {
+    assert {event.reason for event in log if isinstance(event, Rejected)} == {
         "failed while training: the client vanished"
     }
     first, seen = prepared(*sets, algorithm=algorithm), []
@@ -277,7 +277,7 @@ def test_nothing_hangs_where_clients_vanish_and_resuming_changes_nothing(algorit
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 4:
             break
-    again = prepare(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
     seen += [encode_event(event) for event in again.training.run(again.federation)]
     assert seen == [encode_event(event) for event in log]
 
@@ -287,7 +287,7 @@ def test_the_clock_of_a_run_with_vanishing_clients() -> None:
     ready = prepared(*WORLDS, algorithm="fedavg-rp")
     fleet, now, gone = ready.federation.fleet, 0.0, 0
     events = list(ready.training.run(ready.federation))
-    for invited in (event for event in events if isinstance(event, Invited)):
+    for invited in (event for event in events if isinstance(event, Selected)):
         [finished] = [e for e in events if isinstance(e, RoundFinished) and e.round == invited.round]
         now += fleet.seconds(invited.clients, invited.round).max()
         lost = fleet.vanished(invited.clients, invited.round)
@@ -316,14 +316,14 @@ def test_a_round_from_which_all_vanish_leaves_the_model_alone() -> None:
 def test_a_run_on_another_clock_is_the_run_with_another_communication_cost(algorithm: str, tmp_path: Path) -> None:
     sets = ["fleet.name=exponential", "fleet.speeds=dynamic", "fleet.dropout=0.2", "rounds=6"]
     free, costly = (
-        execute(
+        run_experiment(
             experiment(*sets, f"fleet.communication={cost}", algorithm=algorithm),
-            inputs=Inputs(dataset=blobs()),
+            inputs=RunInputs(dataset=blobs()),
             out=tmp_path / str(cost),
         ).view
         for cost in (2.0, 100.0)
     )
-    shifted = with_communication(free, 100.0)
+    shifted = with_communication_cost(free, 100.0)
     one, other = list(shifted.events()), list(costly.events())
     assert [type(event) for event in one] == [type(event) for event in other]
     assert [event.at for event in one] == pytest.approx([event.at for event in other])
@@ -341,6 +341,6 @@ def test_a_run_on_another_clock_is_the_run_with_another_communication_cost(algor
     ],
 )
 def test_clocks_that_cannot_be_changed_afterwards(algorithm: str, sets: list[str], message: str) -> None:
-    run = execute(experiment(*sets, "rounds=1", algorithm=algorithm), inputs=Inputs(dataset=blobs())).view
+    run = run_experiment(experiment(*sets, "rounds=1", algorithm=algorithm), inputs=RunInputs(dataset=blobs())).view
     with pytest.raises(ConfigError, match=message):
-        with_communication(run, 10.0)
+        with_communication_cost(run, 10.0)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from one_point import ByHand, played, ready, vector
 from selecting import people, trained, turn
-from winnow.core import ConfigError, Invited, RoundFinished, Scored
-from winnow.experiment.build import Prepared, prepare
-from winnow.experiment.resolve import resolve
-from winnow.learn.algorithms.fedprof import ByProfile
-from winnow.learn.algorithms.srpfl import Doubling
-from winnow.learn.select import Invitation, Selection, Uniform
-from winnow.runs.codec import encode_event
+from winnow.config.resolve import resolve
+from winnow.core import ConfigError, RoundFinished, Scored, Selected
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.learn.algorithms.srpfl import DoublingSelector
+from winnow.learn.selection import SelectedClients, Selection, UniformSelector
+from winnow.runs.event_log import encode_event
 from world import BASE, blobs, experiment, prepared
 
 DYNAMIC = ["fleet.name=exponential", "fleet.speeds=dynamic"]
@@ -25,7 +25,7 @@ FIXED = ["fleet.name=exponential", "fleet.speeds=fixed"]
 
 def invitations(
     selection: Selection, rounds: int, loss: Callable[[int], float] = lambda _: 1.0, begin: int = 1
-) -> list[Invitation]:
+) -> list[SelectedClients]:
     """What is proposed while the first of the invited answer, with the loss of that round."""
     proposed = []
     for number in range(begin, begin + rounds):
@@ -35,7 +35,7 @@ def invitations(
     return proposed
 
 
-def awaited(proposed: list[Invitation]) -> list[int | None]:
+def awaited(proposed: list[SelectedClients]) -> list[int | None]:
     return [invitation.until.replies for invitation in proposed]
 
 
@@ -44,7 +44,7 @@ def awaited(proposed: list[Invitation]) -> list[int | None]:
 
 def test_the_authors_stages() -> None:
     """10, 20, 40, 80, 100 of 100 clients, ten rounds each."""
-    proposed = invitations(Doubling(fraction=1.0).start(people(*[1] * 100)), 55)
+    proposed = invitations(DoublingSelector(fraction=1.0).start(people(*[1] * 100)), 55)
     assert awaited(proposed) == [10] * 10 + [20] * 10 + [40] * 10 + [80] * 10 + [100] * 15
     assert all(invitation.clients.tolist() == list(range(100)) for invitation in proposed)
 
@@ -53,7 +53,7 @@ def test_the_authors_stages() -> None:
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 6), st.integers(0, 30))
 def test_the_number_doubles_up_to_everybody(first: int, count: int, rounds_per_stage: int, before: int) -> None:
     population = people(*[1] * 40)
-    doubling = Doubling(count=count, first=first, rounds_per_stage=rounds_per_stage)
+    doubling = DoublingSelector(count=count, first=first, rounds_per_stage=rounds_per_stage)
     selection = doubling.start(population)
     proposed = invitations(selection, before)
     continued = doubling.start(population)
@@ -66,14 +66,14 @@ def test_the_number_doubles_up_to_everybody(first: int, count: int, rounds_per_s
 def test_a_stage_ends_when_the_loss_is_low_enough_for_so_many() -> None:
     """The targets of 2, 4, 8 and 8 clients are 0.8, 0.4, 0.2 and 0.2; rounds 5 and 8 end stages by their number."""
     losses = {1: 0.9, 2: 0.8, 3: 0.7, 4: 0.5, 5: 0.45, 6: 0.3, 7: np.nan, 8: 0.25, 9: 0.1}
-    selection = Doubling(count=8, first=2, rounds_per_stage=3, stage_target=0.8).start(people(*[1] * 10))
+    selection = DoublingSelector(count=8, first=2, rounds_per_stage=3, stage_target=0.8).start(people(*[1] * 10))
     assert awaited(invitations(selection, 9, losses.__getitem__)) == [2, 2, 4, 4, 4, 8, 8, 8, 8]
-    early = Doubling(count=8, first=1, stage_target=100.0).start(people(*[1] * 10))
+    early = DoublingSelector(count=8, first=1, stage_target=100.0).start(people(*[1] * 10))
     assert awaited(invitations(early, 5)) == [1, 2, 4, 8, 8]
 
 
 def test_a_round_that_nobody_answered_meets_no_target() -> None:
-    selection = Doubling(count=8, first=1, stage_target=100.0).start(people(*[1] * 10))
+    selection = DoublingSelector(count=8, first=1, stage_target=100.0).start(people(*[1] * 10))
     selection.observe(turn(1), [])
     assert selection.propose(turn(2)).until.replies == 1
 
@@ -83,7 +83,7 @@ def test_a_round_that_nobody_answered_meets_no_target() -> None:
 
 def test_clients_are_renewed_in_each_round_or_for_each_stage() -> None:
     def drawn(renew: Any) -> list[tuple[int, ...]]:
-        selection = Doubling(count=5, first=1, rounds_per_stage=3, renew=renew).start(people(*[1] * 1_000))
+        selection = DoublingSelector(count=5, first=1, rounds_per_stage=3, renew=renew).start(people(*[1] * 1_000))
         return [tuple(invitation.clients.tolist()) for invitation in invitations(selection, 12)]
 
     by_round, by_stage = drawn("round"), drawn("stage")
@@ -93,27 +93,31 @@ def test_clients_are_renewed_in_each_round_or_for_each_stage() -> None:
 
 
 def test_any_selection_draws_the_sample() -> None:
-    by_size = Doubling(count=1, sample={"name": "size"}).start(people(1, 1, 97, 1))
+    by_size = DoublingSelector(count=1, sample={"name": "size"}).start(people(1, 1, 97, 1))
     drawn = np.concatenate([invitation.clients for invitation in invitations(by_size, 400)])
     assert (drawn == 2).mean() == pytest.approx(0.97, abs=0.04)
-    with_replacement = Doubling(count=50, first=4, replacement=True).start(people(1, 1, 1))
+    with_replacement = DoublingSelector(count=50, first=4, replacement=True).start(people(1, 1, 1))
     [once] = invitations(with_replacement, 1)
     assert (once.counts.sum(), once.until.replies) == (50, 3)
 
 
 def test_first_come_first_merged_goes_inside() -> None:
-    selection = Doubling(count=4, first=1, rounds_per_stage=1, sample="first-come").start(people(*[1] * 10))
+    selection = DoublingSelector(count=4, first=1, rounds_per_stage=1, sample="first-come").start(people(*[1] * 10))
     proposed = invitations(selection, 4)
     assert awaited(proposed) == [1, 2, 4, 4]
     assert [len(invitation.clients) for invitation in proposed] == [10, 9, 8, 6]
 
 
 def test_the_sample_is_as_large_as_the_whole_says() -> None:
-    doubling = Doubling(fraction=0.2, sample={"name": "profile", "alpha": 3.0})
-    assert doubling.sample == ByProfile(fraction=0.2, alpha=3.0)
-    assert Doubling.model_validate(doubling.model_dump()) == doubling
+    doubling = DoublingSelector(fraction=0.2, sample={"name": "profile", "alpha": 3.0})
+    assert doubling.sample == ProfileSelector(fraction=0.2, alpha=3.0)
+    assert DoublingSelector.model_validate(doubling.model_dump()) == doubling
     assert "fraction" not in doubling.model_dump()["sample"]
-    assert Doubling(count=3, sample=Uniform(count=3)).sampled == Doubling(count=3).sampled == Uniform(count=3)
+    assert (
+        DoublingSelector(count=3, sample=UniformSelector(count=3)).sampled
+        == DoublingSelector(count=3).sampled
+        == UniformSelector(count=3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,16 +144,18 @@ def test_how_many_are_sampled_is_asked_of_the_whole(amount: dict[str, Any]) -> N
 def test_another_sample_leaves_behind_what_only_the_former_one_knew() -> None:
     """As with whole parts, changing the name is enough."""
     changed = experiment("select.sample.name=size", "select.count=4", algorithm="srpfl-fedprof")
-    assert changed.select == Doubling(count=4, sample={"name": "size"})
+    assert changed.select == DoublingSelector(count=4, sample={"name": "size"})
     file = {
         **BASE,
         "algorithm": "mine",
         "base": "flanp",
         "select": {"count": 4, "sample": {"name": "profile", "alpha": 3.0}},
     }
-    assert resolve(file, sets=["select.sample.name=uniform"]).select == Doubling(count=4, sample={"name": "uniform"})
+    assert resolve(file, sets=["select.sample.name=uniform"]).select == DoublingSelector(
+        count=4, sample={"name": "uniform"}
+    )
     kept = resolve(file, sets=["select.sample.matching=plain"]).select
-    assert kept.sample == ByProfile(count=4, alpha=3.0)
+    assert kept.sample == ProfileSelector(count=4, alpha=3.0)
 
 
 def test_a_rule_that_compares_updates_needs_enough_of_them_from_the_start() -> None:
@@ -166,9 +172,9 @@ def test_profiles_behind_private_parts_are_refused() -> None:
 # Runs ---------------------------------------------------------------------------------------------------------------
 
 
-def rounds_of(run: Prepared) -> list[tuple[Invited, RoundFinished]]:
+def rounds_of(run: PreparedRun) -> list[tuple[Selected, RoundFinished]]:
     events = list(run.training.run(run.federation))
-    invited = [event for event in events if isinstance(event, Invited)]
+    invited = [event for event in events if isinstance(event, Selected)]
     return list(zip(invited, (event for event in events if isinstance(event, RoundFinished)), strict=True))
 
 
@@ -235,5 +241,5 @@ def test_stages_survive_an_interruption(algorithm: str, renew: str, stop: int) -
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == stop:
             break
-    again = prepare(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
     assert seen + [encode_event(event) for event in again.training.run(again.federation)] == log

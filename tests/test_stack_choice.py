@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import ModelError
-from winnow.learn.models import Lstm, Mlp, Resnet18, ShufflenetV2, build_model
+from winnow.learn.models import LstmModel, MlpModel, ResNet18Model, ShuffleNetV2Model, build_model
 from winnow.learn.stack import LOSSES, Execution, as_loss, choose_execution
 
 CROSS_ENTROPY = LOSSES["cross-entropy"]
@@ -77,10 +77,10 @@ class SinglePrecision(nn.Module):
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        (build_model(Mlp(), (6,), 3, 0), (6,)),
-        (build_model(Resnet18(), (1, 4, 4), 3, 0), (1, 4, 4)),
-        (build_model(ShufflenetV2(width=0.5), (1, 8, 8), 3, 0), (1, 8, 8)),
-        (build_model(Lstm(hidden=4), (5, 2), 3, 0), (5, 2)),
+        (build_model(MlpModel(), (6,), 3, 0), (6,)),
+        (build_model(ResNet18Model(), (1, 4, 4), 3, 0), (1, 4, 4)),
+        (build_model(ShuffleNetV2Model(width=0.5), (1, 8, 8), 3, 0), (1, 8, 8)),
+        (build_model(LstmModel(hidden=4), (5, 2), 3, 0), (5, 2)),
         (Functional(), (6,)),
         (SinglePrecision(), (6,)),
         (nn.Linear(6, 3), (6,)),

@@ -8,8 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import stream
-from winnow.learn.local import Sgd
-from winnow.learn.stack import LOSSES, Departure, Force, TensorData, choose_execution, model_state, train
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.stack import (
+    LOSSES,
+    ExecutionSetting,
+    LocalStart,
+    TensorData,
+    choose_execution,
+    model_state,
+    train,
+)
 
 SIZES = (7, 12, 3, 8)
 CLIENTS = np.array([2, 0, 3])
@@ -61,18 +69,18 @@ def by_hand(model: nn.Module, state: dict[str, Tensor], moving: frozenset[str], 
     return model.state_dict()
 
 
-def departure_of(model: nn.Module, moving: frozenset[str], own: frozenset[str]) -> Departure:
+def departure_of(model: nn.Module, moving: frozenset[str], own: frozenset[str]) -> LocalStart:
     """The model for all, but each client has its own of some entries."""
     torch.manual_seed(2)
     states = {
         name: torch.stack([tensor + 0.1 * torch.randn_like(tensor) for _ in CLIENTS]) if name in own else tensor[None]
         for name, tensor in model_state(model).items()
     }
-    return Departure(states=states, moving=moving)
+    return LocalStart(states=states, moving=moving)
 
 
 def seen_by_first_layer(
-    model: nn.Module, shape: tuple[int, ...], force: Force, moving: frozenset[str], own: frozenset[str]
+    model: nn.Module, shape: tuple[int, ...], force: ExecutionSetting, moving: frozenset[str], own: frozenset[str]
 ) -> int:
     """How many samples go through the first layer in a training; that must give what a plain loop gives."""
     data, departure = make_data(shape), departure_of(model, moving, own)
@@ -115,7 +123,7 @@ def test_terms_and_the_optimiser_reach_only_what_moves():
             name: tensor[None] if last_layers_apart else torch.stack([tensor] * 3) for name, tensor in state.items()
         }
         anchor = {name: torch.zeros_like(tensor) for name, tensor in states.items()}
-        departure = Departure(states=states, pull=0.3, anchor=anchor, drift=drift, moving=head)
+        departure = LocalStart(states=states, pull=0.3, anchor=anchor, drift=drift, moving=head)
         execution = choose_execution(model, *data.few(4), LOSSES["cross-entropy"], "stacked")
         results.append(train(execution, departure, LOCAL, data, CLIENTS, round=1, seed=1))
     torch.testing.assert_close(results[0].states, results[1].states)
@@ -155,7 +163,7 @@ def test_data_that_were_loaded_anew_are_looked_at_anew():
 def test_what_a_client_trains_does_not_depend_on_who_else_is_there(force):
     data, model, head = make_data((6,)), dense(), frozenset({"4.weight", "4.bias"})
     execution = choose_execution(model, *data.few(4), LOSSES["cross-entropy"], force)
-    departure = Departure(states={name: tensor[None] for name, tensor in model_state(model).items()}, moving=head)
+    departure = LocalStart(states={name: tensor[None] for name, tensor in model_state(model).items()}, moving=head)
     together, alone = (
         train(execution, departure, LOCAL, data, np.array(clients), round=1, seed=1).states
         for clients in ([0, 1, 2, 3], [1])

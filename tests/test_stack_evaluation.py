@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from winnow.learn.models import Cnn, Lstm, Mlp, build_model
+from winnow.learn.models import CnnModel, LstmModel, MlpModel, build_model
 from winnow.learn.networks import ResNet18
 from winnow.learn.stack import (
     LOSSES,
@@ -21,10 +21,10 @@ from winnow.learn.stack import (
 
 K, B = 3, 4
 MODELS = {
-    "mlp": (build_model(Mlp(), (6,), 3, 0), (6,)),
-    "cnn": (build_model(Cnn(), (1, 8, 8), 3, 0), (1, 8, 8)),
+    "mlp": (build_model(MlpModel(), (6,), 3, 0), (6,)),
+    "cnn": (build_model(CnnModel(), (1, 8, 8), 3, 0), (1, 8, 8)),
     "resnet18": (ResNet18(1, 3, widths=(4, 4, 4, 4)), (1, 8, 8)),
-    "lstm": (build_model(Lstm(hidden=5, layers=2), (6, 2), 3, 0), (6, 2)),
+    "lstm": (build_model(LstmModel(hidden=5, layers=2), (6, 2), 3, 0), (6, 2)),
 }
 
 

@@ -16,10 +16,19 @@ from torch import Tensor, nn
 
 from test_stack_training import CLASSES, MODELS, MOMENTUM, assert_same_as_plain, make_data
 from winnow.core import ModelError
-from winnow.learn.examine import Examiner
-from winnow.learn.local import Adam, LocalUpdate, Sgd
+from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.metrics import METRICS
-from winnow.learn.stack import LOSSES, Departure, Pace, TensorData, Trained, choose_execution, model_state, train
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.stack import (
+    LOSSES,
+    CohortTrainingResult,
+    LocalStart,
+    StepBenchmark,
+    TensorData,
+    choose_execution,
+    model_state,
+    train,
+)
 from winnow.learn.stack.native import build
 
 CROSS_ENTROPY = LOSSES["cross-entropy"]
@@ -34,10 +43,10 @@ def in_single_precision(data: TensorData) -> TensorData:
 
 
 def trained_natively(
-    model: nn.Module, data: TensorData, clients: list[int], local: LocalUpdate = MOMENTUM, threads: int = 1
-) -> Trained:
+    model: nn.Module, data: TensorData, clients: list[int], local: LocalOptimiser = MOMENTUM, threads: int = 1
+) -> CohortTrainingResult:
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native", threads)
-    return train(execution, Departure.shared(model_state(model)), local, data, np.array(clients), round=1, seed=1)
+    return train(execution, LocalStart.shared(model_state(model)), local, data, np.array(clients), round=1, seed=1)
 
 
 # What it computes -----------------------------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ def test_single_precision_differs_from_a_loop_only_by_rounding(name: str, loss: 
     native, loop = (
         train(
             choose_execution(model, data.x[:4], data.y[:4], LOSSES[loss], force),
-            Departure.shared(model_state(model)),
+            LocalStart.shared(model_state(model)),
             MOMENTUM,
             data,
             np.arange(5),
@@ -141,7 +150,7 @@ def test_single_precision_differs_from_a_loop_only_by_rounding(name: str, loss: 
 
 
 def test_an_optimiser_that_compiled_code_does_not_know_is_torchs_own() -> None:
-    class Sign(LocalUpdate):
+    class Sign(LocalOptimiser):
         def slots(self, parameters: list[Tensor]) -> list[list[Tensor]]:
             return []
 
@@ -154,7 +163,7 @@ def test_an_optimiser_that_compiled_code_does_not_know_is_torchs_own() -> None:
     native, loop = (
         train(
             choose_execution(model, data.x, data.y, CROSS_ENTROPY, force),
-            Departure.shared(model_state(model)),
+            LocalStart.shared(model_state(model)),
             local,
             data,
             np.arange(5),
@@ -215,7 +224,7 @@ def test_compiled_examination_equals_the_models_own(name: str, layer: str) -> No
     make, shape = MODELS[name]
     model, data = make().float(), in_single_precision(make_data(shape, sizes=(100, 37)))
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native")
-    plain, compiled = (Examiner(model, CROSS_ENTROPY, layer, how) for how in (None, execution))
+    plain, compiled = (ModelEvaluator(model, CROSS_ENTROPY, layer, how) for how in (None, execution))
     rows, owner = torch.from_numpy(data.rows), torch.repeat_interleave(torch.arange(2), torch.tensor([100, 37]))
     state, score = model_state(model), METRICS["accuracy"](data.y)
     expected, found = (each.examine(state, data.x, data.y, score) for each in (plain, compiled))
@@ -278,7 +287,7 @@ def test_a_loop_is_taken_where_it_is_clearly_faster_and_remembered(
     def chosen(*durations: float) -> tuple[str, str]:
         """The choice if steps take so many seconds, three stacked and then three in a loop."""
         moments = iter([moment for duration in durations for moment in (0.0, duration)])
-        pace = Pace(clock=lambda: next(moments), batch_size=3)
+        pace = StepBenchmark(clock=lambda: next(moments), batch_size=3)
         execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, pace=pace)
         return execution.name, execution.notice
 
@@ -296,7 +305,7 @@ def test_native_is_not_taken_where_it_is_clearly_slower(tmp_path: Path, monkeypa
     def chosen(batch_size: int, *durations: float) -> tuple[str, str]:
         """The choice if steps take so many seconds, three native and then three stacked."""
         moments = iter([moment for duration in durations for moment in (0.0, duration)])
-        pace = Pace(clock=lambda: next(moments), batch_size=batch_size)
+        pace = StepBenchmark(clock=lambda: next(moments), batch_size=batch_size)
         model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, CLASSES))
         execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, pace=pace)
         return execution.name, execution.notice
@@ -362,18 +371,18 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder and a small source; nothing of this stays loaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(build, "SOURCE", small_source(tmp_path))
-    monkeypatch.setattr(build, "load", build.load.__wrapped__)
+    monkeypatch.setattr(build, "load", build.load_kernels.__wrapped__)
     return tmp_path / "winnow" / "native"
 
 
 def test_it_is_built_once(fresh_cache: Path) -> None:
-    assert [build.load("float").just_now for _ in range(2)] == [True, False]
+    assert [build.load_kernels("float").just_now for _ in range(2)] == [True, False]
 
 
 def test_a_failed_build_is_one_line_and_leaves_nothing(fresh_cache: Path) -> None:
     (build.SOURCE / "native.cpp").write_text("no code\n at all")
-    with pytest.raises(build.UnavailableError, match="failed: ") as caught:
-        build.load("float")
+    with pytest.raises(build.NativeUnavailableError, match="failed: ") as caught:
+        build.load_kernels("float")
     assert "\n" not in str(caught.value)
     assert list(fresh_cache.iterdir()) == []
 
@@ -382,14 +391,14 @@ def test_a_damaged_library_is_built_again(fresh_cache: Path) -> None:
     python(BUILD, str(build.SOURCE), XDG_CACHE_HOME=str(fresh_cache.parents[1])).communicate()
     for library in fresh_cache.iterdir():
         library.write_bytes(b"no library")
-    rebuilt = build.load("float")
+    rebuilt = build.load_kernels("float")
     assert rebuilt.just_now
     assert {library.answer() for library in rebuilt.libraries.values()} == {42}
 
 
 @pytest.mark.parametrize("of", ["folder", "file"])
 def test_code_that_others_could_have_written_is_not_loaded(fresh_cache: Path, of: str) -> None:
-    build.load("float")
+    build.load_kernels("float")
     (fresh_cache if of == "folder" else next(fresh_cache.iterdir())).chmod(0o777)
-    with pytest.raises(build.UnavailableError, match="others can write to"):
-        build.load("float")
+    with pytest.raises(build.NativeUnavailableError, match="others can write to"):
+        build.load_kernels("float")

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from test_stack_native import in_single_precision, pytestmark, trained_natively  # noqa: F401  # skipped likewise
 from test_stack_training import CLASSES, CROSS_ENTROPY, MODELS, MOMENTUM, make_data
 from winnow.core import ModelError
-from winnow.learn.examine import Examiner
-from winnow.learn.local import Sgd
-from winnow.learn.stack import LOSSES, Departure, TensorData, as_loss, choose_execution, model_state, train
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.stack import LOSSES, LocalStart, TensorData, as_loss, choose_execution, model_state, train
 
 BATCHES_OF_FOUR = Sgd(batch_size=4, learning_rate=0.1)
 
@@ -136,7 +136,7 @@ def test_samples_of_another_shape_are_refused() -> None:
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native")
     narrow = changed(data, x=data.x[:, :-1])
     with pytest.raises(ModelError, match="made for samples of 5×1×1 values"):
-        train(execution, Departure.shared(model_state(model)), MOMENTUM, narrow, np.array([0]), round=1, seed=1)
+        train(execution, LocalStart.shared(model_state(model)), MOMENTUM, narrow, np.array([0]), round=1, seed=1)
 
 
 # Odd memory -----------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_nobody_is_trained_where_nobody_is_asked() -> None:
     model, data = make(), make_data(shape)
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native", 2)
     nobody = np.array([], np.int64)
-    trained = train(execution, Departure.shared(model_state(model)), MOMENTUM, data, nobody, round=1, seed=1)
+    trained = train(execution, LocalStart.shared(model_state(model)), MOMENTUM, data, nobody, round=1, seed=1)
     assert {len(tensor) for tensor in trained.states.values()} == {0}
     assert len(trained.loss) == 0
 
@@ -189,7 +189,7 @@ def test_what_compiled_code_sees_otherwise_is_left_to_torch(
     execution = choose_execution(model, data.x[:4], data.y[:4], LOSSES["cross-entropy"], "native")
     rows, owner = torch.arange(len(data.x)), torch.zeros(len(data.x), dtype=torch.int64)
     plain, compiled = (
-        Examiner(model, CROSS_ENTROPY, layer, how).profiles(model_state(model), data.x, rows, owner, 1)[0]
+        ModelEvaluator(model, CROSS_ENTROPY, layer, how).profiles(model_state(model), data.x, rows, owner, 1)[0]
         for how in (None, execution)
     )
     np.testing.assert_allclose(compiled.mean, plain.mean, rtol=1e-5, atol=1e-6)

@@ -9,25 +9,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from winnow.core import ModelError
-from winnow.learn.examine import Examiner
-from winnow.learn.local import Sgd
+from winnow.learn.local_optimiser import Sgd
 from winnow.learn.metrics import METRICS
+from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.stack import (
     LOSSES,
-    Departure,
+    CohortTrainingResult,
     Execution,
-    Force,
+    ExecutionSetting,
+    LocalStart,
     Precision,
     TensorData,
-    Trained,
     choose_execution,
     clients_that_fit,
-    memory,
+    gpu_memory,
     model_state,
     train,
 )
-from winnow.learn.stack.twins.products import Window, convolve
+from winnow.learn.stack.stacked_layers.convolution_matmul import ConvolutionWindow, convolve
 from world import prepared
 
 CROSS_ENTROPY = LOSSES["cross-entropy"]
@@ -50,14 +50,14 @@ def some_data() -> TensorData:
     )
 
 
-def chosen(model: nn.Module, force: Force, precision: Precision) -> Execution:
+def chosen(model: nn.Module, force: ExecutionSetting, precision: Precision) -> Execution:
     data = some_data()
     return choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, force, precision=precision)
 
 
-def trained(model: nn.Module, force: Force, precision: Precision) -> Trained:
+def trained(model: nn.Module, force: ExecutionSetting, precision: Precision) -> CohortTrainingResult:
     local = Sgd(epochs=1, batch_size=4, learning_rate=0.02)
-    start = Departure.shared(model_state(model))
+    start = LocalStart.shared(model_state(model))
     return train(chosen(model, force, precision), start, local, some_data(), np.arange(3), round=1, seed=0)
 
 
@@ -71,7 +71,7 @@ def trained(model: nn.Module, force: Force, precision: Precision) -> Trained:
         (normalised_model, "loop"),
     ],
 )
-def test_bfloat16_is_float32_within_its_rounding(make, force: Force) -> None:
+def test_bfloat16_is_float32_within_its_rounding(make, force: ExecutionSetting) -> None:
     model = make()
     exact, rough = trained(model, force, "float32"), trained(model, force, "bfloat16")
     assert not torch.equal(exact.loss, rough.loss)
@@ -90,7 +90,7 @@ def test_bfloat16_evaluates_in_float32_sums() -> None:
     model, data = small_model(), some_data()
     found = {}
     for precision in ("float32", "bfloat16"):
-        examiner = Examiner(model, CROSS_ENTROPY, "fc1", chosen(model, "stacked", precision))
+        examiner = ModelEvaluator(model, CROSS_ENTROPY, "fc1", chosen(model, "stacked", precision))
         found[precision] = examiner.examine(model_state(model), data.x, data.y, METRICS["accuracy"](data.y))
     exact, rough = found["float32"], found["bfloat16"]
     assert rough.loss != exact.loss
@@ -125,7 +125,7 @@ def test_precision_is_a_setting() -> None:
     sides=st.tuples(st.integers(3, 7), st.integers(3, 7)),
 )
 def test_a_convolution_is_a_product(inputs, outputs, kernel, stride, padding, sides) -> None:
-    window = Window.of(nn.Conv2d(inputs, outputs, kernel, stride, padding))
+    window = ConvolutionWindow.of(nn.Conv2d(inputs, outputs, kernel, stride, padding))
     torch.manual_seed(0)
     x = torch.randn(2 * 3, inputs, *sides, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, outputs, inputs, *kernel, dtype=torch.float64, requires_grad=True)
@@ -137,7 +137,7 @@ def test_a_convolution_is_a_product(inputs, outputs, kernel, stride, padding, si
 
 
 def test_large_kernels_over_few_positions_are_multiplied_a_client_at_a_time() -> None:
-    window = Window.of(nn.Conv2d(40, 50, 1))
+    window = ConvolutionWindow.of(nn.Conv2d(40, 50, 1))
     torch.manual_seed(0)
     x = torch.randn(2 * 3, 40, 2, 2, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 50, 40, 1, 1, dtype=torch.float64, requires_grad=True)
@@ -165,11 +165,11 @@ def assert_same_with_slopes(found: Tensor, expected: Tensor, leaves: tuple[Tenso
     ],
 )
 def test_other_convolutions_are_left_to_the_library(layer: nn.Module) -> None:
-    assert Window.of(layer) is None
+    assert ConvolutionWindow.of(layer) is None
 
 
 def test_clients_fit_by_what_one_more_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_peak", lambda execution, x, y, local, clients: 1000 + 10 * clients)
+    monkeypatch.setattr(gpu_memory, "_peak", lambda execution, x, y, local, clients: 1000 + 10 * clients)
     execution, data = chosen(small_model(), "loop", "float32"), some_data()
 
     def fit(free: int) -> int:

@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from winnow.core import stream
-from winnow.learn.local import Adam, LocalUpdate, Sgd
-from winnow.learn.models import Cnn, Lenet5, Lstm, Mlp, ModelSettings, ShufflenetV2, build_model
+from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
+from winnow.learn.models import (
+    CnnModel,
+    LeNet5Model,
+    LstmModel,
+    MlpModel,
+    ModelSettings,
+    ShuffleNetV2Model,
+    build_model,
+)
 from winnow.learn.networks import ResNet18
-from winnow.learn.stack import LOSSES, Departure, TensorData, choose_execution, model_state, train
+from winnow.learn.stack import LOSSES, LocalStart, TensorData, choose_execution, model_state, train
 
 SIZES = (7, 12, 3, 8, 5)
 CLASSES = 4
@@ -44,7 +52,7 @@ def make_model(settings: ModelSettings, shape: tuple[int, ...]) -> nn.Module:
     return build_model(settings, shape, CLASSES, seed=3).double()
 
 
-def plain_optimiser(local: LocalUpdate, model: nn.Module, round: int) -> torch.optim.Optimizer:
+def plain_optimiser(local: LocalOptimiser, model: nn.Module, round: int) -> torch.optim.Optimizer:
     rate = local.learning_rate * local.decay ** (round - 1)
     if isinstance(local, Sgd):
         return torch.optim.SGD(
@@ -59,7 +67,7 @@ def plain_training(
     model: nn.Module,
     data: TensorData,
     client: int,
-    local: LocalUpdate,
+    local: LocalOptimiser,
     *,
     round: int = 1,
     seed: int = 1,
@@ -88,11 +96,11 @@ def plain_training(
 
 
 def assert_same_as_plain(
-    model: nn.Module, data: TensorData, local: LocalUpdate, force: str, clients: tuple[int, ...], **plain: object
+    model: nn.Module, data: TensorData, local: LocalOptimiser, force: str, clients: tuple[int, ...], **plain: object
 ) -> None:
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, force)
     assert execution.name == force
-    trained = train(execution, Departure.shared(model_state(model)), local, data, np.array(clients), round=1, seed=1)
+    trained = train(execution, LocalStart.shared(model_state(model)), local, data, np.array(clients), round=1, seed=1)
     for place, client in enumerate(clients):
         expected = plain_training(model, data, client, local, **plain)
         assert list(trained.states) == list(expected)
@@ -103,12 +111,12 @@ def assert_same_as_plain(
 
 
 MODELS = {
-    "mlp": (lambda: make_model(Mlp(hidden=(8, 6)), (5,)), (5,)),
-    "lenet5": (lambda: make_model(Lenet5(), (1, 28, 28)), (1, 28, 28)),
-    "cnn": (lambda: make_model(Cnn(), (1, 8, 8)), (1, 8, 8)),
+    "mlp": (lambda: make_model(MlpModel(hidden=(8, 6)), (5,)), (5,)),
+    "lenet5": (lambda: make_model(LeNet5Model(), (1, 28, 28)), (1, 28, 28)),
+    "cnn": (lambda: make_model(CnnModel(), (1, 8, 8)), (1, 8, 8)),
     "resnet18": (lambda: ResNet18(3, CLASSES, widths=(4, 6, 8, 10)).double(), (3, 16, 16)),
-    "shufflenet-v2": (lambda: make_model(ShufflenetV2(width=0.5), (3, 16, 16)), (3, 16, 16)),
-    "lstm": (lambda: make_model(Lstm(hidden=6, layers=2), (5, 3)), (5, 3)),
+    "shufflenet-v2": (lambda: make_model(ShuffleNetV2Model(width=0.5), (3, 16, 16)), (3, 16, 16)),
+    "lstm": (lambda: make_model(LstmModel(hidden=6, layers=2), (5, 3)), (5, 3)),
 }
 
 
@@ -134,14 +142,14 @@ def test_adam_equals_torchs(name: str, force: str) -> None:
 
 
 @pytest.mark.parametrize("local", [Sgd(steps=5, batch_size=4, learning_rate=0.1), Adam(steps=3, batch_size=50)])
-def test_steps_run_on_through_epochs_of_any_length(local: LocalUpdate) -> None:
+def test_steps_run_on_through_epochs_of_any_length(local: LocalOptimiser) -> None:
     build, shape = MODELS["mlp"]
     assert_same_as_plain(build(), make_data(shape), local, "stacked", (0, 1, 2, 3))
 
 
 def test_token_models_train_stacked() -> None:
     data = make_data((6,), tokens=9)
-    assert_same_as_plain(make_model(Lstm(hidden=5, vocabulary=9), (6,)), data, MOMENTUM, "stacked", (0, 1, 2))
+    assert_same_as_plain(make_model(LstmModel(hidden=5, vocabulary=9), (6,)), data, MOMENTUM, "stacked", (0, 1, 2))
 
 
 class Everything(nn.Module):
@@ -206,7 +214,7 @@ def test_batch_normalisation_skips_single_samples(force: str) -> None:
     )
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, force)
     trained = train(
-        execution, Departure.shared(model_state(model)), MOMENTUM, data, np.array([0, 1, 3]), round=1, seed=1
+        execution, LocalStart.shared(model_state(model)), MOMENTUM, data, np.array([0, 1, 3]), round=1, seed=1
     )
     for name, tensor in model_state(model).items():
         assert torch.equal(trained.states[name][1], tensor)
@@ -228,10 +236,12 @@ def test_any_ragged_cohort_equals_clients_on_their_own(
     local = Sgd(batch_size=batch_size, learning_rate=0.1, momentum=0.5, **length)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
     together = train(
-        execution, Departure.shared(model_state(model)), local, data, np.arange(len(sizes)), round=2, seed=9
+        execution, LocalStart.shared(model_state(model)), local, data, np.arange(len(sizes)), round=2, seed=9
     )
     for client, size in enumerate(sizes):
-        alone = train(execution, Departure.shared(model_state(model)), local, data, np.array([client]), round=2, seed=9)
+        alone = train(
+            execution, LocalStart.shared(model_state(model)), local, data, np.array([client]), round=2, seed=9
+        )
         torch.testing.assert_close(together.loss[client], alone.loss[0], equal_nan=True)
         expected = plain_training(model, data, client, local, round=2, seed=9) if size else model_state(model)
         for name, tensor in alone.states.items():
@@ -244,7 +254,7 @@ def test_the_loss_is_the_mean_over_the_last_epochs_samples() -> None:
     model, data = build(), make_data(shape)
     local = Sgd(epochs=1, batch_size=100, learning_rate=0.1)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, Departure.shared(model_state(model)), local, data, np.array([1, 2]), round=1, seed=1)
+    trained = train(execution, LocalStart.shared(model_state(model)), local, data, np.array([1, 2]), round=1, seed=1)
     for place, client in enumerate((1, 2)):
         held = data.rows[data.offsets[client] : data.offsets[client + 1]]
         expected = nn.functional.cross_entropy(model(data.x[held]), data.y[held])
@@ -256,7 +266,7 @@ def test_learning_rate_decays_by_round() -> None:
     model, data = build(), make_data(shape)
     local = Sgd(batch_size=4, learning_rate=0.1, decay=0.5)
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
-    trained = train(execution, Departure.shared(model_state(model)), local, data, np.array([0]), round=3, seed=1)
+    trained = train(execution, LocalStart.shared(model_state(model)), local, data, np.array([0]), round=3, seed=1)
     for name, tensor in plain_training(model, data, 0, local, round=3).items():
         torch.testing.assert_close(trained.states[name][0], tensor)
 
@@ -267,7 +277,7 @@ def test_a_polluted_client_spoils_nobody_else() -> None:
     data.x[data.rows[data.offsets[1] : data.offsets[2]]] = torch.nan
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
     trained = train(
-        execution, Departure.shared(model_state(model)), MOMENTUM, data, np.array([0, 1, 2]), round=1, seed=1
+        execution, LocalStart.shared(model_state(model)), MOMENTUM, data, np.array([0, 1, 2]), round=1, seed=1
     )
     finite = trained.states["1.weight"].flatten(1).isfinite().all(1)
     assert finite.tolist() == [True, False, True]
@@ -282,7 +292,7 @@ def test_training_repeats_bit_for_bit_and_leaves_torchs_generator_alone(force: s
     before = torch.random.get_rng_state()
     runs = [
         train(
-            execution, Departure.shared(model_state(model)), MOMENTUM, data, np.array([3, 0, 1]), round=number, seed=1
+            execution, LocalStart.shared(model_state(model)), MOMENTUM, data, np.array([3, 0, 1]), round=number, seed=1
         )
         for number in (0, 0, 1)
     ]

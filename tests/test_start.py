@@ -6,7 +6,7 @@ from pathlib import Path
 
 FIRST_ROUND = """
 import sys
-import winnow.cli.run, winnow.experiment.folders, winnow.experiment.progress
+import winnow.cli.run, winnow.experiment.run_folders, winnow.progress.live_display
 from winnow.experiment.run import Inputs, execute
 from world import blobs, experiment
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from winnow.experiment.timing import Instruments, Stopwatch, forward_flops, peak_flops
+from winnow.progress.timing import RoundTimer, Stopwatch, forward_flops, peak_flops
 from world import prepared
 
 
@@ -30,7 +30,7 @@ def test_time_in_an_inner_part_is_not_counted_twice() -> None:
 def test_the_parts_of_a_run_are_seen_and_the_run_is_the_same() -> None:
     plain, watched = prepared(algorithm="fedprof"), prepared(algorithm="fedprof")
     list(plain.training.run(plain.federation))
-    instruments = Instruments()
+    instruments = RoundTimer()
     instruments.started(watched)
     for event in watched.training.run(watched.federation):
         instruments.seen(event)

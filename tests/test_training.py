@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from textbook import State, samples
-from winnow.core import Invited, Outcome, Refused, Reply, RoundFinished, Scored, Task, stream
-from winnow.data import Conditions
-from winnow.experiment.build import Prepared, prepare
+from winnow.core import Outcome, Rejected, Reply, RoundFinished, Scored, Selected, Task, stream
+from winnow.data import DataConditions
+from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import HANDLERS
-from winnow.learn.profile import Profile, divergence
-from winnow.simulate import InProcess
+from winnow.learn.representation_profile import Profile, divergence
+from winnow.simulate import SimulatedFederation
 from world import blobs, experiment, prepared
 
 ALGORITHMS = sorted(Recipe.known)
@@ -27,20 +27,20 @@ SUMS_IN_ROUNDS = [
 """What is not finite spoils a sum, and so is refused; other rules may pass over it, see test_robust."""
 
 
-def events_of(ready: Prepared) -> list:
+def events_of(ready: PreparedRun) -> list:
     return list(ready.training.run(ready.federation))
 
 
-def with_handlers(ready: Prepared, **replaced) -> Prepared:
+def with_handlers(ready: PreparedRun, **replaced) -> PreparedRun:
     """The same run with some of the site's handlers exchanged."""
     federation = ready.federation
-    changed = InProcess(
+    changed = SimulatedFederation(
         site=federation.site,
         handlers=HANDLERS | replaced,
         population=federation.population,
         fleet=federation.fleet,
     )
-    return Prepared(**{**vars(ready), "federation": changed})
+    return PreparedRun(**{**vars(ready), "federation": changed})
 
 
 def plainly_trained(module: nn.Module, x, y, client: int, number: int, seed: int) -> dict[str, torch.Tensor]:
@@ -59,7 +59,7 @@ def test_a_round_of_fedavg_rp_equals_a_plain_calculation() -> None:
     ready = prepared("rounds=1", "engine.execution=stacked", algorithm="fedavg-rp")
     start = {name: tensor.clone() for name, tensor in ready.training.model.items()}
     data = ready.federation.site.data
-    (invited,) = [event for event in events_of(ready) if isinstance(event, Invited)]
+    (invited,) = [event for event in events_of(ready) if isinstance(event, Selected)]
     total, weight = {}, 0
     for client in invited.clients.tolist():
         rows = data.rows[data.offsets[client] : data.offsets[client + 1]]
@@ -92,7 +92,7 @@ def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
     np.testing.assert_allclose(scored[0], expected / expected.sum(), rtol=1e-5)
 
 
-def profile_by_hand(ready: Prepared, state: State, client: int) -> Profile:
+def profile_by_hand(ready: PreparedRun, state: State, client: int) -> Profile:
     """The mean and variance of what the profiled layer gives for a client's samples."""
     module, (x, _), seen = deepcopy(ready.module), samples(ready, client), []
     module.load_state_dict(state)
@@ -113,7 +113,7 @@ def test_first_profiles_need_no_model_and_only_the_invited_refresh_theirs() -> N
         return handler
 
     ready = with_handlers(prepared("rounds=3", algorithm="fedprof"), profile=spy("profile"), train=spy("train"))
-    invited = [event.clients.tolist() for event in events_of(ready) if isinstance(event, Invited)]
+    invited = [event.clients.tolist() for event in events_of(ready) if isinstance(event, Selected)]
     profiled = [(client, carried) for name, client, carried, _ in asked if name == "profile"]
     assert profiled == [(client, False) for client in range(8)]
     trained = [client for name, client, _, passes in asked if name == "train" and passes == 1]
@@ -129,7 +129,7 @@ def test_updates_that_are_not_finite_are_refused_and_recorded(algorithm: str) ->
 
     ready = with_handlers(prepared(algorithm=algorithm), train=poisoned)
     events = events_of(ready)
-    refused = [event for event in events if isinstance(event, Refused)]
+    refused = [event for event in events if isinstance(event, Rejected)]
     assert len(refused) == 4
     assert {event.reason for event in refused} == {"the update is not finite"}
     assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
@@ -149,7 +149,7 @@ def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None
 
     ready = with_handlers(prepared("rounds=2", algorithm=algorithm), train=forgetful)
     events = events_of(ready)
-    assert [event.reason for event in events if isinstance(event, Refused)] == [f"the reply carries no {part}"] * 2
+    assert [event.reason for event in events if isinstance(event, Rejected)] == [f"the reply carries no {part}"] * 2
     assert all(len(event.folded) == 2 for event in events if isinstance(event, RoundFinished))
 
 
@@ -170,7 +170,7 @@ def test_malformed_updates_are_refused(spoil, reason: str) -> None:
 
     ready = with_handlers(prepared("rounds=1", algorithm="fedavg"), train=corrupt)
     start = dict(ready.training.model)
-    refused = [event for event in events_of(ready) if isinstance(event, Refused)]
+    refused = [event for event in events_of(ready) if isinstance(event, Rejected)]
     assert len(refused) == 3
     assert all(reason in event.reason for event in refused)
     assert all(torch.equal(start[name], tensor) for name, tensor in ready.training.model.items())
@@ -186,7 +186,7 @@ def test_malformed_profiles_are_refused_and_such_clients_come_last(part) -> None
 
     ready = with_handlers(prepared("rounds=1", algorithm="fedprof"), profile=corrupt)
     events = events_of(ready)
-    (refused,) = [event for event in events if isinstance(event, Refused)]
+    (refused,) = [event for event in events if isinstance(event, Rejected)]
     assert refused.client == 0
     assert "profile" in refused.reason
     (scored,) = [event for event in events if isinstance(event, Scored)]
@@ -203,7 +203,7 @@ def test_a_client_drawn_twice_trains_once_and_counts_twice() -> None:
     ready = with_handlers(
         prepared("rounds=6", "select.replacement=true", "select.count=7", algorithm="fedavg-rp"), train=spy
     )
-    invited = [event for event in events_of(ready) if isinstance(event, Invited)]
+    invited = [event for event in events_of(ready) if isinstance(event, Selected)]
     assert all(event.counts.sum() == 7 for event in invited)
     assert any(event.counts.max() > 1 for event in invited)
     assert trained == [client for event in invited for client in event.clients]
@@ -244,7 +244,7 @@ def test_the_best_model_is_kept_beside_the_last() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_that_learns_can_reach_what_was_done_to_the_data(algorithm: str) -> None:
     """Everything reachable from the workflow and the federation, half-way through a run, holds no conditions."""
-    ready = prepare(experiment(algorithm=algorithm), dataset=blobs())
+    ready = prepare_run(experiment(algorithm=algorithm), dataset=blobs())
     run = ready.training.run(ready.federation)
     next(run)
     seen: set[int] = set()
@@ -255,7 +255,7 @@ def test_nothing_that_learns_can_reach_what_was_done_to_the_data(algorithm: str)
         if id(thing) in seen or isinstance(thing, modules | type):
             continue
         seen.add(id(thing))
-        assert not isinstance(thing, Conditions)
+        assert not isinstance(thing, DataConditions)
         assert thing is not ready.conditions.of_client
         if not callable(thing) or not hasattr(thing, "__globals__"):
             queue.extend(gc.get_referents(thing))

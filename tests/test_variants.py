@@ -7,8 +7,8 @@ import pytest
 
 import winnow
 from command_line import call, write_tiny
-from winnow.experiment.compare import grid_of_all
-from winnow.experiment.resolve import resolve
+from winnow.config.resolve import resolve
+from winnow.experiment.compare import all_algorithms_grid
 from winnow.runs import RunFolder
 
 VARIANT = """
@@ -78,7 +78,7 @@ def test_a_variant_needs_no_file():
 
 
 def test_all_are_compared_with_the_variants(varied):
-    experiments, _ = grid_of_all(varied, seeds=1)
+    experiments, _ = all_algorithms_grid(varied, seeds=1)
     assert {"fedavg", "fedprof", "fedprof+adam"} <= {each.algorithm for each in experiments}
 
 

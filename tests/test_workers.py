@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from winnow.core import AnyEvent, ConfigError, ModelError, Outcome, Reply, RoundFinished, SiteError, Task, WinnowError
-from winnow.simulate import Processes, WorkerPool, in_chunks
-from winnow.simulate.chunks import cut, pick
-from winnow.simulate.crew import Answered, Lost, News, Ready
-from winnow.simulate.parcels import Parcel, pack, unpack
+from winnow.simulate import ForkedWorkers, WorkerPool, handle_in_chunks
+from winnow.simulate.cohort_chunks import assign_chunks, split_cohort
+from winnow.simulate.pickling import PickledValue, pack, unpack
+from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerLost, WorkerReady
 from world import experiment, prepared
 
 PATIENCE = 30.0
@@ -39,7 +39,7 @@ def tasks_for(clients: Sequence[int], name: str = "train", **payload: torch.Tens
 def pool_of(
     handlers: Mapping[str, object], site: object = None, workers: int = 2, chunk: int = 2
 ) -> Iterator[WorkerPool]:
-    crew = Processes(site, handlers, workers)  # type: ignore[arg-type]
+    crew = ForkedWorkers(site, handlers, workers)  # type: ignore[arg-type]
     pool = WorkerPool(crew, names=handlers, sizes=SIZES, workers=workers, chunk=chunk, clock=time.monotonic)
     try:
         yield pool
@@ -97,12 +97,12 @@ class TestRuns:
                 super().__init__(*layers)
 
         def trained(*sets: str) -> dict:
-            from winnow.experiment.build import prepare
+            from winnow.experiment.build import prepare_run
             from world import blobs
 
             torch.manual_seed(0)
             asked = experiment(*RAGGED, *sets, algorithm="fedavg-rp")
-            with prepare(asked, dataset=blobs(), module=Net()) as ready:
+            with prepare_run(asked, dataset=blobs(), module=Net()) as ready:
                 list(ready.training.run(ready.federation))
                 return ready.training.model
 
@@ -225,7 +225,7 @@ class TestLosses:
             outcomes = pool.answer(tasks)
             assert len(before & set(pool.processes.values())) == 1
         assert (tmp_path / "died").exists()
-        expected = in_chunks(double, SIZES, 2)(tasks, None)
+        expected = handle_in_chunks(double, SIZES, 2)(tasks, None)
         for one, other in zip(outcomes, expected, strict=True):
             assert isinstance(one, Reply)
             assert isinstance(other, Reply)
@@ -321,7 +321,7 @@ class TestTheParent:
 class TestChunks:
     @given(sizes=st.lists(st.integers(1, 1000), max_size=60), most=st.integers(1, 9))
     def test_everyone_is_in_one_chunk_and_chunks_are_alike(self, sizes: list[int], most: int) -> None:
-        chunks = cut(np.array(sizes, np.int64), most)
+        chunks = split_cohort(np.array(sizes, np.int64), most)
         assert sorted(i for chunk in chunks for i in chunk.tolist()) == list(range(len(sizes)))
         assert all(chunk.tolist() == sorted(chunk.tolist()) for chunk in chunks)
         assert all(len(chunk) <= most for chunk in chunks)
@@ -331,7 +331,7 @@ class TestChunks:
 
     def test_a_large_cohort_is_cut_at_once(self) -> None:
         sizes = np.random.default_rng(0).integers(1, 100, 100_000)
-        assert len(cut(sizes, 4)) == 25_000
+        assert len(split_cohort(sizes, 4)) == 25_000
 
     @given(
         loads=st.lists(st.floats(1, 100), min_size=1, max_size=12),
@@ -339,18 +339,18 @@ class TestChunks:
     )
     def test_the_largest_go_first_to_whoever_is_done_soonest(self, loads: list[float], speeds: list[float]) -> None:
         loads = sorted(loads, reverse=True)
-        picked = pick(loads, dict(enumerate(speeds)), {})
+        picked = assign_chunks(loads, dict(enumerate(speeds)), {})
         assert len(set(picked.values())) == len(picked)
         assert picked[int(np.argmax(speeds))] == 0
 
     def test_a_slow_worker_leaves_the_last_load_to_a_fast_one_that_is_nearly_done(self) -> None:
         speeds = {0: 1.0, 1: 10.0}
-        assert pick([20.0], speeds, {1: 1.0}) == {}  # done after 3 seconds there, after 20 here
-        assert pick([20.0], speeds, {1: 19.0}) == {0: 0}
-        assert pick([20.0, 1.0], speeds, {1: 1.0}) == {0: 1}
+        assert assign_chunks([20.0], speeds, {1: 1.0}) == {}  # done after 3 seconds there, after 20 here
+        assert assign_chunks([20.0], speeds, {1: 19.0}) == {0: 0}
+        assert assign_chunks([20.0, 1.0], speeds, {1: 1.0}) == {0: 1}
 
     def test_nobody_is_left_waiting_for_a_worker_that_is_overdue(self) -> None:
-        assert pick([5.0], {0: 1.0, 1: 1.0}, {0: 0.0}) == {1: 0}
+        assert assign_chunks([5.0], {0: 1.0, 1: 1.0}, {0: 0.0}) == {1: 0}
 
 
 class Imagined:
@@ -361,11 +361,11 @@ class Imagined:
         self.orders: list[int] = []
         self.processes: dict[int, int] = {}
         self._speeds, self._lost_at = speeds, lost_at
-        self._coming: list[tuple[float, int, News]] = []
+        self._coming: list[tuple[float, int, WorkerEvent]] = []
         self._tasks: Sequence[Task] = ()
 
     def hire(self, worker: int) -> None:
-        self._coming.append((self.now, len(self._coming), Ready(worker)))
+        self._coming.append((self.now, len(self._coming), WorkerReady(worker)))
 
     def brief(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
@@ -374,10 +374,10 @@ class Imagined:
         self.orders.append(worker)
         seconds = SIZES[[self._tasks[i].client for i in chunk]].sum() / self._speeds[worker]
         lost = len(self.orders) in self._lost_at
-        answer = Answered(worker, [Reply(task=self._tasks[i]) for i in chunk])
-        self._coming.append((self.now + seconds, len(self.orders), Lost(worker, "gone") if lost else answer))
+        answer = ChunkFinished(worker, [Reply(task=self._tasks[i]) for i in chunk])
+        self._coming.append((self.now + seconds, len(self.orders), WorkerLost(worker, "gone") if lost else answer))
 
-    def news(self) -> News:
+    def news(self) -> WorkerEvent:
         self._coming.sort(key=lambda each: each[:2])
         moment, _, news = self._coming.pop(0)
         self.now = max(self.now, moment)
@@ -430,7 +430,7 @@ class TestParcels:
         columns = torch.arange(12.0).reshape(3, 4).T
         parcel = pack({"view": columns[1:3], "array": np.arange(5)})
         assert sum(map(len, parcel.contents)) == 6 * 4 + 5 * 8
-        arrived = unpack(Parcel(parcel.head, [np.array(each) for each in parcel.contents]))
+        arrived = unpack(PickledValue(parcel.head, [np.array(each) for each in parcel.contents]))
         assert torch.equal(arrived["view"], columns[1:3])
         assert arrived["array"].tolist() == [0, 1, 2, 3, 4]
 

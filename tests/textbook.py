@@ -8,20 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import stream
-from winnow.experiment.build import Prepared
+from winnow.experiment.build import PreparedRun
 
 State = dict[str, Tensor]
 Term = Callable[[str, Tensor], Tensor]
 """What is added to the gradient of a named parameter, given its present value."""
 
 
-def samples(ready: Prepared, client: int) -> tuple[Tensor, Tensor]:
+def samples(ready: PreparedRun, client: int) -> tuple[Tensor, Tensor]:
     data = ready.federation.site.data
     rows = data.rows_of(client)
     return data.x[rows], data.y[rows]
 
 
-def train_client(ready: Prepared, client: int, number: int, start: State, term: Term | None = None) -> State:
+def train_client(ready: PreparedRun, client: int, number: int, start: State, term: Term | None = None) -> State:
     """The small world's two epochs of SGD with batches of 8, from a start, in round `number`."""
     local = ready.experiment.local
     module, (x, y) = deepcopy(ready.module), samples(ready, client)
@@ -40,7 +40,7 @@ def train_client(ready: Prepared, client: int, number: int, start: State, term: 
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def steps(ready: Prepared, client: int) -> int:
+def steps(ready: PreparedRun, client: int) -> int:
     return 2 * -(-len(samples(ready, client)[0]) // 8)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from winnow.config.resolve import resolve
+from winnow.config.schema import Experiment
 from winnow.data import DataSet, from_arrays
-from winnow.experiment.build import Prepared, prepare
-from winnow.experiment.resolve import resolve
-from winnow.experiment.schema import Experiment
+from winnow.experiment.build import PreparedRun, prepare_run
 
 BASE: dict[str, Any] = {
     "name": "small",
@@ -38,13 +38,13 @@ def experiment(*sets: str, **options: Any) -> Experiment:
     return resolve(BASE, sets=sets, **options)
 
 
-def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> Prepared:
-    return prepare(experiment(*sets, **options), dataset=dataset or blobs())
+def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> PreparedRun:
+    return prepare_run(experiment(*sets, **options), dataset=dataset or blobs())
 
 
 def write_toml(folder: Path, **options: Any) -> Path:
     """The small world as a configuration file over digits, for tests of the command line."""
-    from winnow.experiment.resolve import to_toml
+    from winnow.config.resolve import to_toml
 
     path = folder / "small.toml"
     path.write_text(to_toml(experiment(**options)))

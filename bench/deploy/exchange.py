@@ -9,7 +9,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Reply
-from winnow.core.workflows import ScatterAndGather
+from winnow.core.basic_workflows import ScatterAndGather
 
 ARRAYS, LENGTH, ROUNDS = {arrays}, {length}, {rounds}
 
@@ -40,7 +40,7 @@ def added(model, number):
 
 
 start = Made([f"layer-{{i:03}}" for i in range(ARRAYS)], lambda name: np.zeros(LENGTH, np.float32))
-winnow.conduct(ScatterAndGather("add", start, ROUNDS), {{"add": add}}, data="numbers")
+winnow.run_workflow(ScatterAndGather("add", start, ROUNDS), {{"add": add}}, data="numbers")
 '''
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from bench.deploy.exchange import mean_after, write_program
 from bench.deploy.world import World, children, rss, uses_torch, world
 from bench.table import Row
-from winnow.deploy.wire.arrays import StoredArrays
+from winnow.deploy.wire.safetensors_files import StoredArrays
 
 MEGABYTES = int(os.environ.get("DEPLOY_MB", "1024"))
 ARRAY_MB = 32

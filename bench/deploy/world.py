@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from winnow.deploy.people.connection import Connection, connect
-from winnow.deploy.people.local import free_port, start
-from winnow.deploy.trust.project import Person, Project, Server, Site
-from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.client.connection import Connection, connect
+from winnow.deploy.client.local_federation import free_port, start
+from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.provisioning import open_provisioner
 
 DATA = "numbers"
 BATCH = 8
@@ -86,14 +86,14 @@ def _kit(folder: Path, name: str) -> Path:
 
 
 def _provision(folder: Path, names: Sequence[str]) -> None:
-    server = Server(name="server", organisation=HERE, hosts=("127.0.0.1",), port=free_port())
+    server = ProjectServer(name="server", organisation=HERE, hosts=("127.0.0.1",), port=free_port())
     project = Project(
         name="bench",
         servers=(server,),
-        sites=tuple(Site(name=name, organisation=HERE) for name in names),
-        people=(Person(name="me", organisation=HERE, role="admin"),),
+        sites=tuple(ProjectSite(name=name, organisation=HERE) for name in names),
+        people=(ProjectPerson(name="me", organisation=HERE, role="admin"),),
     )
-    with open_workshop(folder / "project", project, None, datetime.now(UTC)) as workshop:
+    with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as workshop:
         list(workshop.add_new())
     data = folder / "numbers.npz"
     np.savez(data, x=np.zeros((4, 2), np.float32), y=np.zeros((4, 1), np.float32))

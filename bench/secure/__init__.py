@@ -15,7 +15,7 @@ from typing import Literal
 from bench.secure import flower, memory
 from bench.secure.sessions import Costs, World, pairwise, plain, with_keeper
 from bench.table import Row
-from winnow.privacy.secure.graph import safe_degree
+from winnow.privacy.secagg.masking_graph import safe_degree
 
 Case = tuple[int, int, Literal["complete", "ring"]]
 CASES: tuple[Case, ...] = ((100, 1_000_000, "complete"), (1_000, 100_000, "ring"))

@@ -9,10 +9,10 @@ from typing import TypeVar
 from msgspec import msgpack
 
 from bench.secure.sessions import TOLD, World
-from winnow.privacy.secure.identity import Remembering
-from winnow.privacy.secure.member import Member
-from winnow.privacy.secure.tally import Tally
-from winnow.privacy.secure.terms import Announcement
+from winnow.privacy.secagg.pairwise_client import PairwiseClient
+from winnow.privacy.secagg.pairwise_server import PairwiseServer
+from winnow.privacy.secagg.session_terms import KeyAdvertisement
+from winnow.privacy.secagg.simulated_identities import CachedIdentities
 
 DROPOUTS = 0.3
 T = TypeVar("T")
@@ -48,12 +48,12 @@ class Memory:
 
 def of_server(world: World) -> Memory:
     """All vectors come one after another, as bytes of which only one is there at a time; then masks are taken off."""
-    memory, terms, known = Memory(), world.terms(), Remembering(world.identities)
-    members = {client: Member(client, terms, known) for client in range(world.clients)}
+    memory, terms, known = Memory(), world.terms(), CachedIdentities(world.identities)
+    members = {client: PairwiseClient(client, terms, known) for client in range(world.clients)}
     tracemalloc.start()
-    announced = [memory.received(member.announce(), Announcement) for member in members.values()]
+    announced = [memory.received(member.announce(), KeyAdvertisement) for member in members.values()]
     with memory.working():
-        tally = Tally(terms, world.space, announced, TOLD)
+        tally = PairwiseServer(terms, world.space, announced, TOLD)
     for client, member in members.items():
         letters = member.share(tally.directory(client))
         tally.take_letters(client, memory.received(letters, dict[int, bytes]))

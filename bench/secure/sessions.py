@@ -10,19 +10,19 @@ from typing import Literal
 import numpy as np
 from msgspec import msgpack
 
-from winnow.privacy.secure.encoding import Parameters
-from winnow.privacy.secure.form import Entry, Form
-from winnow.privacy.secure.group import Space, Vector, Words
-from winnow.privacy.secure.identity import Remembering, RunAuthority
-from winnow.privacy.secure.keeper import Contents, MaskKeeper, digest_of_space, make_deposit
-from winnow.privacy.secure.masks import add_mask
-from winnow.privacy.secure.member import Member
-from winnow.privacy.secure.scalar import Scalar
-from winnow.privacy.secure.tally import Tally
-from winnow.privacy.secure.terms import Terms
+from winnow.privacy.secagg.encoding import EncodingParameters
+from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
+from winnow.privacy.secagg.masks import add_mask
+from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, Words
+from winnow.privacy.secagg.pairwise_client import PairwiseClient
+from winnow.privacy.secagg.pairwise_server import PairwiseServer
+from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
+from winnow.privacy.secagg.session_terms import SessionTerms
+from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities
+from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout
 
 BITS, BOUND = 8, 0.05
-CODE = Scalar(bits=BITS)
+CODE = ScalarQuantisation(bits=BITS)
 TOLD = b"told"
 TIMED = 10
 """Clients whose time is taken."""
@@ -58,20 +58,24 @@ class World:
     clients: int
     parameters: int
     graph: Literal["complete", "ring"]
-    identities: RunAuthority = field(default_factory=RunAuthority)
+    identities: SimulatedIdentities = field(default_factory=SimulatedIdentities)
 
     def __post_init__(self) -> None:
-        self.form = Form((Entry("model", "weight", (self.parameters // 100, 100), "float32"),))
-        self.scales = Parameters(version=1, arrays={"scale": np.array([BOUND / 127]), "zero": np.array([127.0])})
-        self.space: Space = CODE.space(self.form, self.clients)
+        self.form = UpdateLayout((TensorSpec("model", "weight", (self.parameters // 100, 100), "float32"),))
+        self.scales = EncodingParameters(
+            version=1, arrays={"scale": np.array([BOUND / 127]), "zero": np.array([127.0])}
+        )
+        self.space: VectorGroup = CODE.space(self.form, self.clients)
         self.update = np.random.default_rng(0).normal(0, 0.01, self.form.entries[0].shape).astype(np.float32)
 
-    def encoded(self, client: int) -> Vector:
+    def encoded(self, client: int) -> ModularVector:
         rng = np.random.default_rng(client)
         return CODE.encode(self.form, [self.update], self.scales, self.clients, rng)
 
-    def terms(self) -> Terms:
-        return Terms(session=os.urandom(16), round=1, threshold=2 / 3, fewest=3, graph=self.graph, neighbours=None)
+    def terms(self) -> SessionTerms:
+        return SessionTerms(
+            session=os.urandom(16), round=1, threshold=2 / 3, fewest=3, graph=self.graph, neighbours=None
+        )
 
     def check(self, found: Words, survivors: list[int]) -> None:
         """The sum is that of the survivors' words; of the first few of them, to be quick."""
@@ -100,14 +104,14 @@ def plain(world: World) -> tuple[float, float]:
 def pairwise(world: World, dropouts: float) -> Costs:
     """A whole session. Those who are not timed need not check again a signature that another has checked."""
     costs, terms, gone = Costs(), world.terms(), round(dropouts * world.clients)
-    known, staying = Remembering(world.identities), range(gone, world.clients)
+    known, staying = CachedIdentities(world.identities), range(gone, world.clients)
     members, announced, signatures, shares = {}, [], {}, {}
     for client in range(world.clients):
         with costs.of_client(client - gone):
             timed = 0 <= client - gone < TIMED
-            members[client] = Member(client, terms, world.identities if timed else known)
+            members[client] = PairwiseClient(client, terms, world.identities if timed else known)
             announced.append(members[client].announce())
-    tally = Tally(terms, world.space, announced, TOLD)
+    tally = PairwiseServer(terms, world.space, announced, TOLD)
     for client, member in members.items():
         with costs.of_server():
             directory = tally.directory(client)
@@ -137,12 +141,12 @@ def with_keeper(world: World, dropouts: float) -> Costs:
     """The same with a mask keeper, whose work counts as the server's."""
     costs, terms = Costs(), world.terms()
     keeper = MaskKeeper(world.identities, threshold=2 / 3, fewest=3, heaviest=0.75)
-    key, total, space = keeper.key(terms), world.space.zeros(), digest_of_space(world.space)
+    key, total, space = keeper.key(terms), world.space.zeros(), group_digest(world.space)
     staying = list(range(round(dropouts * world.clients), world.clients))
     for client in staying:
         with costs.of_client(client - staying[0]):
             vector = world.encoded(client)
-            contents = Contents(seed=os.urandom(32), members=world.clients, told=TOLD, weight=1.0, space=space)
+            contents = DepositContents(seed=os.urandom(32), members=world.clients, told=TOLD, weight=1.0, space=space)
             deposit = make_deposit(client, contents, key, terms, world.identities)
             add_mask(vector, contents.seed, world.space, sign=1)
             packed = world.space.pack(world.space.reduce(vector))

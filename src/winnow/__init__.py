@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from winnow.api import compare, run
     from winnow.core import WinnowError
     from winnow.data import OnDemand
-    from winnow.deploy.people.connection import Connection, connect
+    from winnow.deploy.client.connection import Connection, connect
     from winnow.experiment.compare import Comparison
-    from winnow.experiment.conduct import conduct
     from winnow.experiment.run import Result
+    from winnow.experiment.run_workflow import run_workflow
     from winnow.learn.algorithm import Algorithm
 
     __version__: str
@@ -27,21 +27,21 @@ __all__ = [
     "WinnowError",
     "__version__",
     "compare",
-    "conduct",
     "connect",
     "run",
+    "run_workflow",
 ]
 
 _HOMES = {
     "Algorithm": "winnow.learn.algorithm",
     "Comparison": "winnow.experiment.compare",
-    "Connection": "winnow.deploy.people.connection",
+    "Connection": "winnow.deploy.client.connection",
     "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
     "WinnowError": "winnow.core",
     "compare": "winnow.api",
-    "conduct": "winnow.experiment.conduct",
-    "connect": "winnow.deploy.people.connection",
+    "run_workflow": "winnow.experiment.run_workflow",
+    "connect": "winnow.deploy.client.connection",
     "run": "winnow.api",
 }
 

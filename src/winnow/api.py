@@ -16,24 +16,30 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from winnow.config.schema import Experiment
+from winnow.config.schema_lookup import section_with_key
 from winnow.core import ConfigError, DataError, RunError, suggest
-from winnow.data import DataSet, DataSettings, OnDemand, as_configured
+from winnow.data import DataSet, DataSettings, OnDemand, apply_settings
 from winnow.data.client_files import count_clients
-from winnow.data.files import own_kind, own_name
-from winnow.data.known import KNOWN
-from winnow.data.own import MapStyle, Pair, pair_of
-from winnow.experiment.compare import ALGORITHMS, Comparison, folder_of, grid, with_algorithm
-from winnow.experiment.folders import earlier_events, run_in, with_stored_rounds
-from winnow.experiment.lookup import section_of
-from winnow.experiment.place import current
-from winnow.experiment.progress import Progress
-from winnow.experiment.run import Inputs, Result, execute, reread
-from winnow.experiment.schema import Experiment
+from winnow.data.file_io import name_from_file, own_file_type
+from winnow.data.known_sets import KNOWN_SETS
+from winnow.data.own_data import MapStyleDataset, Pair, stack_pairs
+from winnow.experiment.compare import (
+    DEFAULT_ALGORITHMS,
+    Comparison,
+    experiment_grid,
+    run_folder_path,
+    with_algorithm,
+)
+from winnow.experiment.execution_context import current_context
+from winnow.experiment.run import Result, RunInputs, load_result, run_experiment
+from winnow.experiment.run_folders import run_in_folder, stored_events, with_stored_rounds
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.models import ModelSettings
+from winnow.progress.live_display import Progress
 
-Config: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
-Loss: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
+ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
+LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
 
 DEFAULTS: Mapping[str, Any] = {
     "name": "python",
@@ -49,11 +55,11 @@ DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fi
 
 
 def run(
-    config: Config = None,
+    config: ConfigArgument = None,
     *,
     model: nn.Module | str | Mapping[str, Any] | None = None,
     data: Any = None,
-    loss: Loss = None,
+    loss: LossArgument = None,
     algorithm: str | Algorithm | None = None,
     seed: int | None = None,
     rounds: int | None = None,
@@ -77,7 +83,7 @@ def run(
     progress    show progress; by default in a terminal or a notebook
     settings    sections and keys of the configuration, see the head of this module
     """
-    given = _given(model, data, loss, data_dir, settings)
+    given = _run_arguments(model, data, loss, data_dir, settings)
     options = {**given.sections, "seed": seed, "rounds": rounds, "target": target}
     experiment = with_algorithm(_table(config), algorithm, **options)
     folder, console = None if out is None else Path(out), _console(progress)
@@ -85,13 +91,13 @@ def run(
 
 
 def compare(
-    config: Config = None,
+    config: ConfigArgument = None,
     *,
-    algorithms: str | Iterable[str | Algorithm] = ALGORITHMS,
+    algorithms: str | Iterable[str | Algorithm] = DEFAULT_ALGORITHMS,
     seeds: int | Sequence[int] = 3,
     model: nn.Module | str | Mapping[str, Any] | None = None,
     data: Any = None,
-    loss: Loss = None,
+    loss: LossArgument = None,
     rounds: int | None = None,
     target: float | None = None,
     out: str | Path | None = None,
@@ -105,32 +111,34 @@ def compare(
     `algorithms` are names or an Algorithm composed of parts. All runs start from the same weights if `model` is a
     module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` each run has a folder below it.
     """
-    given = _given(model, data, loss, data_dir, settings)
+    given = _run_arguments(model, data, loss, data_dir, settings)
     options = {**given.sections, "rounds": rounds, "target": target}
-    experiments = grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
+    experiments = experiment_grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
     folder, console = None if out is None else Path(out), _console(progress)
     results = [
-        _execute(each, given, folder and folder_of(each, folder), resume=resume, rounds=rounds, console=console)
+        _execute(each, given, folder and run_folder_path(each, folder), resume=resume, rounds=rounds, console=console)
         for each in experiments
     ]
     return Comparison(runs=tuple(result.view for result in results))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Given:
+class _RunArguments:
     """What was passed as objects, and what belongs into the configuration."""
 
-    inputs: Inputs
+    inputs: RunInputs
     data: Pair | DataSet | OnDemand | None
     sections: dict[str, Any]
 
-    def inputs_of(self, experiment: Experiment) -> Inputs:
+    def inputs_of(self, experiment: Experiment) -> RunInputs:
         """What one run gets: data as its settings say, and a module of its own."""
-        dataset = None if self.data is None else as_configured(self.data, experiment.data)
+        dataset = None if self.data is None else apply_settings(self.data, experiment.data)
         return replace(self.inputs, dataset=dataset, module=deepcopy(self.inputs.module))
 
 
-def _given(model: Any, data: Any, loss: Loss, data_dir: str | Path | None, settings: Mapping[str, Any]) -> _Given:
+def _run_arguments(
+    model: Any, data: Any, loss: LossArgument, data_dir: str | Path | None, settings: Mapping[str, Any]
+) -> _RunArguments:
     sections = _sections(settings)
     if model is not None:
         sections["model"] = _model_section(model)
@@ -139,12 +147,12 @@ def _given(model: Any, data: Any, loss: Loss, data_dir: str | Path | None, setti
     passed, section = _data(data)
     if section or "data" in sections:
         sections["data"] = {**section, **sections.get("data", {})}
-    inputs = Inputs(
+    inputs = RunInputs(
         module=model if isinstance(model, nn.Module) else None,
         loss=None if isinstance(loss, str) else loss,
         data_directory=None if data_dir is None else Path(data_dir),
     )
-    return _Given(inputs=inputs, data=passed, sections=sections)
+    return _RunArguments(inputs=inputs, data=passed, sections=sections)
 
 
 def _model_section(model: Any) -> Any:
@@ -165,7 +173,7 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = DATA_KEYS | Experiment.model_fields.keys()
     for name in settings:
         if name not in known:
-            section = section_of(name, Experiment)
+            section = section_with_key(name, Experiment)
             hint = suggest(name, known) if section is None else f"write {section}={{{name!r}: …}}"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
     sections = {name: value for name, value in settings.items() if name not in DATA_KEYS}
@@ -181,11 +189,11 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
-        if current() is not None:  # in a job, data are what sites have under that name
-            return None, {"name": own_name(path) if own_kind(path) else str(data), "path": None}
-        if path.is_dir() and str(data) not in KNOWN:
-            return None, {"path": str(data), "name": own_name(path), "clients": count_clients(path)}
-        return None, {"path": str(data), "name": own_name(path)} if own_kind(path) else {
+        if current_context() is not None:  # in a job, data are what sites have under that name
+            return None, {"name": name_from_file(path) if own_file_type(path) else str(data), "path": None}
+        if path.is_dir() and str(data) not in KNOWN_SETS:
+            return None, {"path": str(data), "name": name_from_file(path), "clients": count_clients(path)}
+        return None, {"path": str(data), "name": name_from_file(path)} if own_file_type(path) else {
             "name": str(data),
             "path": None,
         }
@@ -196,7 +204,7 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
     if isinstance(data, tuple) and len(data) == 2:
         return (_array(data[0]), _array(data[1])), {"name": "arrays", "path": None}
     if isinstance(data, Dataset):
-        return pair_of(cast(MapStyle, data), "dataset"), {"name": "dataset", "path": None}
+        return stack_pairs(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
     raise DataError(
         f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"
     )
@@ -206,7 +214,7 @@ def _array(values: Any) -> Any:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-def _table(config: Config) -> str | Path | Mapping[str, Any]:
+def _table(config: ConfigArgument) -> str | Path | Mapping[str, Any]:
     if isinstance(config, Experiment):
         return config.model_dump(exclude_none=True)
     return DEFAULTS if config is None else config
@@ -220,7 +228,7 @@ def _console(progress: bool | None) -> Console | None:
 
 def _execute(
     experiment: Experiment,
-    given: _Given,
+    given: _RunArguments,
     out: Path | None,
     *,
     resume: bool,
@@ -233,10 +241,12 @@ def _execute(
             raise RunError("resume: say which folder to continue with out=...")
         inputs = given.inputs_of(experiment)
         with Progress(experiment, console) as progress:
-            return execute(experiment, inputs=inputs, on_start=progress.started, on_event=progress.seen)
+            return run_experiment(experiment, inputs=inputs, on_start=progress.started, on_event=progress.seen)
     if resume and rounds is None:
         experiment = with_stored_rounds(experiment, out)
     inputs = given.inputs_of(experiment)
-    with Progress(experiment, console, earlier_events(out) if resume else ()) as progress:
-        made = run_in(out, experiment, resume=resume, inputs=inputs, on_start=progress.started, on_event=progress.seen)
-    return made or reread(out, inputs)
+    with Progress(experiment, console, stored_events(out) if resume else ()) as progress:
+        made = run_in_folder(
+            out, experiment, resume=resume, inputs=inputs, on_start=progress.started, on_event=progress.seen
+        )
+    return made or load_result(out, inputs)

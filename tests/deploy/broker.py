@@ -12,43 +12,43 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from winnow.deploy.trust.documents import ALGORITHM
-from winnow.deploy.work.bundle import Bundle, read_bundle, write_bundle
-from winnow.deploy.work.channel import Channel, ChannelClosedError
-from winnow.deploy.work.orders import (
-    Answered,
-    Begin,
-    Cannot,
-    Commit,
-    Committed,
-    Did,
-    Dispatch,
-    Do,
-    Finished,
+from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
+from winnow.deploy.jobs.ipc import (
+    AssignClientNumbers,
+    CannotRunJob,
+    CommitRound,
+    DispatchTask,
     FromRunner,
     FromWorker,
-    GaveUp,
-    Halt,
-    Member,
-    Noted,
-    Place,
-    Prepare,
-    Quit,
-    Ready,
-    Release,
-    Released,
-    Sign,
-    Signatory,
-    Signed,
-    Withdraw,
+    JobFailed,
+    JobFinished,
+    JobReady,
+    JobSite,
+    PrepareJob,
+    ReleaseRequest,
+    ReleaseResponse,
+    ResultArrived,
+    RoundCommitted,
+    RunTask,
+    SignRequest,
+    SignResponse,
+    SitePublicKey,
+    StartJob,
+    StopRunner,
+    StopWorker,
+    TaskResult,
+    WithdrawTasks,
+    WorkerLogLine,
 )
-from winnow.deploy.work.statements import statement, submission_of
+from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
+from winnow.deploy.jobs.signed_statements import statement_bytes, submission_id
+from winnow.deploy.trust.signed_documents import ALGORITHM
 
 
 def start(module: str, incoming: Any) -> tuple[subprocess.Popen[bytes], Channel[Any]]:
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, "-m", f"winnow.deploy.work.{module}", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        [sys.executable, "-m", f"winnow.deploy.jobs.{module}", str(theirs.fileno())], pass_fds=[theirs.fileno()]
     )
     theirs.close()
     return process, Channel(ours, incoming)
@@ -62,11 +62,11 @@ class SiteStub:
         folder.mkdir(parents=True)
         self.notes: list[str] = []
         self.process, self.channel = start("worker", FromWorker)
-        self.channel.send(Prepare(job="job", folder=str(folder), bundle=str(bundle), data=data))
+        self.channel.send(PrepareJob(job="job", folder=str(folder), bundle=str(bundle), data=data))
         self.ready = self.heard()
         self.key = ec.generate_private_key(ec.SECP256R1())
-        self.submission = submission_of(read_bundle(bundle.read_bytes()))
-        self.parties: list[Signatory] = []
+        self.submission = submission_id(read_bundle(bundle.read_bytes()))
+        self.parties: list[SitePublicKey] = []
         self.released: dict[tuple[int, str], list[int]] = defaultdict(list)
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}
@@ -74,23 +74,23 @@ class SiteStub:
 
     def heard(self, round: int = 0) -> Any:
         """What the worker says, notes for the site's own log apart; what it wants signed or noted is."""
-        while isinstance(message := self.channel.receive(), Noted | Sign | Release):
-            if isinstance(message, Noted):
+        while isinstance(message := self.channel.receive(), WorkerLogLine | SignRequest | ReleaseRequest):
+            if isinstance(message, WorkerLogLine):
                 self.notes.append(message.line)
-            elif isinstance(message, Sign):
-                said = statement(self.submission, round, message.client, message.content)
-                self.channel.send(Signed(signature=self.key.sign(said, ALGORITHM)))
+            elif isinstance(message, SignRequest):
+                said = statement_bytes(self.submission, round, message.client, message.content)
+                self.channel.send(SignResponse(signature=self.key.sign(said, ALGORITHM)))
             else:
                 rounds = self.released[message.client, message.what]
                 first = round > max(rounds, default=0)
                 rounds.append(round)
-                self.channel.send(Released(times=len({*rounds}) if first else 0))
+                self.channel.send(ReleaseResponse(times=len({*rounds}) if first else 0))
         return message
 
-    def signatory(self, clients_from: int) -> Signatory:
+    def signatory(self, clients_from: int) -> SitePublicKey:
         public = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         clients = len(self.ready.data.sizes)
-        return Signatory(site=self.name, clients_from=clients_from, clients=clients, key=public)
+        return SitePublicKey(site=self.name, clients_from=clients_from, clients=clients, key=public)
 
     def settle(self, tasks: dict[str, list[int]]) -> None:
         for task, clients in tasks.items():
@@ -98,11 +98,11 @@ class SiteStub:
                 if (task, client) in self.proposed:
                     self.kept[client] = self.proposed.pop((task, client))
 
-    def do(self, dispatch: Dispatch, blobs: Path) -> list[Did]:
+    def do(self, dispatch: DispatchTask, blobs: Path) -> list[TaskResult]:
         task = dispatch.task
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        self.channel.send(Do(task=task, parts=parts, kept=kept, parties=self.parties))
+        self.channel.send(RunTask(task=task, parts=parts, kept=kept, parties=self.parties))
         answers = [self.heard(task.round) for _ in task.clients]
         self.done.append(task.name)
         for did in answers:
@@ -138,24 +138,24 @@ class Broker:
             for i, data in enumerate(self.site_data, start=1)
         ]
 
-    def _members(self) -> list[Member]:
+    def _members(self) -> list[JobSite]:
         """The sites with their clients numbered, which they are told the first time."""
         members, first = [], 0
         for site in self.sites:
-            assert isinstance(site.ready, Ready)
-            members.append(Member(site=site.name, clients_from=first, data=site.ready.data))
+            assert isinstance(site.ready, JobReady)
+            members.append(JobSite(site=site.name, clients_from=first, data=site.ready.data))
             if not self.round:
-                site.channel.send(Place(clients_from=first))
+                site.channel.send(AssignClientNumbers(clients_from=first))
             first += len(site.ready.data.sizes)
         parties = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
         for site in self.sites:
             site.parties = parties
         return members
 
-    def run(self, stop_after: int | None = None) -> Finished | GaveUp | Cannot | None:
+    def run(self, stop_after: int | None = None) -> JobFinished | JobFailed | CannotRunJob | None:
         self.open_sites()
         for site in self.sites:
-            if isinstance(site.ready, Cannot):
+            if isinstance(site.ready, CannotRunJob):
                 return site.ready
         members = self._members()
         job = self.folder / "runner"
@@ -164,7 +164,7 @@ class Broker:
         events.write_text("".join(f"{line}\n" for line in self.lines))
         runner, channel = start("runner", FromRunner)
         channel.send(
-            Begin(
+            StartJob(
                 job="job",
                 folder=str(job),
                 bundle=str(self.bundle),
@@ -179,17 +179,17 @@ class Broker:
         try:
             while True:
                 message = channel.receive()
-                if isinstance(message, Dispatch):
+                if isinstance(message, DispatchTask):
                     queues[message.site].put(message)
-                elif isinstance(message, Withdraw):
+                elif isinstance(message, WithdrawTasks):
                     self.withdrawn += message.tasks
-                elif isinstance(message, Commit):
+                elif isinstance(message, CommitRound):
                     self._commit(message)
                     if message.round == stop_after:
                         return None
-                    channel.send(Committed(round=message.round))
-                elif isinstance(message, Finished | GaveUp):
-                    self.lines += message.lines if isinstance(message, Finished) else []
+                    channel.send(RoundCommitted(round=message.round))
+                elif isinstance(message, JobFinished | JobFailed):
+                    self.lines += message.lines if isinstance(message, JobFinished) else []
                     return message
         except ChannelClosedError:
             return None
@@ -201,7 +201,7 @@ class Broker:
             channel.close()
             runner.wait(30)
 
-    def _commit(self, message: Commit) -> None:
+    def _commit(self, message: CommitRound) -> None:
         self.checkpoint = self.folder / f"committed-{message.round}"
         shutil.copy(message.checkpoint, self.checkpoint)
         self.round = message.round
@@ -211,7 +211,7 @@ class Broker:
 
     def close(self) -> None:
         for site in self.sites:
-            site.channel.send(Quit()) if site.process.poll() is None else None
+            site.channel.send(StopWorker()) if site.process.poll() is None else None
             site.process.wait(30)
             site.channel.close()
 
@@ -221,12 +221,12 @@ class _Queue:
 
     def __init__(self, site: SiteStub, runner: Channel[Any], blobs: Path) -> None:
         self._site, self._runner, self._blobs = site, runner, blobs
-        self._tasks: list[Dispatch | None] = []
+        self._tasks: list[DispatchTask | None] = []
         self._there = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def put(self, dispatch: Dispatch | None) -> None:
+    def put(self, dispatch: DispatchTask | None) -> None:
         self._tasks.append(dispatch)
         self._there.release()
 
@@ -242,9 +242,9 @@ class _Queue:
                 return
             try:
                 for did in self._site.do(dispatch, self._blobs):
-                    self._runner.send(Answered(answer=did.answer, path=did.payload))
+                    self._runner.send(ResultArrived(answer=did.answer, path=did.payload))
             except (ChannelClosedError, FileNotFoundError):
                 return
 
 
-__all__ = ["Broker", "Halt", "SiteStub"]
+__all__ = ["Broker", "SiteStub", "StopRunner"]

@@ -29,13 +29,13 @@ from pathlib import Path
 import tomli_w
 from sqlalchemy import create_engine, text
 
-from winnow.deploy.people.connection import connect
-from winnow.deploy.people.local import free_port
-from winnow.deploy.trust.project import Person, Project, Server, Site
-from winnow.deploy.trust.provision import open_workshop
-from winnow.experiment.build import held_out
-from winnow.experiment.divide import divide
-from winnow.experiment.resolve import resolve
+from winnow.config.resolve import resolve
+from winnow.data.split_files import split_into_folders
+from winnow.deploy.client.connection import connect
+from winnow.deploy.client.local_federation import free_port
+from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.provisioning import open_provisioner
+from winnow.experiment.build import data_settings_for
 
 SETTINGS = ["data.clients=9", "engine.execution=loop", "select.fraction=0.5", "local.epochs=1"]
 """A job whose rounds take a fraction of a second: what is measured is the interruption."""
@@ -93,22 +93,24 @@ class World:
             rule = {"people": [PERSON], "data": ["digits"]}
             (self.kit(name) / "policy.toml").write_text(tomli_w.dumps({"jobs": [rule]}))
         experiment = resolve("demo", sets=SETTINGS, seed=SEED)
-        divide(held_out(experiment), SEED, sites, folder / "data")
+        split_into_folders(data_settings_for(experiment), SEED, sites, folder / "data")
 
     def revoke(self, name: str) -> None:
         """As `winnow provision --revoke` does; the servers read the new list by themselves."""
-        with open_workshop(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
+        with open_provisioner(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
             list(workshop.revoke(name))
 
     def _provision(self, ports: dict[str, int]) -> None:
         here = "here"
         self._project = Project(
             name="chaos",
-            servers=tuple(Server(name=n, organisation=here, hosts=("127.0.0.1",), port=p) for n, p in ports.items()),
-            sites=tuple(Site(name=name, organisation=here) for name in self.sites),
-            people=(Person(name=PERSON, organisation=here, role="admin"),),
+            servers=tuple(
+                ProjectServer(name=n, organisation=here, hosts=("127.0.0.1",), port=p) for n, p in ports.items()
+            ),
+            sites=tuple(ProjectSite(name=name, organisation=here) for name in self.sites),
+            people=(ProjectPerson(name=PERSON, organisation=here, role="admin"),),
         )
-        with open_workshop(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
+        with open_provisioner(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
             list(workshop.add_new())
 
     def kit(self, name: str) -> Path:

@@ -14,27 +14,27 @@ from typing import Any
 
 import msgspec
 
-from winnow.deploy.wire.messages import Blob, WireTask
-from winnow.deploy.work.bundle import read_bundle
-from winnow.deploy.work.channel import Channel
-from winnow.deploy.work.orders import (
-    Answered,
-    Begin,
-    Commit,
-    Committed,
-    Dispatch,
-    Finished,
-    GaveUp,
-    Said,
+from winnow.deploy.jobs.bundle_format import read_bundle
+from winnow.deploy.jobs.ipc import (
+    CommitRound,
+    DispatchTask,
+    JobFailed,
+    JobFinished,
+    PauseDeadlines,
+    ResultArrived,
+    RoundCommitted,
+    RunnerLogLine,
+    StartJob,
     ToRunner,
-    Waits,
-    Withdraw,
+    WithdrawTasks,
 )
+from winnow.deploy.jobs.ipc_channel import Channel
+from winnow.deploy.wire.messages import Blob, WireTask
 
 ODD = "a line with \0 and \x1b[31m"
 
 
-def task_for(begin: Begin, number: int, clients: list[int], blob: Blob) -> WireTask:
+def task_for(begin: StartJob, number: int, clients: list[int], blob: Blob) -> WireTask:
     digest = sha256(f"{begin.job} {number} {clients} {blob.digest}".encode()).hexdigest()
     return WireTask(id=digest, name="train", clients=clients, round=number, version=number - 1, parts={"model": blob})
 
@@ -47,18 +47,18 @@ def first_time(fake: dict[str, Any], what: str, number: int) -> bool:
     return True
 
 
-def speak(channel: Channel[Any], begin: Begin, fake: dict[str, Any]) -> None:
+def speak(channel: Channel[Any], begin: StartJob, fake: dict[str, Any]) -> None:
     """Whatever a job may print."""
-    channel.send(Said(line=f"begins after round {begin.round}"))
+    channel.send(RunnerLogLine(line=f"begins after round {begin.round}"))
     if "odd" in fake:
-        channel.send(Said(line=ODD))
+        channel.send(RunnerLogLine(line=ODD))
     for _ in range(fake.get("chatter", 0)):
-        channel.send(Said(line="chatter"))
+        channel.send(RunnerLogLine(line="chatter"))
     for number in range(fake.get("fill_mb", 0)):
         (Path(begin.folder) / f"full-{number}").write_bytes(bytes(1 << 20))
         time.sleep(0.1 if number > 64 else 0)
     if "show_data" in fake:
-        channel.send(Said(line=f"sees data {sorted(begin.data)}, password {os.environ.get('PGPASSWORD')}"))
+        channel.send(RunnerLogLine(line=f"sees data {sorted(begin.data)}, password {os.environ.get('PGPASSWORD')}"))
 
 
 def late_settling(asked: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -74,7 +74,7 @@ def late_settling(asked: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str
 
 
 def ask_everybody(
-    channel: Channel[Any], begin: Begin, number: int, before: str, fake: dict[str, Any]
+    channel: Channel[Any], begin: StartJob, number: int, before: str, fake: dict[str, Any]
 ) -> dict[str, Any]:
     content = before.encode() or b"nothing"
     blob = Blob(digest=sha256(content).hexdigest(), size=len(content))
@@ -88,16 +88,16 @@ def ask_everybody(
         if number == fake.get("large_at"):
             task = msgspec.structs.replace(task, settings=b" " * (5 << 20))
         tasks[member.site] = task
-        channel.send(Dispatch(site=member.site, task=task))
+        channel.send(DispatchTask(site=member.site, task=task))
     if first_time(fake, "withdraw_at", number):
         for site, task in tasks.items():
-            channel.send(Withdraw(site=site, tasks=[task.id]))
+            channel.send(WithdrawTasks(site=site, tasks=[task.id]))
         time.sleep(0.3)  # the server hears it before the end
         os._exit(3)
     values = answers_to(channel, tasks)
     if "twice" in fake:
         for site, task in tasks.items():
-            channel.send(Dispatch(site=site, task=task))
+            channel.send(DispatchTask(site=site, task=task))
         assert answers_to(channel, tasks) == values
     return {"tasks": tasks, "values": [values[client] for client in sorted(values)]}
 
@@ -107,9 +107,9 @@ def answers_to(channel: Channel[Any], tasks: dict[str, WireTask]) -> dict[int, s
     values = {}
     while missing:
         message = channel.receive()
-        if isinstance(message, Waits):
+        if isinstance(message, PauseDeadlines):
             continue
-        assert isinstance(message, Answered), message
+        assert isinstance(message, ResultArrived), message
         if message.answer.task not in {task.id for task in tasks.values()}:
             continue
         values[message.answer.client] = (
@@ -122,7 +122,7 @@ def answers_to(channel: Channel[Any], tasks: dict[str, WireTask]) -> dict[int, s
 def main() -> None:
     channel: Channel[Any] = Channel(socket.socket(fileno=int(sys.argv[1])), ToRunner)  # type: ignore[arg-type]
     begin = channel.receive()
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, StartJob)
     fake = read_bundle(Path(begin.bundle).read_bytes()).settings().get("fake", {})
     rounds = fake.get("rounds", 3)
     before = "" if begin.checkpoint is None else Path(begin.checkpoint).read_text()
@@ -132,7 +132,7 @@ def main() -> None:
     rounds_asked = []
     for number in range(begin.round + 1, rounds + 1):
         if number == fake.get("give_up_at"):
-            channel.send(GaveUp(reason="it makes no sense" + (ODD if "odd" in fake else "")))
+            channel.send(JobFailed(reason="it makes no sense" + (ODD if "odd" in fake else "")))
         if number == fake.get("die_at"):
             os._exit(3)
         if first_time(fake, "die_once_at", number):
@@ -148,7 +148,7 @@ def main() -> None:
         if "late" in fake:
             settled, over = late_settling(rounds_asked)
         line = msgspec.json.encode({"round": number}).decode()
-        commit = Commit(
+        commit = CommitRound(
             round=number + fake.get("skip", 0),
             rounds=rounds,
             checkpoint=str(path),
@@ -158,11 +158,11 @@ def main() -> None:
             metrics={"server": {"round": float(number)}},
         )
         channel.send(commit)
-        while not isinstance(channel.receive(), Committed):
+        while not isinstance(channel.receive(), RoundCommitted):
             pass
     output = Path(begin.folder) / "model.txt"
     output.write_text(before)
-    channel.send(Finished(output={fake.get("output", "model.txt"): str(output)}))
+    channel.send(JobFinished(output={fake.get("output", "model.txt"): str(output)}))
     channel.receive()
 
 

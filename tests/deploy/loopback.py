@@ -6,15 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.work.data import SiteData
-from winnow.deploy.work.desk import Desk
-from winnow.deploy.work.drive import Drive
-from winnow.deploy.work.learning import learn
-from winnow.deploy.work.orders import Answered, Begin, Commit, Committed, Dispatch, Do, Member, Said, Withdraw
-from winnow.deploy.work.training import training_service
-from winnow.experiment.run import AS_CONFIGURED, Result
-from winnow.experiment.schema import Experiment
-from winnow.privacy.secure.identity import authority_here
+from winnow.config.schema import Experiment
+from winnow.deploy.jobs.deployed_run import DeployedRun
+from winnow.deploy.jobs.ipc import (
+    CommitRound,
+    DispatchTask,
+    JobSite,
+    ResultArrived,
+    RoundCommitted,
+    RunnerLogLine,
+    RunTask,
+    StartJob,
+    WithdrawTasks,
+)
+from winnow.deploy.jobs.local_data import SiteData
+from winnow.deploy.jobs.server_training import learn
+from winnow.deploy.jobs.site_training import training_handlers
+from winnow.deploy.jobs.task_executor import TaskExecutor
+from winnow.experiment.run import DEFAULT_INPUTS, Result
+from winnow.privacy.secagg.simulated_identities import simulated_identities
 
 
 class StoppedError(Exception):
@@ -32,9 +42,9 @@ class Loopback:
             described = data.description()
             place = folder / f"site-{number}"
             place.mkdir(parents=True)
-            self.members.append(Member(site=str(number), clients_from=first, data=described))
-            service = training_service(experiment, AS_CONFIGURED, data, first, authority_here())
-            self.desks.append(Desk("job", place, service))
+            self.members.append(JobSite(site=str(number), clients_from=first, data=described))
+            service = training_handlers(experiment, DEFAULT_INPUTS, data, first, simulated_identities())
+            self.desks.append(TaskExecutor("job", place, service))
             first += len(described.sizes)
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}
@@ -51,7 +61,7 @@ class Loopback:
         job.mkdir()
         events = self.folder / "events.jsonl"
         events.write_text("".join(f"{line}\n" for line in self.lines))
-        begin = Begin(
+        begin = StartJob(
             job="job",
             folder=str(job),
             bundle="",
@@ -61,15 +71,15 @@ class Loopback:
             data={self.experiment.data.name: self.server},
             events=str(events),
         )
-        return learn(Drive(self, begin), self.experiment, AS_CONFIGURED, lambda event: None)
+        return learn(DeployedRun(self, begin), self.experiment, DEFAULT_INPUTS, lambda event: None)
 
     def send(self, message: Any) -> None:
-        if isinstance(message, Dispatch):
+        if isinstance(message, DispatchTask):
             self._do(message)
-        elif isinstance(message, Commit):
+        elif isinstance(message, CommitRound):
             self._commit(message)
         else:
-            assert isinstance(message, Withdraw | Said)
+            assert isinstance(message, WithdrawTasks | RunnerLogLine)
 
     def receive(self, wanted: type, timeout: float | None = None) -> Any:
         for place, message in enumerate(self._messages):
@@ -78,16 +88,16 @@ class Loopback:
                 return message
         return None
 
-    def _do(self, message: Dispatch) -> None:
+    def _do(self, message: DispatchTask) -> None:
         task, blobs = message.task, self.folder / "job" / "blobs"
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        for did in self.desks[int(message.site)].answer(Do(task=task, parts=parts, kept=kept)):
+        for did in self.desks[int(message.site)].answer(RunTask(task=task, parts=parts, kept=kept)):
             if did.keep:
                 self.proposed[task.id, did.answer.client] = did.keep
-            self._messages.append(Answered(answer=did.answer, path=did.payload))
+            self._messages.append(ResultArrived(answer=did.answer, path=did.payload))
 
-    def _commit(self, message: Commit) -> None:
+    def _commit(self, message: CommitRound) -> None:
         self.checkpoint = self.folder / "committed"
         shutil.copy(message.checkpoint, self.checkpoint)
         self.lines += message.lines
@@ -98,4 +108,4 @@ class Loopback:
                         self.kept[client] = self.proposed.pop((task, client))
         if message.round == self.stop_after:
             raise StoppedError
-        self._messages.append(Committed(round=message.round))
+        self._messages.append(RoundCommitted(round=message.round))

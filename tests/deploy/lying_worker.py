@@ -9,8 +9,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from hostile import LIES
 from winnow.core import Reply
-from winnow.deploy.work import worker
-from winnow.deploy.work.desk import Desk
+from winnow.deploy.jobs import worker
+from winnow.deploy.jobs.task_executor import TaskExecutor
 
 TOLD = (
     *("no parts", "a part too few", "a part too many", "all arrays of bfloat16", "an array that is no UTF-8"),
@@ -21,7 +21,7 @@ TOLD = (
 """What crosses the wire: the rest cannot even be written into a file."""
 
 
-class Liar(Desk):
+class Liar(TaskExecutor):
     def _did(self, task: Any, outcome: Any, seconds: float) -> Any:
         place = task.round * 5 + outcome.task.client
         if isinstance(outcome, Reply):
@@ -30,5 +30,5 @@ class Liar(Desk):
 
 
 if __name__ == "__main__":
-    worker.Desk = Liar
+    worker.TaskExecutor = Liar
     worker.main()

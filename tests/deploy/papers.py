@@ -5,10 +5,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.trust.identity import ROLES, utc_now
 from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import ROLES, utc_now
 from winnow.deploy.trust.project import Project
-from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.trust.provisioning import open_provisioner
 
 PARTIES: Mapping[str, Any] = {
     "servers": [{"name": "server-1", "organisation": "Institute", "hosts": ["localhost", "127.0.0.1"]}],
@@ -26,7 +26,7 @@ def a_project(name: str = "turbines", **changes: Any) -> Project:
 
 def provision(folder: Path, project: Project | None = None, now: datetime | None = None) -> list[str]:
     """Make all kits; what was said."""
-    with open_workshop(folder, project or a_project(), None, now or utc_now()) as workshop:
+    with open_provisioner(folder, project or a_project(), None, now or utc_now()) as workshop:
         return list(workshop.add_new())
 
 

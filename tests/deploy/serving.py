@@ -20,37 +20,37 @@ from papers import a_project, kit_of, provision
 from server_process import RUNNER
 from sqlalchemy import create_engine, text
 
+from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.server.app import WinnowServer
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.signing import sign
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.errors import Refused, Unreachable
-from winnow.deploy.wire.files import blob_of
+from winnow.deploy.wire.atomic_files import blob_of
+from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
 from winnow.deploy.wire.messages import (
-    Answer,
-    Assign,
+    AssignTask,
     Blob,
+    ClientResult,
     DataDescription,
-    Deploy,
-    Fetch,
-    Given,
+    DeployJob,
+    DeployResult,
+    FetchBlob,
+    GetJobResult,
     Hello,
-    Jobs,
-    JobState,
-    Joined,
-    Order,
+    JobInfo,
+    ListJobs,
     Poll,
-    Put,
+    PutBlob,
     Resources,
-    Result,
-    Stop,
-    Submit,
+    SiteInstruction,
+    StopJob,
+    SubmitJob,
+    SubmitResult,
 )
-from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
-from winnow.deploy.wire.transfer import upload
-from winnow.deploy.wire.transport import Link, Tls
-from winnow.deploy.work.bundle import Bundle, write_bundle
+from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.transport import ServerLink, Tls
+from winnow.deploy.wire.transport_registry import connect
 
 SITES = ("plant-a", "plant-b", "plant-c")
 MEMBERS = {"plant-a": 2, "plant-b": 2}
@@ -87,8 +87,10 @@ def tls(kit: Kit) -> Tls:
     return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
 
 
-def link_to(kit: Kit, *endpoints: str, patience: float | None = 30.0) -> Reconnecting:
-    return Reconnecting(endpoints, lambda url: connect(url, tls(kit), stall=STALL), backoff=QUICK, patience=patience)
+def link_to(kit: Kit, *endpoints: str, patience: float | None = 30.0) -> ReconnectingLink:
+    return ReconnectingLink(
+        endpoints, lambda url: connect(url, tls(kit), stall=STALL), backoff=QUICK, patience=patience
+    )
 
 
 def answer_of(site: str, client: int, number: int) -> bytes:
@@ -117,7 +119,7 @@ class ScriptedSite:
     answers: bool = True
     names: tuple[str, ...] = ("turbine",)
     delay: float = 0.0
-    orders: list[Order] = field(default_factory=list)
+    orders: list[SiteInstruction] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     jobs: set[str] = field(default_factory=set)
 
@@ -134,17 +136,17 @@ class ScriptedSite:
         self._thread.join(10)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ServerLink:
         return self._link
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._converse()
-            except Refused as refused:
+            except RequestRefusedError as refused:
                 self.refusals.append(refused.reason)
                 time.sleep(0.05)
-            except Unreachable:
+            except UnreachableError:
                 time.sleep(0.05)
 
     def hello(self, **changes: Any) -> Hello:
@@ -171,37 +173,37 @@ class ScriptedSite:
                 self.obey(order)
                 received = number
 
-    def obey(self, order: Order) -> None:
-        if isinstance(order, Deploy):
+    def obey(self, order: SiteInstruction) -> None:
+        if isinstance(order, DeployJob):
             self._join(order)
-        elif isinstance(order, Assign) and self.answers:
+        elif isinstance(order, AssignTask) and self.answers:
             time.sleep(self.delay)
             for client in order.task.clients:
-                with suppress(Refused):
+                with suppress(RequestRefusedError):
                     self.give(order.job, order.task.id, client, answer_of(self.kit.name, client, order.task.round))
-        elif isinstance(order, Stop):
+        elif isinstance(order, StopJob):
             self.jobs.discard(order.job)
 
-    def _join(self, order: Deploy) -> None:
-        fetched = b"".join(self._link.fetch(Fetch(job=order.job, blob=order.bundle)))
+    def _join(self, order: DeployJob) -> None:
+        fetched = b"".join(self._link.fetch(FetchBlob(job=order.job, blob=order.bundle)))
         assert sha256(fetched).hexdigest() == order.bundle.digest
         self.jobs.add(order.job)
         accepted = not self.refuses
         data = self.data if accepted else None
-        with suppress(Refused):
+        with suppress(RequestRefusedError):
             self._link.call(
-                Joined(session=self.session, job=order.job, accepted=accepted, reason=self.refuses, data=data)
+                DeployResult(session=self.session, job=order.job, accepted=accepted, reason=self.refuses, data=data)
             )
 
-    def answer(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> Answer:
+    def answer(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> ClientResult:
         blob = Blob(digest=sha256(content).hexdigest(), size=len(content))
-        return Answer(job=job, task=task, client=client, blob=blob, **changes)
+        return ClientResult(job=job, task=task, client=client, blob=blob, **changes)
 
     def give(self, job: str, task: str, client: int, content: bytes, **changes: Any) -> Any:
         answer = self.answer(job, task, client, content, **changes)
         assert answer.blob is not None
-        self._link.put(Put(job=job, blob=answer.blob), iter([content]))
-        return self._link.call(Given(session=self.session, answer=answer), timeout=STALL)
+        self._link.put(PutBlob(job=job, blob=answer.blob), iter([content]))
+        return self._link.call(SubmitResult(session=self.session, answer=answer), timeout=STALL)
 
 
 @dataclass
@@ -220,13 +222,13 @@ class Person:
         path.write_bytes(write_bundle(bundle))
         blob = blob_of(path)
         upload(self.link, job, path, blob)
-        self.link.call(Submit(job=job, bundle=blob))
+        self.link.call(SubmitJob(job=job, bundle=blob))
         return blob
 
-    def state(self, job: str) -> JobState:
-        return self.link.call(Jobs(job=job), timeout=STALL).jobs[0]
+    def state(self, job: str) -> JobInfo:
+        return self.link.call(ListJobs(job=job), timeout=STALL).jobs[0]
 
-    def wait(self, job: str, *statuses: str, seconds: float = 20.0) -> JobState:
+    def wait(self, job: str, *statuses: str, seconds: float = 20.0) -> JobInfo:
         return eventually(
             lambda: state if (state := self.state(job)).status in statuses else None,
             seconds,
@@ -355,10 +357,10 @@ def rounds_in(url: str) -> list[tuple[int, int]]:
 
 
 def check_result(person: Person, rounds: int) -> None:
-    result = person.link.call(Result(job="job"))
-    fetched = b"".join(person.link.fetch(Fetch(job="job", blob=result.checkpoint))).decode()
+    result = person.link.call(GetJobResult(job="job"))
+    fetched = b"".join(person.link.fetch(FetchBlob(job="job", blob=result.checkpoint))).decode()
     assert fetched == undisturbed(rounds, MEMBERS)
-    events = b"".join(person.link.fetch(Fetch(job="job", blob=result.events))).decode().splitlines()
+    events = b"".join(person.link.fetch(FetchBlob(job="job", blob=result.events))).decode().splitlines()
     assert events == [f'{{"round":{number}}}' for number in range(1, rounds + 1)]
 
 

@@ -9,25 +9,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.wire.messages import Answer, DataDescription
-from winnow.deploy.work.bundle import read_bundle
-from winnow.deploy.work.channel import Channel
-from winnow.deploy.work.orders import (
-    Cannot,
-    Did,
-    Do,
+from winnow.deploy.jobs.bundle_format import read_bundle
+from winnow.deploy.jobs.ipc import (
+    AssignClientNumbers,
+    CannotRunJob,
+    FilterResult,
+    JobReady,
     Measured,
-    Noted,
-    Place,
-    Prepare,
-    Quit,
-    Ready,
-    Release,
-    Said,
-    Screen,
-    Sign,
+    PrepareJob,
+    ReleaseRequest,
+    RunnerLogLine,
+    RunTask,
+    SignRequest,
+    StopWorker,
+    TaskResult,
     ToWorker,
+    WorkerLogLine,
 )
+from winnow.deploy.jobs.ipc_channel import Channel
+from winnow.deploy.wire.messages import ClientResult, DataDescription
 
 
 def written(folder: Path, name: str, content: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def counted(folder: Path) -> int:
 
 
 class Worker:
-    def __init__(self, channel: Channel[Any], prepare: Prepare) -> None:
+    def __init__(self, channel: Channel[Any], prepare: PrepareJob) -> None:
         self.channel, self.prepare = channel, prepare
         self.folder = Path(prepare.folder)
         self.first = prepare.clients_from
@@ -53,22 +53,22 @@ class Worker:
     def run(self) -> None:
         while True:
             message = self.channel.receive()
-            if isinstance(message, Quit):
+            if isinstance(message, StopWorker):
                 return
-            if isinstance(message, Place):
+            if isinstance(message, AssignClientNumbers):
                 self.first = message.clients_from
-            elif isinstance(message, Screen):
+            elif isinstance(message, FilterResult):
                 self.screen(message)
             else:
                 for client in message.task.clients:
                     self.do(message, client)
 
-    def do(self, order: Do, client: int) -> None:
+    def do(self, order: RunTask, client: int) -> None:
         settings = json.loads(order.task.settings)
-        answer = Answer(job=self.prepare.job, task=order.task.id, client=client)
+        answer = ClientResult(job=self.prepare.job, task=order.task.id, client=client)
         getattr(self, order.task.name.replace("-", "_"))(order, answer, settings)
 
-    def echo(self, order: Do, answer: Answer, settings: Any) -> None:
+    def echo(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         client = answer.client
         kept = json.loads(Path(order.kept[client]).read_text()) if client in order.kept else {"rounds": []}
         seen = {
@@ -80,7 +80,7 @@ class Worker:
             "filters": self.prepare.filters,
         }
         self.channel.send(
-            Did(
+            TaskResult(
                 answer=answer,
                 payload=written(self.folder, f"out-{client}", seen),
                 keep=written(self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}),
@@ -88,24 +88,24 @@ class Worker:
             )
         )
 
-    def certify(self, order: Do, answer: Answer, settings: Any) -> None:
+    def certify(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Has its agent sign for the client that it is told to, and let an update out."""
-        self.channel.send(Sign(client=settings, content=b"said"))
+        self.channel.send(SignRequest(client=settings, content=b"said"))
         signed = self.channel.receive()
-        self.channel.send(Release(client=answer.client))
+        self.channel.send(ReleaseRequest(client=answer.client))
         seen = {
             "signature": signed.signature.hex(),
             "refused": signed.refused,
             "first": self.channel.receive().first,
             "parties": {each.site: [each.clients_from, each.clients, each.key.hex()] for each in order.parties},
         }
-        self.channel.send(Did(answer=answer, payload=written(self.folder, "certified", seen), volatile=True))
+        self.channel.send(TaskResult(answer=answer, payload=written(self.folder, "certified", seen), volatile=True))
 
-    def slow(self, order: Do, answer: Answer, settings: Any) -> None:
+    def slow(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         time.sleep(settings)
         self.echo(order, answer, None)
 
-    def die(self, order: Do, answer: Answer, settings: Any) -> None:
+    def die(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         deaths = self.folder / "deaths"
         so_far = int(deaths.read_text()) if deaths.exists() else 0
         if so_far < settings:
@@ -113,22 +113,24 @@ class Worker:
             os.kill(os.getpid(), signal.SIGKILL)
         self.echo(order, answer, None)
 
-    def talk(self, order: Do, answer: Answer, settings: Any) -> None:
+    def talk(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Tells all it knows of where it is."""
-        self.channel.send(Said(line=f"reading {self.prepare.data}"))
+        self.channel.send(RunnerLogLine(line=f"reading {self.prepare.data}"))
         self.channel.send(Measured(metrics={"loss": 0.5}))
         here = f"{self.prepare.data} in {self.folder}"
         import msgspec
 
-        self.channel.send(Did(answer=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here)))
+        self.channel.send(
+            TaskResult(answer=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here))
+        )
 
-    def flood(self, order: Do, answer: Answer, settings: Any) -> None:
+    def flood(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Notes more for the site's log than anybody will read."""
         for _ in range(settings):
-            self.channel.send(Noted(line="flooded" + 10_000 * "x"))
+            self.channel.send(WorkerLogLine(line="flooded" + 10_000 * "x"))
         self.echo(order, answer, None)
 
-    def fill(self, order: Do, answer: Answer, settings: Any) -> None:
+    def fill(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Writes many files, which it deletes at once if it is told to, and keeps them open."""
         files = []
         for number in range(settings["files"]):
@@ -140,7 +142,7 @@ class Worker:
         time.sleep(settings["then"])
         self.echo(order, answer, None)
 
-    def hand_over(self, order: Do, answer: Answer, settings: Any) -> None:
+    def hand_over(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """A file that it may not hand over: one by its path, or a link to it."""
         target = settings["path"]
         if settings["how"] == "link":
@@ -149,21 +151,21 @@ class Worker:
         if settings["how"] == "folder":
             (self.folder / "deep").symlink_to(Path(settings["path"]).parent)
             target = str(self.folder / "deep" / Path(settings["path"]).name)
-        self.channel.send(Did(answer=answer, payload=target))
+        self.channel.send(TaskResult(answer=answer, payload=target))
 
-    def letters(self, order: Do, answer: Answer, settings: Any) -> None:
+    def letters(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         import msgspec
 
         got = {sender: plain.decode() for sender, plain in order.task.letters.get(answer.client, {}).items()}
         sent = {int(to): text.encode() for to, text in (settings or {}).items()}
         answer = msgspec.structs.replace(answer, letters=sent)
-        self.channel.send(Did(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
+        self.channel.send(TaskResult(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
 
-    def nonsense(self, order: Do, answer: Answer, settings: Any) -> None:
+    def nonsense(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         self.channel._line.sendall(b"\x05\x00\x00\x00hello")
         time.sleep(30)
 
-    def attempt(self, order: Do, answer: Answer, settings: Any) -> None:
+    def attempt(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Code of a stranger: each line of it succeeds (1) or not (0)."""
         import msgspec
 
@@ -174,9 +176,9 @@ class Worker:
                 metrics[name] = 1.0
             except BaseException:
                 metrics[name] = 0.0
-        self.channel.send(Did(answer=msgspec.structs.replace(answer, metrics=metrics)))
+        self.channel.send(TaskResult(answer=msgspec.structs.replace(answer, metrics=metrics)))
 
-    def screen(self, message: Screen) -> None:
+    def screen(self, message: FilterResult) -> None:
         import msgspec
 
         did = message.did
@@ -189,15 +191,15 @@ class Worker:
 def main() -> None:
     channel: Channel[Any] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
     prepare = channel.receive()
-    assert isinstance(prepare, Prepare)
+    assert isinstance(prepare, PrepareJob)
     bundle = read_bundle(Path(prepare.bundle).read_bytes())
     if "cannot" in bundle.config and prepare.own_code:
-        channel.send(Cannot(reason=f"no column 'flow' in {prepare.data}"))
+        channel.send(CannotRunJob(reason=f"no column 'flow' in {prepare.data}"))
         return
     rows = len(Path(prepare.data["file"]).read_text().splitlines()) - 1 if prepare.data else 0
     if "lies" in bundle.config and prepare.own_code:
         rows = 4711
-    channel.send(Ready(data=DataDescription(sizes=[rows] * 2)))
+    channel.send(JobReady(data=DataDescription(sizes=[rows] * 2)))
     Worker(channel, prepare).run()
 
 

@@ -16,48 +16,48 @@ from typing import Any
 import msgspec
 from papers import a_project, kit_of, provision
 
+from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.site.agent import Agent
 from winnow.deploy.site.config import load_config
-from winnow.deploy.trust.identity import Peer
 from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.signing import sign
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.codec import encode
-from winnow.deploy.wire.drivers import connect, serve
-from winnow.deploy.wire.errors import Refused
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.messages import (
-    Assign,
+    Acknowledgement,
+    AssignTask,
     Blob,
-    Deploy,
-    Done,
-    Fetch,
-    Follow,
-    Given,
-    Held,
+    DeployJob,
+    DeployResult,
+    FetchBlob,
+    FollowLog,
+    GetUploadedSize,
     Hello,
-    Joined,
-    Line,
-    Neighbour,
-    Order,
-    Orders,
+    LogLine,
+    PeerSite,
     Poll,
-    Put,
-    Received,
-    Report,
+    PutBlob,
     Request,
     Resources,
     Response,
     Settle,
-    Stop,
+    SiteInstruction,
+    SiteInstructions,
+    SiteReport,
+    StopJob,
+    SubmitResult,
+    UploadedSize,
     Welcome,
     WireTask,
 )
-from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
-from winnow.deploy.wire.serving import held_blob, receive_blob, send_blob
-from winnow.deploy.wire.tasks import UNNAMED, named
+from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.deploy.wire.transport import Tls
-from winnow.deploy.work.bundle import Bundle, write_bundle
+from winnow.deploy.wire.transport_registry import connect, serve
 
 WORKER = str(Path(__file__).with_name("site_worker.py"))
 POLICY = """
@@ -122,9 +122,9 @@ class World:
     def job_folder(self) -> Path:
         return self.kit_folder / "state" / "jobs" / "job-1"
 
-    def neighbours(self) -> list[Neighbour]:
+    def neighbours(self) -> list[PeerSite]:
         return [
-            Neighbour(site=name, clients_from=first, clients=2, certificate=self.kit(name).certificate_pem)
+            PeerSite(site=name, clients_from=first, clients=2, certificate=self.kit(name).certificate_pem)
             for name, first in (("plant-a", 0), ("plant-b", 2))
         ]
 
@@ -133,14 +133,14 @@ class Script:
     """A server that says what the test tells it to, and remembers every byte it heard."""
 
     def __init__(self, folder: Path) -> None:
-        self.spool = SpoolFolder(folder)
+        self.spool = BlobFolder(folder)
         self.heard: list[Request] = []
         self.raw: list[bytes] = []
         self.sessions = 0
         self.heartbeat = 0.1
-        self.outstanding: list[Order] = []
+        self.outstanding: list[SiteInstruction] = []
         """What a new session hears again."""
-        self.orders: list[Order] = []
+        self.orders: list[SiteInstruction] = []
         self.refuse: Callable[[Request], None] = lambda request: None
         self.spoiled: set[str] = set()
         """Digests of blobs that arrive damaged."""
@@ -157,20 +157,20 @@ class Script:
                 return Welcome(protocol=1, session=f"s{self.sessions}", heartbeat=self.heartbeat)
             case Poll(session=session, received=received):
                 if session != f"s{self.sessions}":
-                    raise Refused("this session is over")
+                    raise RequestRefusedError("this session is over")
                 until = time.monotonic() + self.heartbeat
                 while len(self.orders) <= received and time.monotonic() < until:
                     await asyncio.sleep(0.01)
-                return Orders(first=received + 1, orders=self.orders[received:])
-            case Held(blob=blob):
-                return held_blob(self.spool, blob, peer.name)
-        return Done()
+                return SiteInstructions(first=received + 1, orders=self.orders[received:])
+            case GetUploadedSize(blob=blob):
+                return uploaded_size(self.spool, blob, peer.name)
+        return Acknowledgement()
 
-    async def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]:
+    async def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
         async for chunk in send_blob(self.spool, request):
             yield b"X" * len(chunk) if request.blob.digest in self.spoiled else chunk
 
-    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
+    async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         self.raw.append(encode(head))
 
         async def recorded() -> AsyncIterator[bytes]:
@@ -180,15 +180,15 @@ class Script:
 
         return await receive_blob(self.spool, head, recorded(), peer.name)
 
-    async def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]:
-        raise Refused("nothing to follow")
+    async def follow(self, peer: Peer, request: FollowLog) -> AsyncIterator[LogLine]:
+        raise RequestRefusedError("nothing to follow")
         yield
 
     # What tests say and ask ---------------------------------------------------------------------------------------
 
-    def tell(self, *orders: Order) -> None:
+    def tell(self, *orders: SiteInstruction) -> None:
         self.orders += orders
-        self.outstanding += [each for each in orders if not isinstance(each, Settle | Stop)]
+        self.outstanding += [each for each in orders if not isinstance(each, Settle | StopJob)]
 
     def hold(self, content: bytes) -> Blob:
         path = self.spool.folder / ".made"
@@ -203,7 +203,7 @@ class Script:
         wait_for(lambda: len(self.all_of(kind)) >= count, f"{count} {kind.__name__}", seconds, self)
         return self.all_of(kind)[count - 1]
 
-    def payload(self, given: Given) -> Any:
+    def payload(self, given: SubmitResult) -> Any:
         assert given.answer.blob is not None, given.answer
         return json.loads(self.spool.path(given.answer.blob).read_text())
 
@@ -243,7 +243,7 @@ def serving(world: World, script: Script, url: str) -> Iterator[Any]:
 def agent_at(world: World, url: str, worker: str = WORKER, gate: str = WORKER, **options: Any) -> Iterator[Agent]:
     kit = world.kit()
     tls = world.tls("plant-a")
-    link = Reconnecting([url], lambda each: connect(each, tls), backoff=QUICK, patience=2.0)
+    link = ReconnectingLink([url], lambda each: connect(each, tls), backoff=QUICK, patience=2.0)
     agent = Agent(kit, load_config(kit.path), link, worker=worker, gate=gate, backoff=QUICK, **options)
     thread = threading.Thread(target=agent.run, name="agent")
     thread.start()
@@ -255,7 +255,7 @@ def agent_at(world: World, url: str, worker: str = WORKER, gate: str = WORKER, *
         assert not thread.is_alive()
 
 
-def deploy(script: Script, bundle: bytes, **changes: Any) -> Deploy:
+def deploy(script: Script, bundle: bytes, **changes: Any) -> DeployJob:
     told = {
         "job": "job-1",
         "submitter": "the-lead",
@@ -264,14 +264,14 @@ def deploy(script: Script, bundle: bytes, **changes: Any) -> Deploy:
         "resources": Resources(cpus=1, memory_mb=500),
         **changes,
     }
-    return Deploy(bundle=script.hold(bundle), **told)
+    return DeployJob(bundle=script.hold(bundle), **told)
 
 
 def task(
     name: str = "echo", clients: tuple[int, ...] = (0,), settings: Any = None, round: int = 1, **more: Any
-) -> Assign:
+) -> AssignTask:
     wire = WireTask(
-        id=UNNAMED,
+        id=NO_TASK_ID,
         name=name,
         clients=list(clients),
         round=round,
@@ -279,11 +279,11 @@ def task(
         settings=json.dumps(settings).encode(),
         **more,
     )
-    return Assign(job="job-1", task=named(wire))
+    return AssignTask(job="job-1", task=with_task_id(wire))
 
 
 def settle(
-    *assigned: Assign, clients: tuple[int, ...] | None = None, round: int | None = None, over: bool = True
+    *assigned: AssignTask, clients: tuple[int, ...] | None = None, round: int | None = None, over: bool = True
 ) -> Settle:
     """A round in which these tasks were folded, for some or all of their clients."""
     tasks = {each.task.id: list(each.task.clients if clients is None else clients) for each in assigned}
@@ -291,4 +291,4 @@ def settle(
     return Settle(job="job-1", round=number, tasks=tasks, over=list(tasks) if over else [])
 
 
-__all__ = ["Given", "Joined", "Report", "Stop"]
+__all__ = ["DeployResult", "SiteReport", "StopJob", "SubmitResult"]

@@ -8,7 +8,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Failure, Reply, RoundFinished, Snapshot, Task
-from winnow.core.patterns import broadcast, first, letters, relay, send, wait
+from winnow.core.communication_patterns import broadcast, first, letters, relay, send, wait
 
 
 WHISPER = "whispered"[::-1]
@@ -86,6 +86,6 @@ class Talk:
 
 talk = Talk()
 handlers = {"add": listed(add), "write": listed(write), "read": listed(read), "stumble": stumble}
-winnow.conduct(talk, handlers, data={"name": "digits", "clients": 6}, seed=4)
+winnow.run_workflow(talk, handlers, data={"name": "digits", "clients": 6}, seed=4)
 print("found", sorted(talk.found))
 '''

@@ -13,9 +13,9 @@ from chaos_world import SEED, SETTINGS, World
 from postgres import cluster, fresh_database
 from safetensors.torch import load_file
 
-from winnow.deploy.people.connection import connect
-from winnow.experiment.resolve import resolve
-from winnow.experiment.run import execute
+from winnow.config.resolve import resolve
+from winnow.deploy.client.connection import connect
+from winnow.experiment.run import run_experiment
 
 ROUNDS = 25
 KILLS = 12
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.mark.slow
 def test_a_job_survives_random_kills_of_sites_and_of_the_leading_server(world: World, tmp_path: Path) -> None:
     experiment = resolve("demo", sets=SETTINGS, rounds=ROUNDS, seed=SEED)
-    execute(experiment, out=tmp_path / "simulated")
+    run_experiment(experiment, out=tmp_path / "simulated")
     world.start_all()
     dice, failovers = random.Random(3), list[float]()
     with connect(world.kit("me")) as connection:

@@ -27,10 +27,10 @@ from relay import Relay
 from safetensors.torch import load_file
 from sqlalchemy.exc import SQLAlchemyError
 
-from winnow.deploy.people.connection import Job, connect
-from winnow.deploy.people.local import free_port
-from winnow.experiment.resolve import resolve
-from winnow.experiment.run import execute
+from winnow.config.resolve import resolve
+from winnow.deploy.client.connection import SubmittedJob, connect
+from winnow.deploy.client.local_federation import free_port
+from winnow.experiment.run import run_experiment
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ class Watch:
 class Chaos:
     """A world, a job, and faults. A fault is a context: it begins, lasts for as long as is said, and is mended."""
 
-    def __init__(self, world: World, clocks: dict[str, Clock], relays: dict[str, Relay], job: Job) -> None:
+    def __init__(self, world: World, clocks: dict[str, Clock], relays: dict[str, Relay], job: SubmittedJob) -> None:
         self.world, self.clocks, self.relays, self.job = world, clocks, relays, job
         self.watch = Watch(world)
 
@@ -293,7 +293,7 @@ def test_a_job_goes_on_whatever_happens(servers: int, tally: Tally, tmp_path: Pa
         chaos.job.abort("the test is over")
         chaos.job.download(tmp_path / "deployed")
         reached = chaos.job.state().round
-    execute(resolve("demo", sets=SETTINGS, rounds=reached, seed=SEED), out=tmp_path / "simulated")
+    run_experiment(resolve("demo", sets=SETTINGS, rounds=reached, seed=SEED), out=tmp_path / "simulated")
     ours, theirs = (load_file(tmp_path / folder / "last.safetensors") for folder in ("deployed", "simulated"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs), "a fault changed the model"
 

@@ -9,10 +9,10 @@ import torch
 from loopback import Loopback, StoppedError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from winnow.config.schema import Experiment
 from winnow.data import ClientData, federate
-from winnow.deploy.work.data import SiteData
-from winnow.experiment.build import held_out, prepare
-from winnow.experiment.schema import Experiment
+from winnow.deploy.jobs.local_data import SiteData
+from winnow.experiment.build import data_settings_for, prepare_run
 from winnow.learn.algorithm import Recipe
 from world import blobs, experiment
 
@@ -25,7 +25,7 @@ ROUNDED = {"norm-bound", "qfedavg"}
 
 def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) -> Loopback:
     """The clients of the simulation, dealt out to sites."""
-    spread = federate(blobs(), held_out(wanted), wanted.seed)
+    spread = federate(blobs(), data_settings_for(wanted), wanted.seed)
     clients = spread.clients
     assert isinstance(clients, ClientData)
     sites = []
@@ -53,7 +53,7 @@ class TestEveryAlgorithm:
     def test_a_deployed_run_equals_the_simulation(self, algorithm: str, tmp_path: Path) -> None:
         wanted = experiment("engine.execution=loop", algorithm=algorithm)
         result = deployed(wanted, tmp_path).run()
-        simulated = prepare(wanted, dataset=blobs())
+        simulated = prepare_run(wanted, dataset=blobs())
         list(simulated.training.run(simulated.federation))
         assert result.summary.rounds == wanted.rounds
         tolerance = 1e-5 if algorithm in ROUNDED else 0.0

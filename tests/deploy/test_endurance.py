@@ -11,9 +11,9 @@ from bench.deploy.exchange import mean_after, write_program
 from bench.deploy.world import rss, uses_torch, world
 from broker import Broker
 
-from winnow.deploy.wire.arrays import StoredArrays
-from winnow.deploy.work import opening
-from winnow.deploy.work.orders import Finished
+from winnow.deploy.jobs import array_files
+from winnow.deploy.jobs.ipc import JobFinished
+from winnow.deploy.wire.safetensors_files import StoredArrays
 
 MB = 1e6
 
@@ -24,7 +24,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Reply
-from winnow.core.workflows import ScatterAndGather
+from winnow.core.basic_workflows import ScatterAndGather
 
 
 def train(tasks, holdings):
@@ -34,7 +34,7 @@ def train(tasks, holdings):
     ]
 
 
-winnow.conduct(ScatterAndGather("train", {"w": np.zeros(3, np.float32)}, 2), {"train": train}, data="numbers")
+winnow.run_workflow(ScatterAndGather("train", {"w": np.zeros(3, np.float32)}, 2), {"train": train}, data="numbers")
 assert "torch" not in sys.modules
 """
 
@@ -47,7 +47,7 @@ def run_program(text: str, folder: Path, sites: int) -> Broker:
         ended = broker.run()
     finally:
         broker.close()
-    assert isinstance(ended, Finished), ended
+    assert isinstance(ended, JobFinished), ended
     return broker
 
 
@@ -63,7 +63,7 @@ def test_a_workflow_of_plain_arrays_loads_torch_neither_at_the_server_nor_at_sit
 
 def test_arrays_that_stay_in_files_give_the_same_mean(tmp_path: Path) -> None:
     """More than what is read into memory at once, over two rounds: tasks, replies, and what a round has made."""
-    floats = opening.IN_MEMORY // 4 // 3
+    floats = array_files.MAX_IN_MEMORY_BYTES // 4 // 3
     program = write_program(tmp_path, arrays=4, length=floats, rounds=2).read_text()
     broker = run_program(program, tmp_path, 3)
     assert broker.checkpoint is not None

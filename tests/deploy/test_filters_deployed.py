@@ -10,10 +10,10 @@ from test_conformance_deployed import deployed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from test_filters_conformance import FILTERS, asked
-from winnow.deploy.work.checkpoints import load_snapshot
-from winnow.experiment.build import prepare
-from winnow.experiment.schema import Experiment
-from winnow.learn.filters import seeded
+from winnow.config.schema import Experiment
+from winnow.deploy.jobs.snapshot_file import load_snapshot
+from winnow.experiment.build import prepare_run
+from winnow.learn.update_filters import seeded_random
 from world import blobs, experiment
 
 DRAWN = {"sparse-vector", "local-dp", "compress", "random-k", "many"}
@@ -38,13 +38,13 @@ def test_with_a_simulations_chance_a_deployed_run_that_was_interrupted_gives_its
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SCAFFOLD sends a second part, and clients take part several times, so that what was left out comes later."""
-    monkeypatch.setattr("winnow.deploy.work.training.unforeseeable", seeded)
+    monkeypatch.setattr("winnow.deploy.jobs.site_training.secure_random", seeded_random)
     wanted = filtered(name)
     job = deployed(wanted, tmp_path)
     with pytest.raises(StoppedError):
         job.run(stop_after=2)
     job.run()
-    with prepare(wanted, dataset=blobs()) as simulated:
+    with prepare_run(wanted, dataset=blobs()) as simulated:
         list(simulated.training.run(simulated.federation))
         assert same(model_after(tmp_path), dict(simulated.training.model))
 

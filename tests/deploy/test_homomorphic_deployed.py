@@ -12,14 +12,14 @@ from loopback import StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
 from test_site_numbers import Hostile, attacking
-from test_work_processes import dealt, events_of, same, small
+from test_jobs_processes import dealt, events_of, same, small
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from winnow.deploy.work.orders import Did, Dispatch, Finished
-from winnow.experiment.build import prepare
-from winnow.experiment.resolve import resolve, to_toml
-from winnow.experiment.run import execute
-from winnow.experiment.schema import Experiment
+from winnow.config.resolve import resolve, to_toml
+from winnow.config.schema import Experiment
+from winnow.deploy.jobs.ipc import DispatchTask, JobFinished, TaskResult
+from winnow.experiment.build import prepare_run
+from winnow.experiment.run import run_experiment
 from winnow.privacy.homomorphic.site import ENCRYPT, MAKE_KEY
 from world import blobs, experiment
 
@@ -32,7 +32,7 @@ SETS = ("engine.execution=loop", "rounds=3", "select.count=5", "collect={name='h
 def test_a_deployed_run_equals_the_simulation(algorithm: str, tmp_path: Path) -> None:
     wanted = experiment(*SETS, algorithm=algorithm)
     result = deployed(wanted, tmp_path).run()
-    simulated = prepare(wanted, dataset=blobs())
+    simulated = prepare_run(wanted, dataset=blobs())
     list(simulated.training.run(simulated.federation))
     assert result.summary.rounds == wanted.rounds
     for name, tensor in result.model.state_dict().items():
@@ -81,13 +81,13 @@ def brokered(wanted: Experiment, folder: Path, sites: int) -> Broker:
 def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> None:
     """Exactly: sums of whole steps have no noise left."""
     wanted = small("fedavg", sets=SUMS)
-    execute(wanted, out=tmp_path / "simulated")
+    run_experiment(wanted, out=tmp_path / "simulated")
     broker = brokered(wanted, tmp_path, 2)
     try:
         ended = broker.run()
     finally:
         broker.close()
-    assert isinstance(ended, Finished), ended
+    assert isinstance(ended, JobFinished), ended
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
     assert not [event for event in events_of(broker.lines) if event["kind"] == "refused"]
     assert {"homomorphic-encrypt", "homomorphic-decrypt"} <= {*broker.sites[0].done}
@@ -102,7 +102,7 @@ def test_a_site_that_dies_amid_a_round_is_left_out(
     wanted = small("fedavg", sets=[*SUMS, "select.fraction=1.0"])
     work = SiteStub.do
 
-    def do(site: SiteStub, dispatch: Dispatch, blobs: Path) -> list[Did]:
+    def do(site: SiteStub, dispatch: DispatchTask, blobs: Path) -> list[TaskResult]:
         if (site.name, dispatch.task.name, dispatch.task.round) == (victim, ENCRYPT, 2):
             site.process.kill()
         return work(site, dispatch, blobs)
@@ -113,7 +113,7 @@ def test_a_site_that_dies_amid_a_round_is_left_out(
         ended = broker.run()
     finally:
         broker.close()
-    assert isinstance(ended, Finished), ended
+    assert isinstance(ended, JobFinished), ended
     events = events_of(broker.lines)
     assert [len(event["folded"]) for event in events if event["kind"] == "round"] == folded
     reasons = [event["reason"] for event in events if event["kind"] == "refused"]

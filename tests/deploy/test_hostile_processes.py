@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from test_site_process import AGENT
-from test_work_federation import ScriptedLine, ask, federation
+from test_jobs_federation import ScriptedLine, ask, federation
 
 from winnow.core import ConfigError, Failure, Reply
 from winnow.core.decode import UnreadableError, from_json, from_msgpack
-from winnow.deploy.fence.confine import Limits
-from winnow.deploy.people import local
-from winnow.deploy.people.packing import describe
-from winnow.deploy.server.process import RunnerProcess
-from winnow.deploy.site.process import WorkerDiedError, WorkerProcess
-from winnow.deploy.wire.arrays import StoredArrays, write_parts
-from winnow.deploy.wire.messages import Answer, Blob, WireTask
-from winnow.deploy.work.bundle import Bundle, read_bundle, write_bundle
-from winnow.deploy.work.desk import Desk, Service
-from winnow.deploy.work.orders import Answered, Do
+from winnow.deploy.client import local_federation
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
+from winnow.deploy.jobs.ipc import ResultArrived, RunTask
+from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
+from winnow.deploy.sandbox.isolation import ProcessLimits
+from winnow.deploy.server.runner_process import RunnerProcess
+from winnow.deploy.site.worker_process import WorkerExitedError, WorkerProcess
+from winnow.deploy.wire.messages import Blob, ClientResult, WireTask
+from winnow.deploy.wire.safetensors_files import StoredArrays, write_parts
 
 HERE = Path(__file__).parent
-LIMITS = Limits(cpus=[0], memory_mb=1024)
+LIMITS = ProcessLimits(cpus=[0], memory_mb=1024)
 
 # Bytes ----------------------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ def test_a_worker_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path
     worker = speaking(tmp_path, data)
     process = WorkerProcess(folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
     try:
-        with pytest.raises(WorkerDiedError, match="said something that is no message"):
+        with pytest.raises(WorkerExitedError, match="said something that is no message"):
             assert process.receive(timeout=60)
         assert not process.alive
     finally:
@@ -149,9 +149,9 @@ def test_a_bundle_that_was_tampered_with_is_read_or_refused() -> None:
 # A site to the runner -------------------------------------------------------------------------------------------------
 
 
-def answered(dispatch: Any, client: int, **more: Any) -> Answered:
+def answered(dispatch: Any, client: int, **more: Any) -> ResultArrived:
     path = more.pop("path", None)
-    return Answered(answer=Answer(job="j", task=dispatch.task.id, client=client, **more), path=path)
+    return ResultArrived(answer=ClientResult(job="j", task=dispatch.task.id, client=client, **more), path=path)
 
 
 def test_answers_of_strangers_and_second_answers_are_passed_over(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_answers_of_strangers_and_second_answers_are_passed_over(tmp_path: Path)
     deployed = federation(line, tmp_path)
     with deployed.dispatch([ask(0), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()
-        odd = Answered(answer=Answer(job="j", task="f" * 64, client=0))
+        odd = ResultArrived(answer=ClientResult(job="j", task="f" * 64, client=0))
         line.answers += [odd, answered(at_a, 1), answered(at_a, 99), answered(at_a, 0), answered(at_a, 0, failure="x")]
         line.answers += [answered(at_a, 2), answered(at_b, 2)]
         assert [(type(outcome), outcome.task.client) for outcome in exchange] == [(Reply, 0), (Reply, 2)]
@@ -202,13 +202,13 @@ def test_odd_tasks_of_a_server_are_failures_of_theirs(settings: bytes, tmp_path:
             Reply(task=task, payload={"x": {"y": task.payload["model"]["w"] + task.settings["rate"]}}) for task in tasks
         ]
 
-    desk = Desk("j", tmp_path, Service(site=None, handlers={"train": train}))
+    desk = TaskExecutor("j", tmp_path, SiteHandlers(site=None, handlers={"train": train}))
     (tmp_path / "part").write_bytes(b"\x09" * 40)
     parts = {"model": Blob(digest="0" * 64, size=40)}
     for name, clients in (("train", [0]), ("train", []), ("conquer", [0, 1]), ("train", [2**53])):
         task = WireTask(id="0" * 64, name=name, clients=clients, round=0, version=0, settings=settings, parts=parts)
         for paths in ({"model": str(tmp_path / "part")}, {"model": "/nowhere"}, {}):
-            dids = desk.answer(Do(task=task, parts=paths))
+            dids = desk.answer(RunTask(task=task, parts=paths))
             assert all(did.answer.failure for did in dids)
             assert len(dids) == len(clients)
 
@@ -217,12 +217,12 @@ def test_odd_tasks_of_a_server_are_failures_of_theirs(settings: bytes, tmp_path:
 
 
 def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = local.start
+    honest = local_federation.start
 
     def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
         if name != "site-3":
             return honest(folder, name)
-        log = local.log_of(folder, name)
+        log = local_federation.log_path(folder, name)
         kit = folder / "project" / "kits" / name
         with log.open("ab") as output:
             command = [sys.executable, "-c", AGENT, str(kit), str(HERE / "lying_worker.py")]
@@ -230,10 +230,10 @@ def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.M
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
 
-    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(local_federation, "start", start)
     sets = ["data.clients=6", "engine.execution=loop", "select.fraction=1.0", "local.epochs=1"]
-    described = describe("demo", sets=sets, rounds=5, seed=3, algorithm="fedprof")
-    with local.local_federation(described, 3, tmp_path / "federation") as here:
+    described = describe_job("demo", sets=sets, rounds=5, seed=3, algorithm="fedprof")
+    with local_federation.local_federation(described, 3, tmp_path / "federation") as here:
         job = here.connection.submit(described, min_sites=3)
         state = job.wait(300)
         lines = [line.text for line in job.lines(follow=False)]

@@ -10,11 +10,11 @@ import pytest
 from broker import Broker
 
 from winnow.data import DataSettings
-from winnow.deploy.people import local
-from winnow.deploy.people.packing import describe
-from winnow.deploy.work.checkpoints import load_snapshot
-from winnow.deploy.work.orders import Finished
-from winnow.experiment.divide import divide
+from winnow.data.split_files import split_into_folders
+from winnow.deploy.client import local_federation
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.jobs.ipc import JobFinished
+from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.runs import RunFolder
 
 pytest.importorskip(
@@ -25,7 +25,7 @@ PROGRAM = """
 from pathlib import Path
 
 import winnow
-from winnow.privacy.intersect import Intersecting, Intersection
+from winnow.privacy.set_intersection import Intersecting, Intersection
 
 
 def identifiers(site, client):
@@ -40,7 +40,7 @@ def keep(client, common):
 
 found = {}
 workflow = Intersection()
-winnow.conduct(
+winnow.run_workflow(
     workflow,
     Intersecting(identifiers, keep, share=True).handlers(),
     data={"name": "digits", "clients": 3},
@@ -64,7 +64,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(expected: list[str], tmp_path: Path) -> None:
-    divide(DataSettings(name="digits", clients=SITES), 4, SITES, tmp_path / "data")
+    split_into_folders(DataSettings(name="digits", clients=SITES), 4, SITES, tmp_path / "data")
     own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
     broker = Broker("", own, {}, tmp_path / "job")
     broker.with_program("intersect.py", PROGRAM, "name = 'intersect'\n[data]\nname = 'digits'")
@@ -72,7 +72,7 @@ def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(expected: 
         ended = broker.run()
     finally:
         broker.close()
-    assert isinstance(ended, Finished), ended
+    assert isinstance(ended, JobFinished), ended
     assert broker.checkpoint is not None
     assert load_snapshot(broker.checkpoint).values["size"] == len(expected)
 
@@ -101,9 +101,9 @@ def test_a_federations_sites_keep_what_they_found_and_its_server_learns_the_size
 ) -> None:
     """Own code behind the fence, letters over gRPC with mutual TLS."""
     (tmp_path / "intersect.py").write_text(PROGRAM)
-    monkeypatch.setattr(local, "_configure", keeping_results(local._configure))
-    described = describe(str(tmp_path / "intersect.py"))
-    with local.local_federation(described, SITES, tmp_path / "federation") as federation:
+    monkeypatch.setattr(local_federation, "_configure", keeping_results(local_federation._configure))
+    described = describe_job(str(tmp_path / "intersect.py"))
+    with local_federation.local_federation(described, SITES, tmp_path / "federation") as federation:
         job = federation.connection.submit(str(tmp_path / "intersect.py"), min_sites=SITES)
         job.wait(120)
         log = RunFolder.open(job.download(tmp_path / "run")).log

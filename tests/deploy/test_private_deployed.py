@@ -22,27 +22,27 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from test_conformance_deployed import deployed
 from test_secure_deployed import Notebook, hire, wait_for
-from test_work_processes import dealt, small
+from test_jobs_processes import dealt, small
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import call
-from winnow.core import AnyEvent, Cost, Invited, Refused, RoundFinished, Stopped
-from winnow.deploy.people.folder import write_run_folder
-from winnow.deploy.people.local import LocalFederation, local_federation
-from winnow.deploy.people.packing import describe
-from winnow.deploy.people.watching import described
+from winnow.config.resolve import resolve, to_toml
+from winnow.config.schema import Experiment
+from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopped
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.download import write_run_folder
+from winnow.deploy.client.job_progress import format_line
+from winnow.deploy.client.local_federation import LocalFederation, local_federation
+from winnow.deploy.jobs.array_files import open_arrays, open_parts
+from winnow.deploy.jobs.ipc import DispatchTask, JobFinished, RunTask
+from winnow.deploy.jobs.mandatory_filters import mandatory_filters
+from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE
-from winnow.deploy.wire.messages import Line
-from winnow.deploy.work.checkpoints import load_snapshot
-from winnow.deploy.work.forced import forced_filters
-from winnow.deploy.work.opening import open_arrays, open_parts
-from winnow.deploy.work.orders import Dispatch, Do, Finished
-from winnow.experiment.build import prepare
-from winnow.experiment.resolve import resolve, to_toml
-from winnow.experiment.schema import Experiment
-from winnow.privacy.secure.identity import authority_here
+from winnow.deploy.wire.messages import LogLine
+from winnow.experiment.build import prepare_run
+from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder
-from winnow.runs.codec import decode_event, encode_event
+from winnow.runs.event_log import decode_event, encode_event
 from world import blobs, experiment
 
 DELTA, Z = 5e-4, 2.0
@@ -74,7 +74,7 @@ def flat(model: Any) -> torch.Tensor:
 
 
 def simulated(wanted: Experiment) -> torch.Tensor:
-    with prepare(wanted, dataset=blobs()) as run:
+    with prepare_run(wanted, dataset=blobs()) as run:
         list(run.training.run(run.federation))
         return flat(run.training.model)
 
@@ -116,7 +116,7 @@ def owed(way: str, log: Sequence[AnyEvent], sizes: Sequence[int]) -> list[float]
     """ε after each round, worked out from whom the rounds invited."""
     times, found = np.zeros(len(sizes), int), []
     for event in log:
-        if isinstance(event, Invited):
+        if isinstance(event, Selected):
             times[event.clients] += 1
             found.append(_owed(way, times, sizes))
     return found
@@ -190,7 +190,7 @@ def test_poisson_sampling_amplifies_nothing_where_the_log_says_who_was_drawn(tmp
     job = deployed(private("poisson", "rounds=4"), tmp_path)
     job.run()
     log = log_of(job.lines)
-    drawn = [event.clients.tolist() for event in log if isinstance(event, Invited)]
+    drawn = [event.clients.tolist() for event in log if isinstance(event, Selected)]
     assert len(drawn) == 4, "the lines say it"
     most = max(sum(client in invited for invited in drawn) for client in range(8))
     assert spent(log, "poisson")[-1] == pytest.approx(gaussian(most / Z**2), rel=2e-3)
@@ -204,7 +204,7 @@ class Overheard(Loopback):
         self.updates: list[torch.Tensor] = []
         self.profiles: list[np.ndarray] = []
 
-    def _do(self, message: Dispatch) -> None:
+    def _do(self, message: DispatchTask) -> None:
         before = len(self._messages)
         super()._do(message)
         sent = {part: open_arrays(self._blob(blob.digest)) for part, blob in message.task.parts.items()}
@@ -227,7 +227,7 @@ def test_updates_leave_bounded_and_noisy(by: str, tmp_path: Path) -> None:
     job = deployed(experiment("engine.execution=loop", "rounds=2", asked, algorithm="fedavg"), tmp_path, Overheard)
     assert isinstance(job, Overheard)
     if by == "the site":
-        hire(job, authority_here(), forced_filters([filtering]))
+        hire(job, simulated_identities(), mandatory_filters([filtering]))
     job.run()
     assert len(job.updates) == 6
     assert all(float(update.norm()) == pytest.approx(bound, rel=1e-3) for update in job.updates)
@@ -252,12 +252,12 @@ class Insistent(Loopback):
         super().__init__(*given)
         self.more: dict[str, set[str | None]] = {"again": set(), "later": set()}
 
-    def _do(self, message: Dispatch) -> None:
+    def _do(self, message: DispatchTask) -> None:
         super()._do(message)
         task, blobs = message.task, self.folder / "job" / "blobs"
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         for how, when in (("again", task.round), ("later", self.experiment.rounds + 1)):
-            answers = self.desks[int(message.site)].answer(Do(task=changed(task, round=when), parts=parts))
+            answers = self.desks[int(message.site)].answer(RunTask(task=changed(task, round=when), parts=parts))
             self.more[how] |= {did.answer.failure for did in answers}
 
 
@@ -267,7 +267,7 @@ def test_a_site_lets_nothing_out_twice_for_noise_would_average_out(way: str, tmp
     assert isinstance(job, Insistent)
     hire(job, Notebook(tmp_path))
     assert job.run().summary.rounds == 3
-    assert not [event for event in log_of(job.lines) if isinstance(event, Refused)]
+    assert not [event for event in log_of(job.lines) if isinstance(event, Rejected)]
     things = ("first profile", "profile") if way == "profiles" else ("update",)
     assert job.more["again"] == {f"a noisy {each} of this round, or of a later one, has left before" for each in things}
     assert job.more["later"] == {"the job has 3 rounds, and this is for round 4"}
@@ -299,7 +299,7 @@ class Spendthrift(Loopback):
 def test_a_site_keeps_to_the_budget_that_the_author_signed(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("winnow.privacy.dp.ledger.Book.refusal", lambda book: None)
+    monkeypatch.setattr("winnow.privacy.dp.accountant.DpAccountant.refusal", lambda book: None)
     free = deployed(private(way, "select.count=8"), tmp_path / "free")
     free.run()
     costs = spent(log_of(free.lines), way)
@@ -310,7 +310,7 @@ def test_a_site_keeps_to_the_budget_that_the_author_signed(
     folded = [len(event.folded) for event in log if isinstance(event, RoundFinished)]
     assert folded[:2] == [8, 8]
     assert folded[2] < 8 if way == "dp-sgd" else folded[2] == 0, "under dp-sgd clients with more data spend less"
-    reasons = {event.reason for event in log if isinstance(event, Refused) and event.client >= 0}
+    reasons = {event.reason for event in log if isinstance(event, Rejected) and event.client >= 0}
     assert any(f"epsilon = {budget:g} does not last for 3 updates of this client" in each for each in reasons)
 
 
@@ -319,7 +319,7 @@ def test_a_site_keeps_to_the_budget_that_the_author_signed(
 
 def brokered(
     wanted: Experiment, folder: Path, stop_after: int | None = None, sites: int = 3
-) -> tuple[Broker, Finished]:
+) -> tuple[Broker, JobFinished]:
     """A job between processes, whose runner is killed after a round if so wanted, and begins anew."""
     broker = Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job")
     try:
@@ -328,7 +328,7 @@ def brokered(
         ended = broker.run()
     finally:
         broker.close()
-    assert isinstance(ended, Finished), ended
+    assert isinstance(ended, JobFinished), ended
     return broker, ended
 
 
@@ -363,7 +363,7 @@ def test_the_progress_line_tells_what_was_spent_and_why_it_stopped() -> None:
         round=2, at=1.0, version=2, folded=np.array([0, 3]), metrics=metrics, loss=0.1, joules=0.0, cost=Cost()
     )
     lines = [
-        described(Line(number=0, at=0.0, source="server", kind="event", text=encode_event(event).decode()))
+        format_line(LogLine(number=0, at=0.0, source="server", kind="event", text=encode_event(event).decode()))
         for event in (finished, Stopped(round=2, at=1.0, reason="it is spent"))
     ]
     assert lines == ["round 2: loss 0.5000, ε 1.23, 2 clients folded", "stopped after round 2: it is spent"]
@@ -377,7 +377,7 @@ SETS = ("data.clients=9", "select.count=3", "local.epochs=2", "local.batch_size=
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
-    with local_federation(describe("demo", sets=SETS, seed=5), 3, tmp_path_factory.mktemp("federation")) as running:
+    with local_federation(describe_job("demo", sets=SETS, seed=5), 3, tmp_path_factory.mktemp("federation")) as running:
         yield running
 
 
@@ -418,12 +418,12 @@ def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_c
     assert any("the job's process ended; it is taken up again" in line for line in lines)
     log = RunFolder.open(job.download(tmp_path / "run")).log
     assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3, 4]
-    assert [event.round for event in log if isinstance(event, Invited)] == [1, 2, 3, 4]
-    sizes = prepare(resolve("demo", sets=SETS, seed=5)).federation.population.sizes.tolist()
+    assert [event.round for event in log if isinstance(event, Selected)] == [1, 2, 3, 4]
+    sizes = prepare_run(resolve("demo", sets=SETS, seed=5)).federation.population.sizes.tolist()
     assert spent(log, way) == pytest.approx(owed(way, log, sizes), rel=2e-3)
     left = departures(federation, job.name)
     for client in range(9):
-        times = sum(client in event.clients for event in log if isinstance(event, Invited))
+        times = sum(client in event.clients for event in log if isinstance(event, Selected))
         site, place = f"site-{client // 3 + 1}", client % 3
         for what in LEAVING.get(way, ()):
             assert left.get((site, place, what), 0) == (1 if what == "first profile" else times)
@@ -437,7 +437,7 @@ def test_a_federations_job_stops_at_its_budget_and_its_log_says_why(
     sets = [*SETS, *WAYS["central-dp"], "select.count=9", f"collect.epsilon={budget}"]
     job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
     assert job.wait(200).round == 2
-    told = [described(line) for line in job.lines()]
+    told = [format_line(line) for line in job.lines()]
     assert any(line is not None and f"ε {gaussian(2 / Z**2):.3g}" in line for line in told)
     assert any(line is not None and line.startswith("stopped after round 2: collect.epsilon") for line in told)
     folder = job.download(tmp_path / "run")

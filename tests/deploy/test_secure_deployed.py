@@ -19,24 +19,24 @@ from safetensors.torch import load_file
 from test_conformance_deployed import deployed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from winnow.core import ConfigError, Filter, Refused, Reply, RoundFinished, Task
-from winnow.deploy.people.local import LocalFederation, local_federation
-from winnow.deploy.people.packing import describe
+from winnow.config.resolve import resolve
+from winnow.config.schema import Experiment
+from winnow.core import ConfigError, Filter, Rejected, Reply, RoundFinished, Task
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.local_federation import LocalFederation, local_federation
+from winnow.deploy.jobs.ipc import DispatchTask
+from winnow.deploy.jobs.mandatory_filters import mandatory_filters
+from winnow.deploy.jobs.site_training import training_handlers
+from winnow.deploy.jobs.task_executor import TaskExecutor
 from winnow.deploy.site.agent import STATE_FILE
-from winnow.deploy.site.state import SiteState
-from winnow.deploy.work.desk import Desk
-from winnow.deploy.work.forced import forced_filters
-from winnow.deploy.work.orders import Dispatch
-from winnow.deploy.work.training import training_service
-from winnow.experiment.build import prepare
-from winnow.experiment.resolve import resolve
-from winnow.experiment.run import AS_CONFIGURED, Result, execute
-from winnow.experiment.schema import Experiment
-from winnow.learn.filters import seeded
-from winnow.learn.parties import UPDATE, Identities
-from winnow.privacy.secure.identity import RunAuthority, authority_here
-from winnow.privacy.secure.refusal import RefusedError
-from winnow.privacy.secure.steps import CONFIRM, DEPOSIT, MASK, REVEAL, SHARE
+from winnow.deploy.site.state_store import SiteStateStore
+from winnow.experiment.build import prepare_run
+from winnow.experiment.run import DEFAULT_INPUTS, Result, run_experiment
+from winnow.learn.party_identities import UPDATE, PartyIdentities
+from winnow.learn.update_filters import seeded_random
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.protocol_tasks import CONSISTENCY_CHECK, DEPOSIT_SEED, MASKED_INPUT, SHARE_KEYS, UNMASK
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities, simulated_identities
 from winnow.runs import RunFolder
 from world import blobs, experiment
 
@@ -54,7 +54,7 @@ def secure(*sets: str) -> Experiment:
 
 
 def simulated(wanted: Experiment) -> dict[str, torch.Tensor]:
-    run = prepare(wanted, dataset=blobs())
+    run = prepare_run(wanted, dataset=blobs())
     list(run.training.run(run.federation))
     return dict(run.training.model)
 
@@ -71,13 +71,13 @@ def test_messages_and_files_give_the_simulations_model_but_for_rounding(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the simulation's rounding it is the same bit for bit."""
-    monkeypatch.setattr("winnow.privacy.secure.collect.unforeseeable", seeded)
+    monkeypatch.setattr("winnow.privacy.secagg.collect.secure_random", seeded_random)
     wanted = secure(*WAYS[way])
     job = deployed(wanted, tmp_path)
     result = job.run()
     assert result.summary.rounds == wanted.rounds
     assert reasons(job) == []
-    expected = prepare(wanted, dataset=blobs())
+    expected = prepare_run(wanted, dataset=blobs())
     list(expected.training.run(expected.federation))
     for name, tensor in result.model.state_dict().items():
         assert torch.equal(tensor, expected.training.best[name])
@@ -109,10 +109,10 @@ def test_the_server_is_never_its_own_keeper(keeper: str, told: str, tmp_path: Pa
 class Broken(Loopback):
     """A line whose runner dies in round 2, before so many sites have heard of a step; once, or as often as said."""
 
-    step, sites_before, lives = CONFIRM, 0, 1
+    step, sites_before, lives = CONSISTENCY_CHECK, 0, 1
 
     def send(self, message: Any) -> None:
-        if isinstance(message, Dispatch) and (message.task.name, message.task.round) == (self.step, 2):
+        if isinstance(message, DispatchTask) and (message.task.name, message.task.round) == (self.step, 2):
             self.heard = getattr(self, "heard", 0) + 1
             if self.heard > self.sites_before and self.lives:
                 self.lives, self.heard = self.lives - 1, 0
@@ -120,16 +120,16 @@ class Broken(Loopback):
         super().send(message)
 
 
-class Notebook(RunAuthority):
+class Notebook(SimulatedIdentities):
     """Signs for everybody, and remembers as an agent does: longer than a worker lives."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._state = SiteState(folder / "notebook.sqlite")
+        self._state = SiteStateStore(folder / "notebook.sqlite")
 
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
         if not self._state.cast("job", party, ballot, message):
-            raise RefusedError("something else was signed for this ballot before")
+            raise ProtocolError("something else was signed for this ballot before")
         return self.sign(party, message)
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
@@ -139,13 +139,13 @@ class Notebook(RunAuthority):
         return self._state.noted("job", party, round)
 
 
-def hire(job: Loopback, identities: Identities, forced: Sequence[Filter[Any]] = ()) -> None:
+def hire(job: Loopback, identities: PartyIdentities, forced: Sequence[Filter[Any]] = ()) -> None:
     """Put new workers at the desks, with filters that their sites insist on."""
     for number, data in enumerate(job.sites):
         first = job.members[number].clients_from
-        service = training_service(job.experiment, AS_CONFIGURED, data, first, identities)
+        service = training_handlers(job.experiment, DEFAULT_INPUTS, data, first, identities)
         with_forced = replace(service, filters=(*forced, *service.filters))
-        job.desks[number] = Desk("job", job.folder / f"site-{number}", with_forced)
+        job.desks[number] = TaskExecutor("job", job.folder / f"site-{number}", with_forced)
 
 
 def interrupted(
@@ -167,7 +167,7 @@ def folded(result: Result) -> list[int]:
 @pytest.mark.parametrize("workers_die_too", [False, True])
 @pytest.mark.parametrize(
     ("step", "sites_before", "lives"),
-    [(SHARE, 1, 1), (MASK, 1, 1), (CONFIRM, 0, 1), (CONFIRM, 0, 3)],
+    [(SHARE_KEYS, 1, 1), (MASKED_INPUT, 1, 1), (CONSISTENCY_CHECK, 0, 1), (CONSISTENCY_CHECK, 0, 3)],
 )
 def test_a_round_is_held_again_if_nobody_can_have_opened_its_sum(
     step: str, sites_before: int, lives: int, workers_die_too: bool, tmp_path: Path
@@ -178,14 +178,14 @@ def test_a_round_is_held_again_if_nobody_can_have_opened_its_sum(
     job.step, job.sites_before, job.lives = step, sites_before, lives
     result = interrupted(job, Notebook(tmp_path), workers_die_too=workers_die_too)
     assert folded(result) == [3, 3, 3, 3]
-    assert not [event for event in result.view.log if isinstance(event, Refused)]
+    assert not [event for event in result.view.log if isinstance(event, Rejected)]
     apart = simulated(wanted)
     ours = load_file(job.folder / "job" / "last.safetensors")
     assert all(torch.allclose(ours[name], tensor, atol=0.1) for name, tensor in apart.items())
 
 
 @pytest.mark.parametrize("workers_die_too", [False, True])
-@pytest.mark.parametrize(("step", "sites_before"), [(CONFIRM, 1), (REVEAL, 0), (REVEAL, 1)])
+@pytest.mark.parametrize(("step", "sites_before"), [(CONSISTENCY_CHECK, 1), (UNMASK, 0), (UNMASK, 1)])
 def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_updates_again(
     step: str, sites_before: int, workers_die_too: bool, tmp_path: Path
 ) -> None:
@@ -194,30 +194,30 @@ def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_upd
     job.step, job.sites_before = step, sites_before
     result = interrupted(job, Notebook(tmp_path), workers_die_too=workers_die_too)
     assert folded(result) == [3, 0, 3, 3]
-    refused = [event for event in result.view.log if isinstance(event, Refused)]
+    refused = [event for event in result.view.log if isinstance(event, Rejected)]
     assert {event.round for event in refused} == {2}
     assert any("has left before, in an exchange that was interrupted" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_let_an_exchange_be_closed(tmp_path: Path) -> None:
     job = deployed(secure("rounds=2"), tmp_path, Broken)
-    forced = forced_filters([{"name": "clip", "norm": 1.0}])
+    forced = mandatory_filters([{"name": "clip", "norm": 1.0}])
     assert folded(interrupted(job, Notebook(tmp_path), workers_die_too=False, forced=forced)) == [3, 3]
 
 
 def test_with_a_keeper_an_interrupted_round_is_given_up(tmp_path: Path) -> None:
     job = deployed(secure("collect.keeper='1'"), tmp_path, Broken)
-    job.step, job.sites_before = DEPOSIT, 2
+    job.step, job.sites_before = DEPOSIT_SEED, 2
     result = interrupted(job, Notebook(tmp_path), workers_die_too=True)
     assert folded(result) == [3, 0, 3, 3]
-    refused = [event for event in result.view.log if isinstance(event, Refused)]
+    refused = [event for event in result.view.log if isinstance(event, Rejected)]
     assert any("has left before" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tmp_path: Path) -> None:
     wanted, bound = secure("rounds=1", "collect.encoding.bits=24"), 1e-3
     job = deployed(wanted, tmp_path)
-    hire(job, authority_here(), forced_filters([{"name": "clip", "norm": bound}]))
+    hire(job, simulated_identities(), mandatory_filters([{"name": "clip", "norm": bound}]))
     job.run()
     moved = _distance(load_file(job.folder / "job" / "last.safetensors"), wanted)
     assert 0 < moved < 1.1 * bound
@@ -226,7 +226,7 @@ def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tm
 
 def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
     """How far a model is from the first."""
-    first = prepare(wanted, dataset=blobs()).training.model
+    first = prepare_run(wanted, dataset=blobs()).training.model
     return float(sum((model[name] - first[name]).square().sum() for name in first)) ** 0.5
 
 
@@ -245,7 +245,9 @@ MARK = 8
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
-    with local_federation(describe("demo", sets=SETS, seed=5), SITES, tmp_path_factory.mktemp("federation")) as running:
+    with local_federation(
+        describe_job("demo", sets=SETS, seed=5), SITES, tmp_path_factory.mktemp("federation")
+    ) as running:
         yield running
 
 
@@ -278,7 +280,7 @@ def _marks(model: dict[str, torch.Tensor], sent: dict[str, torch.Tensor]) -> lis
 
 def updates_of() -> list[bytes]:
     """What gives away each client's update of the first round."""
-    run = prepare(resolve("demo", sets=SETS, seed=5, rounds=1, algorithm="fedavg"))
+    run = prepare_run(resolve("demo", sets=SETS, seed=5, rounds=1, algorithm="fedavg"))
     overheard = Overheard(run.federation)
     list(run.training.run(overheard))
     return overheard.updates
@@ -319,7 +321,7 @@ def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
         [*SETS, "collect.name=secure", "collect.encoding.bits=24", *way],
         {"seed": 5, "rounds": 2, "algorithm": "fedavg"},
     )
-    execute(resolve("demo", sets=sets, **options), out=tmp_path / "simulated")
+    run_experiment(resolve("demo", sets=sets, **options), out=tmp_path / "simulated")
     with looking_for(updates_of(), federation.kit("server")) as found:
         job = federation.connection.submit("demo", sets=sets, min_sites=SITES, **options)
         job.wait(200)
@@ -347,7 +349,7 @@ def test_a_runner_that_is_killed_amid_a_session_costs_no_round(federation: Local
     assert job.wait(300).round == 8
     log = RunFolder.open(job.download(tmp_path / "run")).log
     assert [len(event.folded) for event in log if isinstance(event, RoundFinished)] == [8] * 8
-    assert not [event for event in log if isinstance(event, Refused)]
+    assert not [event for event in log if isinstance(event, Rejected)]
 
 
 def kill_runner_when_vectors_have_left(federation: LocalFederation) -> None:
@@ -390,7 +392,7 @@ def runners(federation: LocalFederation) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server and b"winnow.deploy.fence.launch" in (entry / "cmdline").read_bytes():
+            if parent == server and b"winnow.deploy.sandbox.launch" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
     return found
 
@@ -404,7 +406,7 @@ def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFeder
     assert job.wait(300).round == 3
     log = RunFolder.open(job.download(tmp_path / "run")).log
     finished = [event for event in log if isinstance(event, RoundFinished)]
-    refused = [event for event in log if isinstance(event, Refused)]
+    refused = [event for event in log if isinstance(event, Rejected)]
     gone = {6, 7}
     assert all({*event.folded} >= {*range(6)} for event in finished)
     assert {*finished[-1].folded} == {*range(8)} - gone

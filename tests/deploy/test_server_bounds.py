@@ -6,7 +6,15 @@ from pathlib import Path
 from papers import kit_of
 from serving import Person, ScriptedSite, ServerProcess, eventually, federation, free_port, job_config, of
 
-from winnow.deploy.wire.messages import Answer, Assign, Blob, Fetch, Given, Put, Result
+from winnow.deploy.wire.messages import (
+    AssignTask,
+    Blob,
+    ClientResult,
+    FetchBlob,
+    GetJobResult,
+    PutBlob,
+    SubmitResult,
+)
 
 MB = 1 << 20
 SIZE = 192
@@ -30,22 +38,24 @@ def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> 
     try:
         person = Person(kit_of(kits, "the-lead"), (endpoint,))
         person.submit("job", tmp_path, job_config(1))
-        order = eventually(lambda: of(Assign, site), 20)[0]
+        order = eventually(lambda: of(AssignTask, site), 20)[0]
         before = peak_mb(server)
         digest = sha256()
         for _ in range(SIZE):
             digest.update(b"x" * MB)
         blob = Blob(digest=digest.hexdigest(), size=SIZE * MB)
-        site.link.put(Put(job="job", blob=blob), (b"x" * MB for _ in range(SIZE)))
+        site.link.put(PutBlob(job="job", blob=blob), (b"x" * MB for _ in range(SIZE)))
         first, second = order.task.clients
         site.link.call(
-            Given(session=site.session, answer=Answer(job="job", task=order.task.id, client=first, blob=blob))
+            SubmitResult(
+                session=site.session, answer=ClientResult(job="job", task=order.task.id, client=first, blob=blob)
+            )
         )
         site.give("job", order.task.id, second, b"small")
         person.wait("job", "finished", seconds=40)
-        checkpoint = person.link.call(Result(job="job")).checkpoint
+        checkpoint = person.link.call(GetJobResult(job="job")).checkpoint
         assert checkpoint.size > SIZE * MB
-        assert sum(len(chunk) for chunk in person.link.fetch(Fetch(job="job", blob=checkpoint))) == checkpoint.size
+        assert sum(len(chunk) for chunk in person.link.fetch(FetchBlob(job="job", blob=checkpoint))) == checkpoint.size
         assert peak_mb(server) - before < ROOM
     finally:
         site.stop()

@@ -15,10 +15,10 @@ from serving import eventually, federation, free_port
 
 from winnow.core import ConfigError, WinnowError
 from winnow.deploy.server.app import own_address, run_server
-from winnow.deploy.server.audit import TableStore, shared_chain
+from winnow.deploy.server.audit_store import DatabaseAuditStore, shared_chain
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
-from winnow.deploy.trust.audit import AuditLog, problems
+from winnow.deploy.trust.audit_log import AuditLog, problems
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_the_chain_of_servers_that_share_a_database_is_found_by_the_kit(shared: 
     assert shared_chain(kit.path) is None
     database = Database(shared)
     database.migrate()
-    AuditLog(TableStore(database), kit).note("test")
+    AuditLog(DatabaseAuditStore(database), kit).note("test")
     (kit.path / "server.toml").write_text(f"database = '{shared}'\n")
     store = shared_chain(kit.path)
     assert store is not None

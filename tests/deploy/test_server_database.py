@@ -15,16 +15,16 @@ from postgres import cluster, fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from winnow.deploy.server.audit import TableStore
-from winnow.deploy.server.blobs import BlobMissingError, DatabaseBlobs, open_blobs
+from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.server.audit_store import DatabaseAuditStore
+from winnow.deploy.server.blob_store import BlobMissingError, DatabaseBlobStore, open_blob_store
 from winnow.deploy.server.database import Database, DatabaseError
-from winnow.deploy.server.lease import Fence, Lease, LeaseLostError, lock_lease
-from winnow.deploy.server.ledger import Ledger, NewLine, RoundOrderError
-from winnow.deploy.server.records import Records
-from winnow.deploy.server.tables import Job, Table
-from winnow.deploy.trust.audit import AuditLog, problems
+from winnow.deploy.server.leader_writes import LeaderWrites, NewLogLine, RoundOrderError
+from winnow.deploy.server.lease import FencedDatabase, Lease, LeaseLostError, lock_lease
+from winnow.deploy.server.queries import Queries
+from winnow.deploy.server.tables import JobRow, TableBase
+from winnow.deploy.trust.audit_log import AuditLog, problems
 from winnow.deploy.wire.messages import Blob, DataDescription
-from winnow.deploy.work.orders import Member
 
 PIECE = 1 << 20
 
@@ -50,8 +50,8 @@ def database(url: str) -> Iterator[Database]:
     database.close()
 
 
-def a_job(name: str = "job") -> Job:
-    return Job(
+def a_job(name: str = "job") -> JobRow:
+    return JobRow(
         job=name,
         title="trial",
         status="queued",
@@ -69,14 +69,14 @@ def a_job(name: str = "job") -> Job:
     )
 
 
-def lead(database: Database, server: str = "a", seconds: float = 5.0) -> tuple[Lease, Ledger]:
+def lead(database: Database, server: str = "a", seconds: float = 5.0) -> tuple[Lease, LeaderWrites]:
     lease = Lease(database, server=server, address=f"grpc://{server}", seconds=seconds)
     assert lease.hold()
     assert lease.token is not None
-    return lease, Ledger(fence=Fence(database=database, token=lease.token))
+    return lease, LeaderWrites(fence=FencedDatabase(database=database, token=lease.token))
 
 
-def commit(ledger: Ledger, number: int, job: str = "job") -> None:
+def commit(ledger: LeaderWrites, number: int, job: str = "job") -> None:
     digest = f"{number:064x}"
     ledger.commit_round(
         job,
@@ -87,7 +87,7 @@ def commit(ledger: Ledger, number: int, job: str = "job") -> None:
         over={"plant-a": [digest]},
         heard={},
         metrics={},
-        lines=[NewLine(source="server", kind="event", text=str(number))],
+        lines=[NewLogLine(source="server", kind="event", text=str(number))],
     )
 
 
@@ -97,7 +97,7 @@ def commit(ledger: Ledger, number: int, job: str = "job") -> None:
 def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -> None:
     engine = create_engine(database.url)
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection), TableBase.metadata) == []
     engine.dispose()
 
 
@@ -165,7 +165,7 @@ def test_a_leader_in_doubt_takes_a_new_token(database: Database) -> None:
     assert lease.hold()
     assert lease.token == 2
     with pytest.raises(LeaseLostError):
-        ledger.add_job(a_job(), NewLine(source="server", kind="log", text="begun before"))
+        ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="begun before"))
 
 
 def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,26 +197,26 @@ def test_a_restarted_server_does_not_wait_for_its_former_self(database: Database
     _, after = lead(database, "a")
     assert after.fence.token == 2
     with pytest.raises(LeaseLostError):
-        before.add_job(a_job(), NewLine(source="server", kind="log", text=""))
+        before.add_job(a_job(), NewLogLine(source="server", kind="log", text=""))
 
 
 def test_who_lost_the_lease_writes_nothing(database: Database) -> None:
     _, old = lead(database, "a", seconds=0.1)
-    old.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    old.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     commit(old, 1)
     time.sleep(0.2)
     _, new = lead(database, "b")
     for attempt in (
         lambda: commit(old, 2),
         lambda: old.set_status("job", "failed"),
-        lambda: old.append("job", [NewLine(source="server", kind="log", text="y")]),
+        lambda: old.append("job", [NewLogLine(source="server", kind="log", text="y")]),
         lambda: old.finish("job", {}),
         lambda: old.retire_checkpoints("job", 1),
     ):
         with pytest.raises(LeaseLostError):
             attempt()
     commit(new, 2)
-    state = Records(database=database).states()[0]
+    state = Queries(database=database).states()[0]
     assert (state.round, state.status) == (2, "queued")
 
 
@@ -241,13 +241,13 @@ def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(p
 
 def test_rounds_come_one_by_one(database: Database) -> None:
     _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     commit(ledger, 1)
     for wrong in (1, 3, 0):
         with pytest.raises(RoundOrderError):
             commit(ledger, wrong)
     commit(ledger, 2)
-    records = Records(database=database)
+    records = Queries(database=database)
     last = records.last_round("job")
     assert last is not None
     assert (last.number, last.settled) == (2, {"plant-a": {f"{2:064x}": [0]}})
@@ -259,7 +259,7 @@ def test_rounds_come_one_by_one(database: Database) -> None:
 
 def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
     _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     ledger.offer("job", ["plant-a", "plant-b"])
     tasks = {number: f"{number:064x}" for number in (1, 2, 3)}
     for number, task in tasks.items():
@@ -274,7 +274,7 @@ def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
             metrics={},
             lines=[],
         )
-    records = Records(database=database)
+    records = Queries(database=database)
     heard = {member.site: member.heard for member in records.members("job")}
     assert heard == {"plant-a": 2, "plant-b": 0}
     found = [(site, order.round, order.tasks, order.over) for site, order in records.settles("job", heard)]
@@ -287,41 +287,41 @@ def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
 
 def test_a_site_is_known_as_it_described_itself_last_until_the_job_begins(database: Database) -> None:
     _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     ledger.offer("job", ["plant-a"])
     first, second, third = (DataDescription(sizes=[size]) for size in (1, 2, 3))
 
     def described() -> tuple[str, DataDescription | None]:
-        [member] = Records(database=database).members("job")
+        [member] = Queries(database=database).members("job")
         return member.state, member.data
 
     for data in (first, second):
         ledger.joined("job", "plant-a", accepted=True, reason="", data=data)
         assert described() == ("accepted", data)
-    assert ledger.begin("job", [Member(site="plant-a", clients_from=0, data=second)])
+    assert ledger.begin("job", [JobSite(site="plant-a", clients_from=0, data=second)])
     ledger.joined("job", "plant-a", accepted=False, reason="too late", data=third)
     assert described() == ("accepted", second)
 
 
 def test_an_end_is_final(database: Database) -> None:
     _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     assert ledger.set_status("job", "aborted", "why")
     assert not ledger.set_status("job", "running")
     assert not ledger.finish("job", {})
     assert not ledger.begin("job", [])
-    assert Records(database=database).states()[0].status == "aborted"
+    assert Queries(database=database).states()[0].status == "aborted"
 
 
 def test_checkpoints_are_retired_but_what_is_named_elsewhere_stays(database: Database) -> None:
     _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLine(source="server", kind="log", text="x"))
+    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     for number in (1, 2, 3, 4):
         commit(ledger, number)
     assert ledger.retire_checkpoints("job", 2) == [f"{number:064x}" for number in (1, 2)]
     ledger.finish("job", {"model": Blob(digest=f"{3:064x}", size=1)})
     assert ledger.retire_checkpoints("job", 1) == []
-    last = Records(database=database).last_round("job")
+    last = Queries(database=database).last_round("job")
     assert last is not None
     assert last.checkpoint == Blob(digest=f"{4:064x}", size=1)
 
@@ -331,7 +331,7 @@ def test_checkpoints_are_retired_but_what_is_named_elsewhere_stays(database: Dat
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, 2 * PIECE + 5])
 def test_a_blob_comes_back_from_any_byte_on(database: Database, tmp_path: Path, size: int) -> None:
-    blobs = open_blobs(lead(database)[1].fence, tmp_path / "blobs")
+    blobs = open_blob_store(lead(database)[1].fence, tmp_path / "blobs")
     content = os.urandom(size)
     (tmp_path / "file").write_bytes(content)
     blob = blobs.put("job", tmp_path / "file")
@@ -352,10 +352,10 @@ def test_a_large_blob_is_removed_in_pieces_between_which_the_lease_is_renewed(
     """Deleting a gigabyte takes longer than a lease: under one lock the leader would lose its own."""
     database = Database(fresh_database(postgres))
     database.migrate()
-    blobs = open_blobs(lead(database)[1].fence, tmp_path)
+    blobs = open_blob_store(lead(database)[1].fence, tmp_path)
     (tmp_path / "large").write_bytes(os.urandom(5 * PIECE))
     blob = blobs.put("job", tmp_path / "large")
-    monkeypatch.setattr("winnow.deploy.server.blobs.REMOVED_AT_ONCE", 2)
+    monkeypatch.setattr("winnow.deploy.server.blob_store.CHUNKS_PER_DELETE", 2)
     deleted: list[int] = []
 
     def count(connection: Any, cursor: Any, statement: str, *_: object) -> None:
@@ -376,14 +376,14 @@ def test_a_put_that_broke_off_is_finished_by_the_next_leader(postgres: str, tmp_
     content = os.urandom(3 * PIECE)
     (tmp_path / "file").write_bytes(content)
     fence = lead(database)[1].fence
-    blobs, broken = DatabaseBlobs(fence), DatabaseBlobs(fence)
+    blobs, broken = DatabaseBlobStore(fence), DatabaseBlobStore(fence)
     calls = []
 
     def break_off(job: str, blob: Blob, number: int, piece: bytes) -> None:
         calls.append(number)
         if number == 2:
             raise ConnectionError
-        DatabaseBlobs._put_chunk(broken, job, blob, number, piece)
+        DatabaseBlobStore._put_chunk(broken, job, blob, number, piece)
 
     broken._put_chunk = break_off  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
@@ -399,7 +399,7 @@ def test_a_put_that_broke_off_is_finished_by_the_next_leader(postgres: str, tmp_
 def test_servers_extend_one_chain_and_any_edit_is_found(database: Database, tmp_path: Path) -> None:
     provision(tmp_path)
     kit = kit_of(tmp_path, "server-1")
-    logs = [AuditLog(TableStore(database), kit) for _ in range(3)]
+    logs = [AuditLog(DatabaseAuditStore(database), kit) for _ in range(3)]
 
     def write(log: AuditLog) -> None:
         for number in range(5):
@@ -410,7 +410,7 @@ def test_servers_extend_one_chain_and_any_edit_is_found(database: Database, tmp_
         thread.start()
     for thread in threads:
         thread.join()
-    store = TableStore(database)
+    store = DatabaseAuditStore(database)
     assert len(list(store.lines())) == 15
     assert problems(store, kit.authority) == []
     with database.writing() as session:

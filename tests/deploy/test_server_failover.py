@@ -23,12 +23,12 @@ from serving import (
     tls,
 )
 
-from winnow.deploy.server.audit import TableStore
+from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.database import Database
-from winnow.deploy.trust.audit import problems
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Follow, Status
+from winnow.deploy.trust.audit_log import problems
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import FollowLog, GetStatus
+from winnow.deploy.wire.transport_registry import connect
 
 ROUNDS = 15
 
@@ -57,7 +57,7 @@ class Pair:
         self.person = Person(kit_of(self.kits, "the-lead"), self.endpoints)
 
     def leader(self) -> str:
-        return self.person.link.call(Status()).leader
+        return self.person.link.call(GetStatus()).leader
 
     def close(self) -> None:
         for server in self.servers.values():
@@ -78,8 +78,8 @@ def check_standby(pair: Pair, leader: str) -> None:
     where = dict(zip(pair.servers, pair.endpoints, strict=True))
     [standby] = where.keys() - {leader}
     link = connect(where[standby], tls(pair.person.kit))
-    with pytest.raises(Refused, match=f"{leader} leads") as refused:
-        link.call(Status())
+    with pytest.raises(RequestRefusedError, match=f"{leader} leads") as refused:
+        link.call(GetStatus())
     assert (refused.value.leader, refused.value.again) == (where[leader], True)
     link.close()
 
@@ -98,11 +98,11 @@ def test_a_standby_takes_over_within_ten_seconds_and_the_job_goes_on(pair: Pair,
         state = pair.person.wait("job", "finished", "failed", seconds=30)
         assert (state.status, state.round) == ("finished", ROUNDS), state.reason
         check_result(pair.person, ROUNDS)
-        numbers = [line.number for line in pair.person.link.follow(Follow(job="job"))]
+        numbers = [line.number for line in pair.person.link.follow(FollowLog(job="job"))]
         assert numbers == list(range(len(numbers)))
     check_rounds(pair.url, ROUNDS)
     database = Database(pair.url)
-    assert problems(TableStore(database), kit_of(pair.kits, "server-1").authority) == []
+    assert problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
     database.close()
 
 

@@ -19,23 +19,23 @@ from serving import Person, ScriptedSite, ServerProcess, eventually, federation,
 from test_server_bounds import peak_mb
 from wiring import SpoolService, papers, serving
 
-from winnow.deploy.trust.identity import Peer, utc_now
-from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.trust.peer_identity import Peer, utc_now
+from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.wire import grpc_server
-from winnow.deploy.wire.codec import MAX_MESSAGE
-from winnow.deploy.wire.door import Door
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.errors import Refused, TooMuch
-from winnow.deploy.wire.files import CHUNK
-from winnow.deploy.wire.in_flight import ARRIVING, CALLS, InFlight
-from winnow.deploy.wire.messages import Done, Follow, Line, Report, Status
+from winnow.deploy.wire.atomic_files import CHUNK
+from winnow.deploy.wire.errors import RequestRefusedError, TooManyRequestsError
+from winnow.deploy.wire.message_codec import MAX_MESSAGE
+from winnow.deploy.wire.messages import Acknowledgement, FollowLog, GetStatus, LogLine, SiteReport
+from winnow.deploy.wire.request_frontend import RequestFrontend
+from winnow.deploy.wire.request_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
+from winnow.deploy.wire.transport_registry import connect
 
 FLOOD = """
 import sys, threading, time
 from pathlib import Path
 import grpc
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.wire.codec import encode
+from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.grpc_common import REFUSAL_KEY, unpack
 from winnow.deploy.wire.messages import Follow
 
@@ -108,12 +108,18 @@ def test_a_member_that_floods_the_server_hurts_nobody(tmp_path: Path) -> None:
 
 
 def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
-    counted = InFlight(calls=2)
+    counted = RequestLimiter(calls=2)
     alpha, beta = Peer.of_pem(papers("alpha").certificate), Peer.of_pem(papers("beta").certificate)
     with counted.request(alpha), counted.request(alpha), counted.message(alpha, MAX_MESSAGE):
-        with pytest.raises(TooMuch, match="site alpha of ward has 2 requests under way"), counted.request(alpha):
+        with (
+            pytest.raises(TooManyRequestsError, match="site alpha of ward has 2 requests under way"),
+            counted.request(alpha),
+        ):
             pass
-        with pytest.raises(TooMuch, match="has messages of 4194304 bytes under way"), counted.message(alpha, 2 << 20):
+        with (
+            pytest.raises(TooManyRequestsError, match="has messages of 4194304 bytes under way"),
+            counted.message(alpha, 2 << 20),
+        ):
             pass
         with counted.request(beta), counted.message(beta, MAX_MESSAGE):
             pass
@@ -124,7 +130,7 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
 def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> None:
     """What is read may be buffered until it is whole: megabytes for each."""
     alpha, being_read, at_once = papers("alpha").certificate, set[int](), list[int]()
-    door = Door(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
+    door = RequestFrontend(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
 
     async def half(number: int) -> AsyncIterator[bytes]:
         being_read.add(number)
@@ -136,10 +142,10 @@ def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> Non
             being_read.discard(number)
 
     async def flood() -> None:
-        requests = [door.call(alpha, half(number)) for number in range(CALLS)]
+        requests = [door.call(alpha, half(number)) for number in range(MAX_REQUESTS_PER_PARTY)]
         for refused in await asyncio.gather(*requests, return_exceptions=True):
-            assert isinstance(refused, Refused)
-        assert max(at_once) == ARRIVING
+            assert isinstance(refused, RequestRefusedError)
+        assert max(at_once) == MAX_UNREAD_PER_PARTY
 
     asyncio.run(flood())
 
@@ -152,8 +158,8 @@ def test_many_requests_over_a_slow_network_are_all_answered(tmp_path: Path) -> N
         ThreadPoolExecutor(12) as threads,
     ):
         link = connect(url, papers("alpha"))
-        answers = [threads.submit(link.call, Report(session="s", job="j", lines=["x" * 60_000])) for _ in range(12)]
-        assert {type(answer.result()) for answer in answers} == {Done}
+        answers = [threads.submit(link.call, SiteReport(session="s", job="j", lines=["x" * 60_000])) for _ in range(12)]
+        assert {type(answer.result()) for answer in answers} == {Acknowledgement}
         link.close()
 
 
@@ -203,12 +209,12 @@ def test_strangers_leave_the_server_descriptors_for_its_files(tmp_path: Path) ->
 def test_connections_that_say_nothing_are_hung_up_on(tmp_path: Path) -> None:
     with a_server(tmp_path) as (kits, port, _):
         person = Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",))
-        person.link.call(Status())
+        person.link.call(GetStatus())
         begun = time.monotonic()
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
         try:
             newcomer = Person(kit_of(kits, "the-admin"), (f"grpc://127.0.0.1:{port}",))
-            assert newcomer.link.call(Status()).leader == "server-1"
+            assert newcomer.link.call(GetStatus()).leader == "server-1"
             for each in silent:
                 each.settimeout(max(0.1, begun + 20 - time.monotonic()))
                 while each.recv(1024):
@@ -227,19 +233,19 @@ def test_who_is_revoked_hears_no_more_and_is_asked_no_more(tmp_path: Path) -> No
         try:
             person.submit("waiting", tmp_path, job_config(1, "sites = ['plant-c']"))
             eventually(lambda: site.session, 20)
-            lines: list[Line] = []
+            lines: list[LogLine] = []
             ends: list[str] = []
 
             def follow() -> None:
                 try:
-                    lines.extend(person.link.follow(Follow(job="waiting")))
-                except Refused as refused:
+                    lines.extend(person.link.follow(FollowLog(job="waiting")))
+                except RequestRefusedError as refused:
                     ends.append(refused.reason)
 
             following = threading.Thread(target=follow)
             following.start()
             time.sleep(0.5)
-            with open_workshop(kits, project_of((port,)), None, utc_now()) as workshop:
+            with open_provisioner(kits, project_of((port,)), None, utc_now()) as workshop:
                 for name in ("the-lead", "plant-a"):
                     list(workshop.revoke(name))
             following.join(30)

@@ -14,37 +14,37 @@ import pytest
 from papers import a_project, kit_of
 from serving import ScriptedSite, World, a_world, eventually, federation, free_port, job_config, of, signed
 
-from winnow.deploy.server.blobs import FileBlobs
-from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
-from winnow.deploy.trust.chain import Entry
-from winnow.deploy.trust.identity import utc_now
-from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
+from winnow.deploy.server.blob_store import FileBlobStore
+from winnow.deploy.trust.audit_chain import AuditEntry
+from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
+from winnow.deploy.trust.peer_identity import utc_now
+from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.trust.signing import DAY
-from winnow.deploy.wire.errors import NoRoom, Refused
-from winnow.deploy.wire.files import blob_of
+from winnow.deploy.wire.atomic_files import blob_of
+from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError
 from winnow.deploy.wire.messages import (
-    Abort,
-    Answer,
-    Assign,
+    AbortJob,
+    AssignTask,
     Blob,
+    ClientResult,
     ControlSite,
-    Fetch,
-    Follow,
-    Given,
-    Held,
-    Jobs,
-    Joined,
+    DeployResult,
+    FetchBlob,
+    FollowLog,
+    GetJobResult,
+    GetStatus,
+    GetUploadedSize,
+    ListJobs,
+    ListSites,
     Poll,
-    Put,
-    Report,
+    PutBlob,
     Resources,
-    Result,
-    Sites,
-    Status,
-    Submit,
+    SiteReport,
+    SubmitJob,
+    SubmitResult,
 )
-from winnow.deploy.wire.transfer import upload
-from winnow.deploy.work.bundle import Bundle, write_bundle
 
 LIMITS = "[limits]\nbundle_mb = 1\nblob_mb = 1\ninbox_mb = 2\nlines = 3\n"
 
@@ -61,18 +61,18 @@ def world(kits: Path, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def asked(world: World) -> tuple[ScriptedSite, Assign]:
+def asked(world: World) -> tuple[ScriptedSite, AssignTask]:
     """A site that was sent a task and has not answered yet."""
     site = world.site("plant-a", answers=False)
     world.submit(job_config(1, "sites = ['plant-a']"))
-    return site, eventually(lambda: of(Assign, site))[0]
+    return site, eventually(lambda: of(AssignTask, site))[0]
 
 
-def audited(world: World) -> list[Entry]:
-    return [Entry.of(line) for line in FileStore(world.kits / "kits" / "server-1" / AUDIT_FILE).lines()]
+def audited(world: World) -> list[AuditEntry]:
+    return [AuditEntry.of(line) for line in FileAuditStore(world.kits / "kits" / "server-1" / AUDIT_FILE).lines()]
 
 
-def finish(site: ScriptedSite, order: Assign) -> None:
+def finish(site: ScriptedSite, order: AssignTask) -> None:
     for client in order.task.clients:
         site.give("job", order.task.id, client, b"sound")
 
@@ -90,45 +90,45 @@ def finish(site: ScriptedSite, order: Assign) -> None:
     ],
 )
 def test_an_answer_that_nobody_asked_for_is_refused(
-    world: World, asked: tuple[ScriptedSite, Assign], changes: dict[str, Any], reason: str
+    world: World, asked: tuple[ScriptedSite, AssignTask], changes: dict[str, Any], reason: str
 ) -> None:
     site, order = asked
     usual: dict[str, Any] = {"job": "job", "task": order.task.id, "client": order.task.clients[0]}
-    with pytest.raises(Refused, match=reason):
-        site.link.call(Given(session=site.session, answer=Answer(**{**usual, **changes})))
+    with pytest.raises(RequestRefusedError, match=reason):
+        site.link.call(SubmitResult(session=site.session, answer=ClientResult(**{**usual, **changes})))
     if "task" in changes or "client" in changes:
         assert any(reason in entry.outcome and entry.who == "plant-a" for entry in audited(world))
     finish(site, order)
     assert world.person().wait("job", "finished").round == 1
 
 
-def test_an_answer_given_twice_counts_once(world: World, asked: tuple[ScriptedSite, Assign]) -> None:
+def test_an_answer_given_twice_counts_once(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, order = asked
     first, second = order.task.clients
     site.give("job", order.task.id, first, b"one")
     assert site.give("job", order.task.id, first, b"one").note == "known already"
-    with pytest.raises(Refused, match="answered twice, and differently"):
+    with pytest.raises(RequestRefusedError, match="answered twice, and differently"):
         site.give("job", order.task.id, first, b"two")
     site.give("job", order.task.id, second, b"one")
     person = world.person()
     person.wait("job", "finished")
-    checkpoint = person.link.call(Result(job="job")).checkpoint
-    assert b"".join(person.link.fetch(Fetch(job="job", blob=checkpoint))) == b"1: one one\n"
+    checkpoint = person.link.call(GetJobResult(job="job")).checkpoint
+    assert b"".join(person.link.fetch(FetchBlob(job="job", blob=checkpoint))) == b"1: one one\n"
 
 
-def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite, Assign]) -> None:
+def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, order = asked
     other = world.site("plant-b")
     eventually(lambda: other.session)
     task, client = order.task.id, order.task.clients[0]
-    with pytest.raises(Refused, match="session is over"):
-        other.link.call(Given(session=site.session, answer=Answer(job="job", task=task, client=client)))
-    with pytest.raises(Refused, match="has no part in job"):
-        other.link.call(Given(session=other.session, answer=Answer(job="job", task=task, client=client)))
-    with pytest.raises(Refused, match="has no part in job"):
-        other.link.call(Joined(session=other.session, job="job", accepted=True))
-    with pytest.raises(Refused, match="has no part in job"):
-        b"".join(other.link.fetch(Fetch(job="job", blob=order.task.parts["model"])))
+    with pytest.raises(RequestRefusedError, match="session is over"):
+        other.link.call(SubmitResult(session=site.session, answer=ClientResult(job="job", task=task, client=client)))
+    with pytest.raises(RequestRefusedError, match="has no part in job"):
+        other.link.call(SubmitResult(session=other.session, answer=ClientResult(job="job", task=task, client=client)))
+    with pytest.raises(RequestRefusedError, match="has no part in job"):
+        other.link.call(DeployResult(session=other.session, job="job", accepted=True))
+    with pytest.raises(RequestRefusedError, match="has no part in job"):
+        b"".join(other.link.fetch(FetchBlob(job="job", blob=order.task.parts["model"])))
     finish(site, order)
     world.person().wait("job", "finished")
 
@@ -138,13 +138,13 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
 
 def test_a_site_of_another_age_is_refused_clearly(world: World) -> None:
     site = world.site("plant-a")
-    with pytest.raises(Refused, match="speaks protocol 1, site plant-a speaks 7, 8; update the older one"):
+    with pytest.raises(RequestRefusedError, match="speaks protocol 1, site plant-a speaks 7, 8; update the older one"):
         site.link.call(site.hello(protocols=[7, 8]))
 
 
 def test_a_greeting_with_anothers_certificate_is_refused(world: World) -> None:
     site = world.site("plant-a")
-    with pytest.raises(Refused, match="not its own"):
+    with pytest.raises(RequestRefusedError, match="not its own"):
         site.link.call(site.hello(certificate=kit_of(world.kits, "plant-b").certificate_pem))
 
 
@@ -156,73 +156,82 @@ def test_a_clock_that_is_wrong_is_noted_and_does_not_matter(world: World, caplog
 
 
 @pytest.mark.parametrize(
-    "request_", [Jobs(), Status(), Sites(), Abort(job="job"), Submit(job="x", bundle=Blob(digest="0" * 64, size=1))]
+    "request_",
+    [
+        ListJobs(),
+        GetStatus(),
+        ListSites(),
+        AbortJob(job="job"),
+        SubmitJob(job="x", bundle=Blob(digest="0" * 64, size=1)),
+    ],
 )
 def test_a_site_gives_no_commands(world: World, request_: Any) -> None:
     site = world.site("plant-a")
     world.submit(job_config(1, "sites = ['plant-c']"))
-    with pytest.raises(Refused, match="may give no commands"):
+    with pytest.raises(RequestRefusedError, match="may give no commands"):
         site.link.call(request_)
 
 
 def test_a_person_is_no_site(world: World) -> None:
-    with pytest.raises(Refused, match="is not a site"):
+    with pytest.raises(RequestRefusedError, match="is not a site"):
         world.person().link.call(Poll(session="x", received=0, free=Resources()))
 
 
 # Blobs ----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_is_refused_before_it_is_sent(world: World, asked: tuple[ScriptedSite, Assign]) -> None:
+def test_what_is_too_large_is_refused_before_it_is_sent(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, order = asked
     large = Blob(digest="a" * 64, size=2 << 20)
-    with pytest.raises(Refused, match="too large; 1 MB are the most"):
-        site.link.put(Put(job="job", blob=large), iter([b"x"]))
-    with pytest.raises(Refused, match="too large"):
-        world.person().link.call(Held(job="job", blob=large))
+    with pytest.raises(RequestRefusedError, match="too large; 1 MB are the most"):
+        site.link.put(PutBlob(job="job", blob=large), iter([b"x"]))
+    with pytest.raises(RequestRefusedError, match="too large"):
+        world.person().link.call(GetUploadedSize(job="job", blob=large))
     finish(site, order)
 
 
-def test_a_site_that_fills_its_inbox_is_told_so(world: World, asked: tuple[ScriptedSite, Assign]) -> None:
+def test_a_site_that_fills_its_inbox_is_told_so(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, _ = asked
     for number in range(2):
         content = bytes([number]) * (1 << 20)
-        site.link.put(Put(job="job", blob=named(content)), iter([content]))
-    with pytest.raises(Refused, match="no room"):
-        site.link.put(Put(job="job", blob=named(b"more")), iter([b"more"]))
+        site.link.put(PutBlob(job="job", blob=named(content)), iter([content]))
+    with pytest.raises(RequestRefusedError, match="no room"):
+        site.link.put(PutBlob(job="job", blob=named(b"more")), iter([b"more"]))
     assert world.person().state("job").status == "running"
 
 
-def test_a_blob_whose_digest_is_another_is_refused(asked: tuple[ScriptedSite, Assign]) -> None:
+def test_a_blob_whose_digest_is_another_is_refused(asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, _ = asked
     blob = Blob(digest="b" * 64, size=4)
-    with pytest.raises(Refused, match="damaged"):
-        site.link.put(Put(job="job", blob=blob), iter([b"evil"]))
-    assert site.link.call(Held(job="job", blob=blob)).size == 0
+    with pytest.raises(RequestRefusedError, match="damaged"):
+        site.link.put(PutBlob(job="job", blob=blob), iter([b"evil"]))
+    assert site.link.call(GetUploadedSize(job="job", blob=blob)).size == 0
 
 
 def named(content: bytes) -> Blob:
     return Blob(digest=sha256(content).hexdigest(), size=len(content))
 
 
-def test_only_what_a_task_needs_can_be_fetched(world: World, asked: tuple[ScriptedSite, Assign]) -> None:
+def test_only_what_a_task_needs_can_be_fetched(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, order = asked
-    assert b"".join(site.link.fetch(Fetch(job="job", blob=order.task.parts["model"]))) == b"nothing"
-    with pytest.raises(Refused, match="needs blob"):
-        b"".join(site.link.fetch(Fetch(job="job", blob=Blob(digest="c" * 64, size=1))))
-    with pytest.raises(Refused, match="has no blob"):
-        b"".join(world.person().link.fetch(Fetch(job="job", blob=Blob(digest="c" * 64, size=1))))
+    assert b"".join(site.link.fetch(FetchBlob(job="job", blob=order.task.parts["model"]))) == b"nothing"
+    with pytest.raises(RequestRefusedError, match="needs blob"):
+        b"".join(site.link.fetch(FetchBlob(job="job", blob=Blob(digest="c" * 64, size=1))))
+    with pytest.raises(RequestRefusedError, match="has no blob"):
+        b"".join(world.person().link.fetch(FetchBlob(job="job", blob=Blob(digest="c" * 64, size=1))))
 
 
-def test_a_site_that_says_too_much_is_cut_off(world: World, asked: tuple[ScriptedSite, Assign]) -> None:
+def test_a_site_that_says_too_much_is_cut_off(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, order = asked
     for _ in range(3):
-        site.link.call(Report(session=site.session, job="job", lines=["a", "b"], metrics={"loss": 1.5}))
+        site.link.call(SiteReport(session=site.session, job="job", lines=["a", "b"], metrics={"loss": 1.5}))
     person = world.person()
     assert eventually(lambda: person.state("job").metrics.get("plant-a")) == {"loss": 1.5}
     finish(site, order)
     person.wait("job", "finished")
-    lines = [line for line in person.link.follow(Follow(job="job")) if line.source == "plant-a" and line.kind == "log"]
+    lines = [
+        line for line in person.link.follow(FollowLog(job="job")) if line.source == "plant-a" and line.kind == "log"
+    ]
     assert len(lines) == 3
     assert "said too much" in lines[-1].text
 
@@ -230,35 +239,35 @@ def test_a_site_that_says_too_much_is_cut_off(world: World, asked: tuple[Scripte
 @pytest.mark.parametrize(("times", "status"), [(2, "finished"), (99, "failed")])
 def test_a_full_disk_hurts_no_other_job(world: World, monkeypatch: pytest.MonkeyPatch, times: int, status: str) -> None:
     """The job tries again from its last round; if the disk stays full it fails with that reason, and alone."""
-    monkeypatch.setattr("winnow.deploy.server.runs.PAUSE", 0.05)
-    real, failures = FileBlobs.put, []
+    monkeypatch.setattr("winnow.deploy.server.running_job.RESTART_DELAY", 0.05)
+    real, failures = FileBlobStore.put, []
 
-    def put(self: FileBlobs, job: str, path: Path) -> Blob:
+    def put(self: FileBlobStore, job: str, path: Path) -> Blob:
         if job == "job" and path.name == "checkpoint-new" and len(failures) < times:
             failures.append(path)
-            raise NoRoom("cannot use the disk: No space left on device")
+            raise StorageFullError("cannot use the disk: No space left on device")
         return real(self, job, path)
 
-    monkeypatch.setattr(FileBlobs, "put", put)
+    monkeypatch.setattr(FileBlobStore, "put", put)
     world.site("plant-a")
     person = world.submit(job_config(2))
     person.submit("other", world.folder, job_config(2))
     assert person.wait("job", "finished", "failed").status == status
     assert person.wait("other", "finished", "failed").status == "finished"
-    assert any("No space left" in line.text for line in person.link.follow(Follow(job="job")))
-    token = world.person().link.call(Status()).token
+    assert any("No space left" in line.text for line in person.link.follow(FollowLog(job="job")))
+    token = world.person().link.call(GetStatus()).token
     assert token == 1, "the server went on leading"
 
 
 # Submissions ----------------------------------------------------------------------------------------------------------
 
 
-def put(world: World, bundle: bytes, person: str = "the-lead") -> Submit:
+def put(world: World, bundle: bytes, person: str = "the-lead") -> SubmitJob:
     path = world.folder / "sent"
     path.write_bytes(bundle)
     blob = blob_of(path)
     upload(world.person(person).link, "evil", path, blob)
-    return Submit(job="evil", bundle=blob)
+    return SubmitJob(job="evil", bundle=blob)
 
 
 def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
@@ -283,27 +292,27 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
     }
     for content, reason in cases.items():
         request = put(world, content)
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(RequestRefusedError, match=reason):
             world.person().link.call(request)
         assert any(reason in entry.outcome for entry in audited(world))
-    assert world.person().link.call(Jobs()).jobs == []
+    assert world.person().link.call(ListJobs()).jobs == []
 
 
 def test_a_bundle_that_never_arrived_is_asked_for(world: World) -> None:
-    with pytest.raises(Refused, match="has not arrived"):
-        world.person().link.call(Submit(job="job", bundle=Blob(digest="d" * 64, size=5)))
+    with pytest.raises(RequestRefusedError, match="has not arrived"):
+        world.person().link.call(SubmitJob(job="job", bundle=Blob(digest="d" * 64, size=5)))
 
 
 def test_who_lacks_the_right_is_refused_and_it_is_in_the_audit(world: World) -> None:
     world.site("plant-a")
     world.submit(job_config(1, "sites = ['plant-c']"))
     member = world.person("the-member")
-    requests = [Abort(job="job"), Result(job="job"), ControlSite(site="plant-a", restart=True)]
-    eventually(lambda: member.link.call(Sites()).sites)
+    requests = [AbortJob(job="job"), GetJobResult(job="job"), ControlSite(site="plant-a", restart=True)]
+    eventually(lambda: member.link.call(ListSites()).sites)
     for request in requests:
-        with pytest.raises(Refused, match="may not"):
+        with pytest.raises(RequestRefusedError, match="may not"):
             member.link.call(request)
-    with pytest.raises(Refused, match="may not submit"):
+    with pytest.raises(RequestRefusedError, match="may not submit"):
         member.submit("own", world.folder, job_config(1))
     refused = {entry.what for entry in audited(world) if entry.who == "the-member" and "refused" in entry.outcome}
     assert refused >= {"abort", "download", "control", "submit"}
@@ -314,14 +323,14 @@ def test_a_revoked_person_is_shut_out_while_the_server_runs(tmp_path: Path) -> N
     kits = federation(tmp_path / "kits")
     with a_world(kits, tmp_path) as world:
         person = world.person("the-admin")
-        person.link.call(Status())
+        person.link.call(GetStatus())
         sites = [{"name": name, "organisation": name.title()} for name in ("plant-a", "plant-b", "plant-c")]
         servers = [{"name": "server-1", "organisation": "Institute", "hosts": ["127.0.0.1"], "port": 8443}]
         project = a_project(servers=servers, sites=sites)
-        with open_workshop(kits, project, None, utc_now()) as workshop:
+        with open_provisioner(kits, project, None, utc_now()) as workshop:
             list(workshop.revoke("the-admin"))
-        with pytest.raises(Refused, match="revoked"):
-            person.link.call(Status())
+        with pytest.raises(RequestRefusedError, match="revoked"):
+            person.link.call(GetStatus())
 
 
 def test_prometheus_sees_what_goes_on(kits: Path, tmp_path: Path) -> None:

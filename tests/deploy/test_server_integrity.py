@@ -18,8 +18,8 @@ from serving import (
     sites,
 )
 
-from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Follow, Result
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import FollowLog, GetJobResult
 
 ROUNDS = 8
 
@@ -114,8 +114,8 @@ def test_damaged_events_are_not_handed_out(one: OneServer) -> None:
     assert one.ended() == "finished: "
     check_result(one.person, 3)
     told = change_a_line(one)
-    with pytest.raises(Refused, match=told):
-        one.person.link.call(Result(job="job"))
+    with pytest.raises(RequestRefusedError, match=told):
+        one.person.link.call(GetJobResult(job="job"))
 
 
 def test_a_job_that_cannot_go_on_for_now_says_after_which_round_it_is_tried_again(one: OneServer) -> None:
@@ -127,7 +127,7 @@ def test_a_job_that_cannot_go_on_for_now_says_after_which_round_it_is_tried_agai
     told = f"it is taken up again after round {committed} (attempt 1 of 3)"
 
     def said() -> list[str]:
-        return [line.text for line in one.person.link.follow(Follow(job="job", wait=False))]
+        return [line.text for line in one.person.link.follow(FollowLog(job="job", wait=False))]
 
     eventually(lambda: any(told in line for line in said()), 60, lambda: "\n".join(said()))
     assert one.ended() == "finished: "

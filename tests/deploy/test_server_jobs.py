@@ -7,21 +7,21 @@ import pytest
 from papers import kit_of
 from serving import Person, World, a_world, eventually, federation, job_config, of, undisturbed
 
-from winnow.deploy.trust.audit import problems
-from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
-from winnow.deploy.wire.errors import Refused
+from winnow.deploy.trust.audit_log import problems
+from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
+from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
-    Abort,
-    Assign,
-    Deploy,
-    Fetch,
-    Follow,
+    AbortJob,
+    AssignTask,
+    DeployJob,
+    FetchBlob,
+    FollowLog,
+    GetJobResult,
+    ListSites,
     Resources,
-    Result,
     Settle,
-    Sites,
-    Stop,
-    Submit,
+    StopJob,
+    SubmitJob,
 )
 
 
@@ -43,23 +43,24 @@ def test_a_job_runs_over_its_sites_and_leaves_its_result(world: World) -> None:
     assert (state.status, state.round, state.rounds, state.sites) == ("finished", 3, 3, ["plant-a", "plant-b"])
     assert state.metrics["server"] == {"round": 3.0}
 
-    result = person.link.call(Result(job="job"))
+    result = person.link.call(GetJobResult(job="job"))
     expected = undisturbed(3, {"plant-a": 2, "plant-b": 2})
     for blob in (result.checkpoint, result.output["model.txt"]):
-        assert b"".join(person.link.fetch(Fetch(job="job", blob=blob))).decode() == expected
+        assert b"".join(person.link.fetch(FetchBlob(job="job", blob=blob))).decode() == expected
     assert (
-        b"".join(person.link.fetch(Fetch(job="job", blob=result.events))) == b'{"round":1}\n{"round":2}\n{"round":3}\n'
+        b"".join(person.link.fetch(FetchBlob(job="job", blob=result.events)))
+        == b'{"round":1}\n{"round":2}\n{"round":3}\n'
     )
-    lines = list(person.link.follow(Follow(job="job")))
+    lines = list(person.link.follow(FollowLog(job="job")))
     assert [line.number for line in lines] == list(range(len(lines)))
     assert [line.text for line in lines if line.kind == "event"] == ['{"round":1}', '{"round":2}', '{"round":3}']
 
-    assert [deploy.clients_from for deploy in of(Deploy, b)] == [None, 2]
-    assert [each.site for each in of(Deploy, b)[-1].neighbours] == ["plant-a", "plant-b"]
+    assert [deploy.clients_from for deploy in of(DeployJob, b)] == [None, 2]
+    assert [each.site for each in of(DeployJob, b)[-1].neighbours] == ["plant-a", "plant-b"]
     assert [settle.round for settle in of(Settle, a)] == [1, 2, 3]
-    tasks = [assign.task.id for assign in of(Assign, a)]
+    tasks = [assign.task.id for assign in of(AssignTask, a)]
     assert [list(settle.tasks) for settle in of(Settle, a)] == [[task] for task in tasks]
-    eventually(lambda: of(Stop, a) and of(Stop, b))
+    eventually(lambda: of(StopJob, a) and of(StopJob, b))
 
 
 def test_a_job_waits_for_its_sites_and_says_for_which(world: World) -> None:
@@ -89,7 +90,7 @@ def test_resources_are_not_promised_twice_and_priority_counts(world: World) -> N
     eventually(lambda: "has not enough free" in person.state("low").reason)
     for job in ("first", "high", "low"):
         person.wait(job, "finished")
-    begun = list(dict.fromkeys(order.job for order in of(Assign, site)))
+    begun = list(dict.fromkeys(order.job for order in of(AssignTask, site)))
     assert begun == ["first", "high", "low"]
 
 
@@ -107,11 +108,11 @@ def test_many_jobs_run_at_once(world: World) -> None:
 def test_an_aborted_job_ends_at_once_and_stays_ended(world: World) -> None:
     site = world.site("plant-a", answers=False)
     person = world.submit(job_config(3, "sites = ['plant-a']"))
-    eventually(lambda: of(Assign, site))
-    assert person.link.call(Abort(job="job", reason="a mistake")).note == "aborted"
+    eventually(lambda: of(AssignTask, site))
+    assert person.link.call(AbortJob(job="job", reason="a mistake")).note == "aborted"
     assert (person.state("job").status, person.state("job").reason) == ("aborted", "the-lead: a mistake")
-    eventually(lambda: of(Stop, site))
-    assert person.link.call(Abort(job="job")).note == "it had ended already"
+    eventually(lambda: of(StopJob, site))
+    assert person.link.call(AbortJob(job="job")).note == "it had ended already"
 
 
 @pytest.mark.parametrize(
@@ -132,16 +133,16 @@ def test_a_runner_that_dies_starts_again_from_the_last_round(world: World, tmp_p
     world.site("plant-a")
     person = world.submit(job_config(3, fake=f"die_once_at = 3\nmark = '{tmp_path / 'mark'}'"))
     assert person.wait("job", "finished", "failed").status == "finished"
-    said = [line.text for line in person.link.follow(Follow(job="job")) if line.text.startswith("begins")]
+    said = [line.text for line in person.link.follow(FollowLog(job="job")) if line.text.startswith("begins")]
     assert said == ["begins after round 0", "begins after round 2"]
-    result = person.link.call(Result(job="job"))
-    assert b"".join(person.link.fetch(Fetch(job="job", blob=result.checkpoint))).decode() == undisturbed(
+    result = person.link.call(GetJobResult(job="job"))
+    assert b"".join(person.link.fetch(FetchBlob(job="job", blob=result.checkpoint))).decode() == undisturbed(
         3, {"plant-a": 2}
     )
 
 
 def test_a_runner_that_always_dies_fails_its_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("winnow.deploy.server.runs.PAUSE", 0.05)
+    monkeypatch.setattr("winnow.deploy.server.running_job.RESTART_DELAY", 0.05)
     world.site("plant-a")
     person = world.submit(job_config(3, fake="die_at = 2"))
     assert "ended 4 times without finishing a round" in person.wait("job", "failed").reason
@@ -152,18 +153,18 @@ def test_a_site_that_comes_back_gets_everything_outstanding_again(world: World) 
     other = world.site("plant-b")
     site = world.site("plant-a", answers=False)
     person = world.submit(job_config(2, "sites = ['plant-a', 'plant-b']"))
-    eventually(lambda: of(Assign, site) and of(Assign, other))
+    eventually(lambda: of(AssignTask, site) and of(AssignTask, other))
     site.stop()
     eventually(lambda: not _connected(person)["plant-a"], seconds=5)
     again = world.site("plant-a", jobs={"job", "long-forgotten"})
     assert person.wait("job", "finished").round == 2
-    assert of(Assign, again)[0] == of(Assign, site)[0]
-    assert of(Deploy, again)[0].clients_from == 0
-    assert "long-forgotten" in {stop.job for stop in of(Stop, again)}
+    assert of(AssignTask, again)[0] == of(AssignTask, site)[0]
+    assert of(DeployJob, again)[0].clients_from == 0
+    assert "long-forgotten" in {stop.job for stop in of(StopJob, again)}
 
 
 def _connected(person: Person) -> dict[str, bool]:
-    return {site.site: site.connected for site in person.link.call(Sites()).sites}
+    return {site.site: site.connected for site in person.link.call(ListSites()).sites}
 
 
 def test_submitting_twice_changes_nothing_and_names_are_taken_once(world: World) -> None:
@@ -171,16 +172,16 @@ def test_submitting_twice_changes_nothing_and_names_are_taken_once(world: World)
     person = world.person()
     blob = person.submit("job", world.folder, job_config(1))
     person.wait("job", "finished")
-    assert person.link.call(Submit(job="job", bundle=blob)).note == "known already"
+    assert person.link.call(SubmitJob(job="job", bundle=blob)).note == "known already"
     assert person.state("job").status == "finished"
-    with pytest.raises(Refused, match="there is another job called job"):
+    with pytest.raises(RequestRefusedError, match="there is another job called job"):
         world.person("the-admin").submit("job", world.folder, job_config(2))
 
 
 def test_all_that_was_done_is_in_an_unbroken_audit(world: World) -> None:
     world.site("plant-a")
     world.submit(job_config(1)).wait("job", "finished")
-    store = FileStore(world.kits / "kits" / "server-1" / AUDIT_FILE)
+    store = FileAuditStore(world.kits / "kits" / "server-1" / AUDIT_FILE)
     assert problems(store, kit_of(world.kits, "server-1").authority) == []
     text = b"\n".join(store.lines())
     for what in (b'"submit"', b'"jobs"', b'"job ended"'):

@@ -11,13 +11,13 @@ import pytest
 from papers import kit_of
 from serving import Person, ServerProcess, World, a_world, eventually, federation, free_port, job_config
 
-from winnow.deploy.server.repeats import MOST, SECONDS, Repeats
-from winnow.deploy.server.transfers import UPLOAD_SECONDS, UPLOADS
-from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
-from winnow.deploy.trust.chain import Entry
-from winnow.deploy.trust.identity import Peer
-from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Abort, Blob, Put, Status, Submit
+from winnow.deploy.server.audit_throttle import MAX_ENTRIES, WINDOW_SECONDS, AuditThrottle
+from winnow.deploy.server.blob_transfers import MAX_UPLOADS, UPLOAD_EXPIRY_SECONDS
+from winnow.deploy.trust.audit_chain import AuditEntry
+from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import AbortJob, Blob, GetStatus, PutBlob, SubmitJob
 
 
 @pytest.fixture
@@ -31,29 +31,29 @@ def world(kits: Path, tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def audited(kits: Path) -> list[Entry]:
-    lines = FileStore(kits / "kits" / "server-1" / AUDIT_FILE).lines()
-    return [entry for line in lines if (entry := Entry.of(line)) is not None]
+def audited(kits: Path) -> list[AuditEntry]:
+    lines = FileAuditStore(kits / "kits" / "server-1" / AUDIT_FILE).lines()
+    return [entry for line in lines if (entry := AuditEntry.of(line)) is not None]
 
 
 def begin_upload(person: Person, number: int, content: bytes) -> None:
     blob = Blob(digest=f"{number:064x}", size=1000)
-    with pytest.raises(Refused, match=r"broke off|no room"):
-        person.link.put(Put(job="x", blob=blob), iter([content] if content else []))
+    with pytest.raises(RequestRefusedError, match=r"broke off|no room"):
+        person.link.put(PutBlob(job="x", blob=blob), iter([content] if content else []))
 
 
 def test_uploads_that_are_begun_and_never_filled_leave_nothing(world: World) -> None:
     person = world.person()
-    person.link.call(Status())
-    for number in range(UPLOADS + 20):
+    person.link.call(GetStatus())
+    for number in range(MAX_UPLOADS + 20):
         begin_upload(person, number, b"")
     folder = world.folder / "state" / "uploads" / "the-lead"
     assert list(folder.iterdir()) == []
-    for number in range(UPLOADS + 20):
+    for number in range(MAX_UPLOADS + 20):
         begin_upload(person, number, b"x")
-    assert len(list(folder.iterdir())) == UPLOADS
-    with pytest.raises(Refused, match=f"{UPLOADS} are the most"):
-        person.link.put(Put(job="x", blob=Blob(digest="f" * 64, size=1000)), iter([b"x"]))
+    assert len(list(folder.iterdir())) == MAX_UPLOADS
+    with pytest.raises(RequestRefusedError, match=f"{MAX_UPLOADS} are the most"):
+        person.link.put(PutBlob(job="x", blob=Blob(digest="f" * 64, size=1000)), iter([b"x"]))
     other = world.person("the-admin")
     other.submit("job", world.folder, job_config(1, "sites = ['plant-c']"))
 
@@ -68,11 +68,11 @@ def test_a_server_that_starts_deletes_what_was_left(tmp_path: Path) -> None:
     empty.touch()
     for path in (old, young):
         path.write_bytes(b"x")
-    os.utime(old, (time.time() - UPLOAD_SECONDS - 60,) * 2)
+    os.utime(old, (time.time() - UPLOAD_EXPIRY_SECONDS - 60,) * 2)
     (tmp_path / "server.toml").write_text("join = 0.2\n")
     server = ServerProcess(kits / "kits" / "server-1", tmp_path / "server.toml", tmp_path / "log")
     try:
-        Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)).link.call(Status())
+        Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)).link.call(GetStatus())
         eventually(lambda: list(uploads.iterdir()) == [young], 20)
         assert (tmp_path / "state").stat().st_mode & 0o077 == 0, "nobody else looks into it"
     finally:
@@ -85,10 +85,10 @@ def test_what_is_refused_again_and_again_is_counted(kits: Path, tmp_path: Path) 
 
         def ask() -> None:
             member = world.person("the-member")
-            for _ in range(MOST):
-                with pytest.raises(Refused, match="may not abort"):
-                    member.link.call(Abort(job="job"))
-                member.link.call(Status())
+            for _ in range(MAX_ENTRIES):
+                with pytest.raises(RequestRefusedError, match="may not abort"):
+                    member.link.call(AbortJob(job="job"))
+                member.link.call(GetStatus())
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
@@ -96,43 +96,43 @@ def test_what_is_refused_again_and_again_is_counted(kits: Path, tmp_path: Path) 
         for thread in threads:
             thread.join()
         written = [entry for entry in audited(kits) if entry.who == "the-member"]
-        assert [entry.what for entry in written].count("abort") == MOST
-        assert [entry.what for entry in written].count("status") == MOST
-    last = [entry.outcome for entry in audited(kits) if entry.who == "the-member"][2 * MOST :]
+        assert [entry.what for entry in written].count("abort") == MAX_ENTRIES
+        assert [entry.what for entry in written].count("status") == MAX_ENTRIES
+    last = [entry.outcome for entry in audited(kits) if entry.who == "the-member"][2 * MAX_ENTRIES :]
     assert [outcome.split(" since")[0] for outcome in sorted(last)] == [
-        f"allowed: {2 * MOST} more",
-        f"refused: {2 * MOST} more",
+        f"allowed: {2 * MAX_ENTRIES} more",
+        f"refused: {2 * MAX_ENTRIES} more",
     ]
 
 
 def test_a_new_hour_is_written_down_anew() -> None:
     now = [0.0]
-    repeats = Repeats(clock=lambda: now[0])
+    repeats = AuditThrottle(clock=lambda: now[0])
     member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
-    refused = [repeats.counts(member, "abort", f"job-{n}", f"refused: {n}") for n in range(MOST + 3)]
-    assert refused == [False] * MOST + [True] * 3
+    refused = [repeats.counts(member, "abort", f"job-{n}", f"refused: {n}") for n in range(MAX_ENTRIES + 3)]
+    assert refused == [False] * MAX_ENTRIES + [True] * 3
     assert not repeats.counts(member, "jobs", "", "allowed")
     assert list(repeats.over()) == []
-    now[0] = SECONDS + 1
+    now[0] = WINDOW_SECONDS + 1
     [(peer, what, outcome)] = repeats.over()
     assert (peer, what, outcome.split(" since")[0]) == (member, "abort", "refused: 3 more")
     assert not repeats.counts(member, "abort", "job", "refused: again")
 
 
 def test_what_somebody_got_at_is_not_hidden_by_many_requests_for_something_else() -> None:
-    repeats = Repeats()
+    repeats = AuditThrottle()
     member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
-    for _ in range(2 * MOST):
+    for _ in range(2 * MAX_ENTRIES):
         repeats.counts(member, "download", "her-own", "allowed")
     assert [repeats.counts(member, "download", "another", "allowed") for _ in range(3)] == [False, True, True]
 
 
 def test_names_that_nobody_has_fill_no_audit(world: World, kits: Path) -> None:
     person = world.person()
-    for number in range(MOST + 10):
-        with pytest.raises(Refused, match="has not arrived"):
-            person.link.call(Submit(job=f"job-{number}", bundle=Blob(digest="0" * 64, size=1)))
-    assert len([entry for entry in audited(kits) if entry.what == "submit"]) == MOST
+    for number in range(MAX_ENTRIES + 10):
+        with pytest.raises(RequestRefusedError, match="has not arrived"):
+            person.link.call(SubmitJob(job=f"job-{number}", bundle=Blob(digest="0" * 64, size=1)))
+    assert len([entry for entry in audited(kits) if entry.what == "submit"]) == MAX_ENTRIES
 
 
 def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(kits: Path, tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(kits: Path,
 
     with a_world(kits, tmp_path, "[limits]\ntransfers = 1\n") as world:
         link = world.person().link
-        link.call(Status())
+        link.call(GetStatus())
 
         def put(blob: Blob, content: Iterator[bytes]) -> None:
-            received.append(link.put(Put(job="x", blob=blob), content).size)
+            received.append(link.put(PutBlob(job="x", blob=blob), content).size)
 
         threads = [threading.Thread(target=put, args=(blobs[0], slowly()))]
         threads[0].start()

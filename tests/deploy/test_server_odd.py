@@ -13,32 +13,32 @@ from postgres import cluster, fresh_database
 from serving import World, a_world, eventually, federation, job_config, of, signed
 from sqlalchemy.exc import DataError
 
-from winnow.deploy.fence.confine import Limits, Sandbox, reason_against
-from winnow.deploy.server import commands, records
-from winnow.deploy.server.ledger import Ledger
-from winnow.deploy.server.process import RunnerProcess
-from winnow.deploy.server.records import Records
-from winnow.deploy.server.runs import RunnerError
-from winnow.deploy.wire.codec import MAX_MESSAGE, encode
-from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.files import blob_of
+from winnow.deploy.jobs.bundle_format import write_bundle
+from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
+from winnow.deploy.server import queries, user_commands
+from winnow.deploy.server.leader_writes import LeaderWrites
+from winnow.deploy.server.queries import Queries
+from winnow.deploy.server.runner_process import RunnerProcess
+from winnow.deploy.server.running_job import RunnerError
+from winnow.deploy.wire.atomic_files import blob_of
+from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.message_codec import MAX_MESSAGE, encode
 from winnow.deploy.wire.messages import (
-    Abort,
-    Assign,
-    Deploy,
-    Follow,
+    AbortJob,
+    AssignTask,
+    DeployJob,
+    FollowLog,
+    GetJobResult,
+    GetStatus,
+    JobInfo,
     JobList,
-    Jobs,
-    JobState,
-    Line,
-    Report,
-    Result,
-    Status,
-    Stop,
-    Submit,
+    ListJobs,
+    LogLine,
+    SiteReport,
+    StopJob,
+    SubmitJob,
 )
-from winnow.deploy.wire.transfer import upload
-from winnow.deploy.work.bundle import write_bundle
 
 HERE = "sites = ['plant-a']"
 
@@ -60,8 +60,8 @@ def world(kits: Path, tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def lines_of(world: World, job: str = "job") -> list[Line]:
-    return list(world.person().link.follow(Follow(job=job)))
+def lines_of(world: World, job: str = "job") -> list[LogLine]:
+    return list(world.person().link.follow(FollowLog(job=job)))
 
 
 # Text -----------------------------------------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def test_letters_that_a_database_does_not_take_end_nothing(postgres: str, kits: 
     with a_world(kits, tmp_path, f"database = '{fresh_database(postgres)}'\n") as world:
         site = world.site("plant-a", answers=False)
         person = world.submit(job_config(2, HERE, "give_up_at = 2\nodd = true").replace("'trial'", '"tri\\u0000al"'))
-        [order] = eventually(lambda: of(Assign, site))
-        site.link.call(Report(session=site.session, job="job", lines=["\0"], metrics={"\0": 1.0}))
+        [order] = eventually(lambda: of(AssignTask, site))
+        site.link.call(SiteReport(session=site.session, job="job", lines=["\0"], metrics={"\0": 1.0}))
         for client in order.task.clients:
             site.give("job", order.task.id, client, b"x")
         state = person.wait("job", "failed")
@@ -84,7 +84,7 @@ def test_letters_that_a_database_does_not_take_end_nothing(postgres: str, kits: 
         world.site("plant-b", refuses="no\0")
         person.submit("other", world.folder, job_config(1, "sites = ['plant-b']"))
         eventually(lambda: "plant-b refused: no?" in person.state("other").reason)
-        assert person.link.call(Status()).token == 1, "it went on leading"
+        assert person.link.call(GetStatus()).token == 1, "it went on leading"
 
 
 @pytest.mark.parametrize("name", ["x" * 201, "a\0b"])
@@ -96,27 +96,27 @@ def test_an_output_with_an_impossible_name_fails_its_job(world: World, name: str
 
 
 def test_what_the_database_refuses_is_the_jobs_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Ledger.commit_round
+    real = LeaderWrites.commit_round
 
-    def refuse(self: Ledger, job: str, **row: Any) -> None:
+    def refuse(self: LeaderWrites, job: str, **row: Any) -> None:
         if job == "job":
             raise DataError("INSERT", {}, ValueError("out of range"))
         real(self, job, **row)
 
-    monkeypatch.setattr(Ledger, "commit_round", refuse)
+    monkeypatch.setattr(LeaderWrites, "commit_round", refuse)
     world.site("plant-a")
     person = world.submit(job_config(1, HERE))
     assert "the database does not take what it says: out of range" in person.wait("job", "failed").reason
     person.submit("other", world.folder, job_config(1, HERE))
     person.wait("other", "finished")
-    assert person.link.call(Status()).token == 1
+    assert person.link.call(GetStatus()).token == 1
 
 
 def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "winnow.deploy.server.reign.reason_against", lambda: "the fake runner lies outside of all walls"
+        "winnow.deploy.server.leader.sandbox_unavailable_reason", lambda: "the fake runner lies outside of all walls"
     )
     with a_world(kits, tmp_path, "sandbox = 'none'\n[limits]\ncode_disk_mb = 64\n") as world:
         world.site("plant-a")
@@ -126,24 +126,24 @@ def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
         eventually(lambda: not list(world.folder.rglob("full-*")))
         person.submit("other", world.folder, job_config(1, HERE, "fill_mb = 70"))
         person.wait("other", "finished")
-        assert person.link.call(Status()).token == 1
+        assert person.link.call(GetStatus()).token == 1
 
 
 def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = Ledger.append, []
+    real, failures = LeaderWrites.append, []
 
-    def fail(self: Ledger, job: str, lines: Any) -> None:
+    def fail(self: LeaderWrites, job: str, lines: Any) -> None:
         if not failures:
             failures.append(job)
             raise OSError("the disk is gone for a moment")
         real(self, job, lines)
 
-    monkeypatch.setattr(Ledger, "append", fail)
+    monkeypatch.setattr(LeaderWrites, "append", fail)
     world.site("plant-a")
     person = world.submit(job_config(3, HERE, "pause = 0.3"))
     assert person.wait("job", "finished", "failed").status == "finished"
     assert failures
-    assert person.link.call(Status()).token == 2
+    assert person.link.call(GetStatus()).token == 2
 
 
 # Floods ---------------------------------------------------------------------------------------------------------------
@@ -152,12 +152,12 @@ def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pyt
 def test_metrics_count_as_lines_and_their_names_are_bounded(world: World) -> None:
     site = world.site("plant-a", answers=False)
     person = world.submit(job_config(1, HERE))
-    [order] = eventually(lambda: of(Assign, site))
+    [order] = eventually(lambda: of(AssignTask, site))
     for number in range(10):
         metrics = {f"{number}-{index}": 1.0 for index in range(30)} | {"n" * 101: 1.0}
-        site.link.call(Report(session=site.session, job="job", metrics=metrics))
+        site.link.call(SiteReport(session=site.session, job="job", metrics=metrics))
     for value in (1.0, 2.0, 3.0):
-        site.link.call(Report(session=site.session, job="job", metrics={"0-0": value}))
+        site.link.call(SiteReport(session=site.session, job="job", metrics={"0-0": value}))
     metrics = person.state("job").metrics["plant-a"]
     assert len(metrics) == 100
     assert metrics["0-0"] == 3.0, "one that is known still changes"
@@ -180,8 +180,8 @@ def test_a_job_that_prints_without_end_is_cut_off(world: World) -> None:
 FLOOD = """
 import socket, sys
 from pathlib import Path
-from winnow.deploy.work.channel import Channel
-from winnow.deploy.work.orders import Said, ToRunner
+from winnow.deploy.jobs.ipc_channel import Channel
+from winnow.deploy.jobs.ipc import Said, ToRunner
 channel = Channel(socket.socket(fileno=int(sys.argv[1])), ToRunner)
 for _ in range(100):
     channel.send(Said(line="x" * 60_000))
@@ -195,7 +195,7 @@ def test_a_runner_is_not_listened_to_faster_than_it_is_heard(tmp_path: Path) -> 
     worker.write_text(FLOOD)
 
     async def listen() -> None:
-        limits = Limits(memory_mb=512, cpus=sorted(os.sched_getaffinity(0)))
+        limits = ProcessLimits(memory_mb=512, cpus=sorted(os.sched_getaffinity(0)))
         process = RunnerProcess(tmp_path, tmp_path / "log", limits=limits, sandbox=None, worker=str(worker))
         assert await asyncio.wait_for(process.receive(), 20) is not None
         await asyncio.sleep(0.5)
@@ -208,8 +208,8 @@ def test_a_runner_is_not_listened_to_faster_than_it_is_heard(tmp_path: Path) -> 
     asyncio.run(listen())
 
 
-def a_state(number: int, size: int) -> JobState:
-    return JobState(
+def a_state(number: int, size: int) -> JobInfo:
+    return JobInfo(
         job=f"job-{number}",
         title="t" * size,
         status="queued",
@@ -226,14 +226,14 @@ def a_state(number: int, size: int) -> JobState:
 
 
 def test_the_latest_jobs_are_listed_as_far_as_a_message_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitting = commands.latest_that_fit([a_state(number, 60_000) for number in range(100)])
+    fitting = user_commands.latest_that_fit([a_state(number, 60_000) for number in range(100)])
     assert fitting[-1].job == "job-99"
     assert MAX_MESSAGE / 2 < len(encode(JobList(jobs=fitting))) <= MAX_MESSAGE
-    monkeypatch.setattr(records, "JOBS", 2)
+    monkeypatch.setattr(queries, "JOBS", 2)
     person = world.person()
     for number in range(3):
         person.submit(f"job-{number}", world.folder, job_config(1, "sites = ['plant-c']"))
-    assert [state.job for state in person.link.call(Jobs()).jobs] == ["job-1", "job-2"]
+    assert [state.job for state in person.link.call(ListJobs()).jobs] == ["job-1", "job-2"]
 
 
 # What a job may see ---------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_runner_sees_its_own_data_and_nothing_of_the_servers_environment(
         assert "sees data ['turbine'], password None" in [line.text for line in lines_of(world)]
 
 
-@pytest.mark.skipif(reason_against() is not None, reason=f"no sandbox here: {reason_against()}")
+@pytest.mark.skipif(sandbox_unavailable_reason() is not None, reason=f"no sandbox here: {sandbox_unavailable_reason()}")
 def test_code_of_a_jobs_own_is_shown_its_own_data_alone(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,13 +261,13 @@ def test_code_of_a_jobs_own_is_shown_its_own_data_alone(
         walls.append(sandbox)
         raise RunnerError("that is enough")
 
-    monkeypatch.setattr("winnow.deploy.server.runs.RunnerProcess", start)
+    monkeypatch.setattr("winnow.deploy.server.running_job.RunnerProcess", start)
     with a_world(kits, tmp_path, DATA) as world:
         world.site("plant-a")
         person, path = world.person(), tmp_path / "own"
         path.write_bytes(write_bundle(signed(person.kit, job_config(1, HERE), **{"own.py": b""})))
         upload(person.link, "job", path, blob_of(path))
-        person.link.call(Submit(job="job", bundle=blob_of(path)))
+        person.link.call(SubmitJob(job="job", bundle=blob_of(path)))
         person.wait("job", "failed")
     assert str(tmp_path / "turbine") in walls[0].read
     assert str(tmp_path / "secret") not in walls[0].read
@@ -283,9 +283,9 @@ def files_under(folder: Path) -> list[Path]:
 def test_bundles_are_not_kept_where_they_arrived(world: World) -> None:
     person = world.person()
     person.submit("job", world.folder, job_config(1, "sites = ['plant-c']"))
-    with pytest.raises(Refused, match="another job called job"):
+    with pytest.raises(RequestRefusedError, match="another job called job"):
         person.submit("job", world.folder, job_config(2))
-    with pytest.raises(Refused, match="min_sites"):
+    with pytest.raises(RequestRefusedError, match="min_sites"):
         person.submit("other", world.folder, job_config(2, "min_sites = 0"))
     assert files_under(world.folder / "state" / "uploads") == []
 
@@ -294,9 +294,9 @@ def test_the_events_of_a_job_lie_in_one_file(world: World) -> None:
     site = world.site("plant-a", delay=0.2)
     person = world.submit(job_config(3, HERE))
     eventually(lambda: person.state("job").round >= 1)
-    first = person.link.call(Result(job="job")).events
+    first = person.link.call(GetJobResult(job="job")).events
     person.wait("job", "finished")
-    last = person.link.call(Result(job="job")).events
+    last = person.link.call(GetJobResult(job="job")).events
     assert first != last
     assert [path.name for path in files_under(world.folder / "state" / "results")] == [last.digest]
     assert site.session
@@ -316,21 +316,21 @@ def test_blobs_that_nothing_names_are_cleared_away_when_a_server_begins(kits: Pa
 
 def test_a_job_aborted_while_it_starts_does_not_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     starting, aborted = Event(), Event()
-    real = Records.certificates
+    real = Queries.certificates
 
-    def slow(self: Records) -> dict[str, bytes]:
+    def slow(self: Queries) -> dict[str, bytes]:
         starting.set()
         aborted.wait(10)
         return real(self)
 
-    monkeypatch.setattr(Records, "certificates", slow)
+    monkeypatch.setattr(Queries, "certificates", slow)
     site = world.site("plant-a")
     person = world.submit(job_config(1, HERE))
     assert starting.wait(10)
-    assert person.link.call(Abort(job="job")).note == "aborted"
+    assert person.link.call(AbortJob(job="job")).note == "aborted"
     aborted.set()
-    eventually(lambda: of(Stop, site))
+    eventually(lambda: of(StopJob, site))
     time.sleep(0.5)
-    assert not of(Assign, site)
-    assert [order.clients_from for order in of(Deploy, site)] == [None]
+    assert not of(AssignTask, site)
+    assert [order.clients_from for order in of(DeployJob, site)] == [None]
     assert person.state("job").status == "aborted"

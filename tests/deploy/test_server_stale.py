@@ -12,11 +12,11 @@ import pytest
 from postgres import cluster, fresh_database
 from serving import eventually
 
-from winnow.deploy.server import blobs as blobs_module
-from winnow.deploy.server.blobs import Blobs, open_blobs
+from winnow.deploy.server import blob_store as blobs_module
+from winnow.deploy.server.blob_store import BlobStore, open_blob_store
 from winnow.deploy.server.database import Database
-from winnow.deploy.server.lease import Fence, Lease
-from winnow.deploy.wire.files import CHUNK, read_chunks
+from winnow.deploy.server.lease import FencedDatabase, Lease
+from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
 
 LEASE = 0.5
 
@@ -25,11 +25,11 @@ from winnow.core import WinnowError
 import sys
 from pathlib import Path
 from winnow.deploy.server import blobs as blobs_module
-from winnow.deploy.server.blobs import open_blobs
+from winnow.deploy.server.blob_store import open_blobs
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.lease import Fence, Lease
-from winnow.deploy.server.records import Records
-from winnow.deploy.wire.files import read_chunks
+from winnow.deploy.server.queries import Records
+from winnow.deploy.wire.atomic_files import read_chunks
 
 url, folder, file, act = sys.argv[1:]
 database = Database(url)
@@ -98,11 +98,11 @@ def goes_on(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def successor(database: Database, folder: Path) -> Blobs:
+def successor(database: Database, folder: Path) -> BlobStore:
     lease = Lease(database, server="b", address="grpc://b", seconds=60.0)
     eventually(lease.hold, 20)
     assert lease.token is not None
-    return open_blobs(Fence(database=database, token=lease.token), folder / "blobs")
+    return open_blob_store(FencedDatabase(database=database, token=lease.token), folder / "blobs")
 
 
 def test_it_removes_nothing_that_its_successor_is_putting(

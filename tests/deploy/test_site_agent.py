@@ -10,12 +10,21 @@ import msgspec
 import pytest
 from siting import CONFIG, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
-from winnow.deploy.site import job
-from winnow.deploy.site.state import SiteState, StateError
-from winnow.deploy.trust.audit import problems
-from winnow.deploy.trust.audit_file import FileStore
-from winnow.deploy.wire.errors import Refused
-from winnow.deploy.wire.messages import Cancel, Control, Given, Hello, Joined, Poll, Report, Stop
+from winnow.deploy.site import hosted_job
+from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
+from winnow.deploy.trust.audit_log import problems
+from winnow.deploy.trust.audit_log_file import FileAuditStore
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import (
+    CancelTasks,
+    ControlAgent,
+    DeployResult,
+    Hello,
+    Poll,
+    SiteReport,
+    StopJob,
+    SubmitResult,
+)
 
 NUMBERS = count()
 
@@ -50,22 +59,22 @@ def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, serv
     bundle = world.bundle()
     with agent_at(world, server.url):
         script.tell(deploy(script, bundle))
-        joined = script.wait(Joined)
+        joined = script.wait(DeployResult)
         assert joined.accepted
         assert joined.data.sizes == [2, 2]
         script.tell(deploy(script, bundle, clients_from=0), first)
-        given = [script.wait(Given, number) for number in (1, 2)]
+        given = [script.wait(SubmitResult, number) for number in (1, 2)]
         assert [script.payload(each)["parts"] for each in given] == [{"model": "a model"}] * 2
         script.tell(settle(first, clients=(0,)), second)
-        later = [script.wait(Given, number) for number in (3, 4)]
+        later = [script.wait(SubmitResult, number) for number in (3, 4)]
         assert [script.payload(each)["kept"] for each in later] == [[1], []]
         assert [path.read_bytes() for path in world.job_folder.glob("parts/*")] == [bundle]
-        script.tell(Stop(job="job-1", reason="finished"))
+        script.tell(StopJob(job="job-1", reason="finished"))
         wait_for(lambda: not world.job_folder.exists(), "end of the job's files")
     hello = script.all_of(Hello)[0]
     assert hello.data == ["turbines"]
     assert hello.certificate == world.kit().certificate_pem
-    store = FileStore(world.kit_folder / "audit.jsonl")
+    store = FileAuditStore(world.kit_folder / "audit.jsonl")
     assert problems(store, world.kit().authority) == []
     assert [b"job joined" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
 
@@ -73,12 +82,12 @@ def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, serv
 def test_nothing_of_where_the_data_are_leaves_the_site(world: World, script: Script, server: Any) -> None:
     with agent_at(world, server.url):
         script.tell(deploy(script, world.bundle()), task("talk"), task())
-        failed, given = script.wait(Given, 1).answer, script.wait(Given, 2)
+        failed, given = script.wait(SubmitResult, 1).answer, script.wait(SubmitResult, 2)
         assert failed.failure.startswith("no such column in")
         assert given.answer.failure is None
-        wait_for(lambda: any(each.metrics == {"loss": 0.5} for each in script.all_of(Report)), "metrics")
+        wait_for(lambda: any(each.metrics == {"loss": 0.5} for each in script.all_of(SiteReport)), "metrics")
         script.tell(deploy(script, world.bundle('[data]\nname = "turbines"\n[cannot]\n'), job="job-2"))
-        assert "flow" in script.wait(Joined, 2).reason
+        assert "flow" in script.wait(DeployResult, 2).reason
     sent = b"".join(script.raw)
     assert b"no such column" in sent
     for secret in ("secret-place", "rows.csv", str(world.kit_folder), str(world.folder)):
@@ -89,21 +98,21 @@ def test_a_task_delivered_twice_has_the_answer_already_made(world: World, script
     assigned = task()
     script.tell(deploy(script, world.bundle()), assigned, assigned)
     with agent_at(world, near.url):
-        first, second = script.wait(Given, 1).answer, script.wait(Given, 2).answer
+        first, second = script.wait(SubmitResult, 1).answer, script.wait(SubmitResult, 2).answer
         assert first == second
     with agent_at(world, near.url):
-        assert script.wait(Given, 4).answer == first
+        assert script.wait(SubmitResult, 4).answer == first
     other = task(settings="volatile")
     script.outstanding.append(other)
     with agent_at(world, near.url):
-        script.wait(Given, 7)
+        script.wait(SubmitResult, 7)
         script.tell(other)
-        volatile = [script.wait(Given, number).answer for number in (7, 8)]
+        volatile = [script.wait(SubmitResult, number).answer for number in (7, 8)]
         assert volatile[0].task == other.task.id
         assert volatile[0] == volatile[1]
-    before = len(script.all_of(Given))
+    before = len(script.all_of(SubmitResult))
     with agent_at(world, near.url):
-        again = script.wait(Given, before + 3).answer
+        again = script.wait(SubmitResult, before + 3).answer
         assert again.task == other.task.id
         assert again.blob != volatile[0].blob
 
@@ -112,15 +121,15 @@ def test_an_agent_knows_what_was_settled_before_it_was_killed(world: World, scri
     first = task()
     script.tell(deploy(script, world.bundle()), first)
     with agent_at(world, near.url):
-        script.wait(Given)
+        script.wait(SubmitResult)
         script.orders.append(settle(first))
-        state = SiteState(world.kit_folder / "state" / "site.sqlite")
+        state = SiteStateStore(world.kit_folder / "state" / "site.sqlite")
         wait_for(lambda: 0 in state.kept("job-1"), "settled state")
         state.close()
     script.outstanding.remove(first)
     script.outstanding.append(task(round=2))
     with agent_at(world, near.url):
-        assert script.payload(script.wait(Given, 2))["kept"] == [1]
+        assert script.payload(script.wait(SubmitResult, 2))["kept"] == [1]
     assert script.all_of(Hello)[1].jobs == ["job-1"]
 
 
@@ -130,9 +139,9 @@ def test_what_was_proposed_for_a_reply_that_was_not_folded_is_forgotten(
     folded, straggler, after = task(clients=(0,)), task(clients=(1,)), task(clients=(0, 1), round=2)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), folded, straggler)
-        script.wait(Given, 2)
+        script.wait(SubmitResult, 2)
         script.tell(settle(folded), settle(straggler, clients=()), after)
-        kept = [script.payload(script.wait(Given, number))["kept"] for number in (3, 4)]
+        kept = [script.payload(script.wait(SubmitResult, number))["kept"] for number in (3, 4)]
         assert kept == [[1], []]
         wait_for(lambda: len(list((world.job_folder / "kept").iterdir())) == 3, "files swept")
 
@@ -141,18 +150,18 @@ def test_a_task_that_goes_on_over_the_end_of_a_round_is_settled_later(world: Wor
     folded, slow, after = task(clients=(0,)), task(clients=(1,)), task(clients=(1,), round=3)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), folded, slow)
-        script.wait(Given, 2)
+        script.wait(SubmitResult, 2)
         script.tell(settle(folded), settle(slow), after)
-        assert script.payload(script.wait(Given, 3))["kept"] == [1]
+        assert script.payload(script.wait(SubmitResult, 3))["kept"] == [1]
 
 
 def test_clients_of_a_task_that_goes_on_are_settled_one_by_one(world: World, script: Script, near: Any) -> None:
     both, after = task(clients=(0, 1)), task(clients=(0, 1), round=2)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), both)
-        script.wait(Given, 2)
+        script.wait(SubmitResult, 2)
         script.tell(settle(both, clients=(0,), over=False), settle(both, clients=(1,), round=2), after)
-        kept = [script.payload(script.wait(Given, number))["kept"] for number in (3, 4)]
+        kept = [script.payload(script.wait(SubmitResult, number))["kept"] for number in (3, 4)]
         assert kept == [[1], [1]]
 
 
@@ -161,9 +170,9 @@ def test_what_a_later_round_had_a_client_keep_stays(world: World, script: Script
     first, second, after = task(round=1), task(round=2), task(round=3)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), first, second)
-        script.wait(Given, 2)
+        script.wait(SubmitResult, 2)
         script.tell(settle(second), settle(first), after)
-        assert script.payload(script.wait(Given, 3))["kept"] == [2]
+        assert script.payload(script.wait(SubmitResult, 3))["kept"] == [2]
         wait_for(lambda: len(list((world.job_folder / "kept").iterdir())) == 2, "files swept")
 
 
@@ -171,26 +180,26 @@ def test_a_task_that_is_asked_for_again_after_it_was_cancelled_is_done(world: Wo
     running, waiting = task("slow", settings=1.0), task(round=2)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
-        script.wait(Joined)
-        script.tell(running, waiting, Cancel(job="job-1", tasks=[running.task.id, waiting.task.id]), waiting)
-        assert script.wait(Given).answer.task == waiting.task.id
+        script.wait(DeployResult)
+        script.tell(running, waiting, CancelTasks(job="job-1", tasks=[running.task.id, waiting.task.id]), waiting)
+        assert script.wait(SubmitResult).answer.task == waiting.task.id
         script.tell(running)
-        assert script.wait(Given, 3).answer.task == running.task.id
+        assert script.wait(SubmitResult, 3).answer.task == running.task.id
 
 
 def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, script: Script, near: Any) -> None:
     late, cancelled, last = task("slow", settings=0.5), task("slow", settings=0.4), task(round=3)
-    state = SiteState(world.kit_folder / "state" / "site.sqlite")
+    state = SiteStateStore(world.kit_folder / "state" / "site.sqlite")
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
-        script.wait(Joined)
+        script.wait(DeployResult)
         for each in (late, cancelled):
             script.tell(each)
             time.sleep(0.2)
             over = settle(each, clients=())
-            script.tell(over if each is late else Cancel(job="job-1", tasks=[each.task.id]))
+            script.tell(over if each is late else CancelTasks(job="job-1", tasks=[each.task.id]))
         script.tell(last)
-        assert script.wait(Given).answer.task == last.task.id
+        assert script.wait(SubmitResult).answer.task == last.task.id
         assert state.made("job-1", late.task.id) == {}
         assert state.made("job-1", cancelled.task.id) == {}
     state.close()
@@ -199,20 +208,20 @@ def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, 
 def test_a_job_waits_for_the_last_of_its_name(
     world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaving = job.HostedJob._leave
+    leaving = hosted_job.HostedJob._leave
 
     def slow(self: Any) -> None:
         time.sleep(0.5)
         leaving(self)
 
-    monkeypatch.setattr(job.HostedJob, "_leave", slow)
+    monkeypatch.setattr(hosted_job.HostedJob, "_leave", slow)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
-        script.wait(Joined)
+        script.wait(DeployResult)
         for _ in range(2):
-            script.tell(Stop(job="job-1"), deploy(script, world.bundle()))
+            script.tell(StopJob(job="job-1"), deploy(script, world.bundle()))
         script.tell(task())
-        assert script.wait(Given, seconds=10).answer.failure is None
+        assert script.wait(SubmitResult, seconds=10).answer.failure is None
         time.sleep(1.0)
         assert (world.job_folder / "work" / "count").exists()
 
@@ -220,21 +229,21 @@ def test_a_job_waits_for_the_last_of_its_name(
 def test_a_site_that_could_not_take_part_may_do_so_later(
     world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remembering, failing = SiteState.remember, iter([False, True])
+    remembering, failing = SiteStateStore.remember, iter([False, True])
 
-    def remember(self: SiteState, order: Any) -> None:
+    def remember(self: SiteStateStore, order: Any) -> None:
         if next(failing, False):
-            raise StateError("disk I/O error")
+            raise StateStoreError("disk I/O error")
         remembering(self, order)
 
-    monkeypatch.setattr(SiteState, "remember", remember)
+    monkeypatch.setattr(SiteStateStore, "remember", remember)
     bundle = world.bundle()
     with agent_at(world, near.url):
         for number, accepted in enumerate([True, False, True], 1):
             script.tell(deploy(script, bundle))
-            assert script.wait(Joined, number).accepted is accepted
+            assert script.wait(DeployResult, number).accepted is accepted
         script.tell(task())
-        assert script.wait(Given).answer.failure is None
+        assert script.wait(SubmitResult).answer.failure is None
 
 
 def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -> None:
@@ -242,8 +251,8 @@ def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -
     altered = msgspec.structs.replace(honest.task, settings=b'"other"')
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), msgspec.structs.replace(honest, task=altered), honest)
-        assert "named by" in script.wait(Given, 1).answer.failure
-        assert script.wait(Given, 2).answer.failure is None
+        assert "named by" in script.wait(SubmitResult, 1).answer.failure
+        assert script.wait(SubmitResult, 2).answer.failure is None
 
 
 def test_a_process_that_dies_is_started_again_once(world: World, script: Script, near: Any) -> None:
@@ -251,40 +260,40 @@ def test_a_process_that_dies_is_started_again_once(world: World, script: Script,
         script.tell(
             deploy(script, world.bundle(), clients_from=7), task("die", settings=1), task("die", settings=9, round=2)
         )
-        assert script.payload(script.wait(Given, 1))["first"] == 7
-        failed = script.wait(Given, 2).answer
+        assert script.payload(script.wait(SubmitResult, 1))["first"] == 7
+        failed = script.wait(SubmitResult, 2).answer
         assert failed.failure == "the job's process was ended by SIGKILL"
         script.tell(task("nonsense"), task(round=3))
-        assert "no message" in script.wait(Given, 3).answer.failure
-        assert script.wait(Given, 4).answer.failure is None
+        assert "no message" in script.wait(SubmitResult, 3).answer.failure
+        assert script.wait(SubmitResult, 4).answer.failure is None
 
 
 def test_a_cancelled_task_is_not_begun_or_not_told(world: World, script: Script, near: Any) -> None:
     running, waiting, last = task("slow", settings=1.0), task(), task(round=2)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
-        script.wait(Joined)
-        script.tell(running, waiting, Cancel(job="job-1", tasks=[running.task.id, waiting.task.id]), last)
-        assert script.wait(Given).answer.task == last.task.id
+        script.wait(DeployResult)
+        script.tell(running, waiting, CancelTasks(job="job-1", tasks=[running.task.id, waiting.task.id]), last)
+        assert script.wait(SubmitResult).answer.task == last.task.id
 
 
 def test_a_job_that_is_stopped_while_it_works_goes_at_once(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task("slow", settings=60.0))
-        script.wait(Joined)
-        script.tell(Stop(job="job-1"), deploy(script, world.bundle()), task())
-        assert script.wait(Given).answer.failure is None
-        assert script.payload(script.wait(Given))["count"] == 1
+        script.wait(DeployResult)
+        script.tell(StopJob(job="job-1"), deploy(script, world.bundle()), task())
+        assert script.wait(SubmitResult).answer.failure is None
+        assert script.payload(script.wait(SubmitResult))["count"] == 1
 
 
 def test_a_site_comes_back_after_the_server_has_gone(world: World, script: Script, near: Any) -> None:
     script.tell(deploy(script, world.bundle()), task())
     with agent_at(world, near.url):
-        given = script.wait(Given)
+        given = script.wait(SubmitResult)
         near.faults.disconnected = True
         script.sessions += 1  # as a server that was started anew: it knows no session
         near.faults.disconnected = False
-        assert script.wait(Given, 2).answer == given.answer
+        assert script.wait(SubmitResult, 2).answer == given.answer
         assert len(script.all_of(Hello)) == 2
 
 
@@ -292,15 +301,15 @@ def test_an_answer_that_was_not_delivered_is_given_in_a_new_session(world: World
     fail = iter([True, True])
 
     def refuse(request: Any) -> None:
-        if isinstance(request, Given) and next(fail, False):
-            raise Refused("not now", again=True)
+        if isinstance(request, SubmitResult) and next(fail, False):
+            raise RequestRefusedError("not now", again=True)
 
     script.refuse = refuse
     script.tell(deploy(script, world.bundle()), task())
     near.faults.drop_after = None
     with agent_at(world, near.url):
-        wait_for(lambda: len(script.all_of(Given)) >= 3, "answers")
-        assert script.payload(script.all_of(Given)[-1])["count"] == 1
+        wait_for(lambda: len(script.all_of(SubmitResult)) >= 3, "answers")
+        assert script.payload(script.all_of(SubmitResult)[-1])["count"] == 1
 
 
 def test_a_version_that_is_not_spoken_is_said_in_a_line(
@@ -308,7 +317,7 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
 ) -> None:
     def refuse(request: Any) -> None:
         if isinstance(request, Hello):
-            raise Refused("this server speaks protocol 2; update Winnow")
+            raise RequestRefusedError("this server speaks protocol 2; update Winnow")
 
     script.refuse = refuse
     with caplog.at_level("WARNING"), agent_at(world, near.url):
@@ -322,7 +331,7 @@ def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
 ) -> None:
     world.allow("control = true\n" if allowed else "")
     with agent_at(world, near.url) as agent:
-        script.tell(Control(restart=True))
+        script.tell(ControlAgent(restart=True))
         if allowed:
             wait_for(lambda: agent.restart, "restart")
         else:
@@ -333,28 +342,28 @@ def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
 
 def test_a_task_of_an_unknown_job_is_answered_with_a_failure(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
-        script.tell(task(clients=(3,)), Cancel(job="job-9", tasks=[]), settle(task()), Stop(job="job-9"))
-        assert script.wait(Given).answer.failure == "this site was never told of job job-1"
-        assert script.wait(Given).answer.client == 3
+        script.tell(task(clients=(3,)), CancelTasks(job="job-9", tasks=[]), settle(task()), StopJob(job="job-9"))
+        assert script.wait(SubmitResult).answer.failure == "this site was never told of job job-1"
+        assert script.wait(SubmitResult).answer.client == 3
 
 
 def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
-    from winnow.deploy.site.letters import PostOffice
+    from winnow.deploy.site.peer_messages import PeerMessageCipher
 
     neighbours = world.neighbours()
-    there = PostOffice(world.kit("plant-b"), "job-1", neighbours)
+    there = PeerMessageCipher(world.kit("plant-b"), "job-1", neighbours)
     sent = task("letters", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(), clients_from=0, neighbours=neighbours), sent)
-        letters = script.wait(Given).answer.letters
+        letters = script.wait(SubmitResult).answer.letters
         assert b"far away" not in b"".join(letters.values())
         arrived = msgspec.structs.replace(sent.task, clients=[3], letters={3: {0: letters[3]}})
         assert there.opened(arrived) == {3: {0: b"far away"}}
         reply = there.sealed(sent.task, 3, {0: b"and back"})
         wrong = there.sealed(sent.task, 2, {0: b"from another"})
         script.tell(task("letters", letters={0: {3: reply[0]}}), task("letters", letters={0: {3: wrong[0]}}))
-        assert script.payload(script.wait(Given, 2)) == {"3": "and back"}
-        assert "letter" in script.wait(Given, 3).answer.failure
+        assert script.payload(script.wait(SubmitResult, 2)) == {"3": "and back"}
+        assert "letter" in script.wait(SubmitResult, 3).answer.failure
     assert b"far away" not in b"".join(script.raw)
 
 
@@ -363,7 +372,7 @@ def test_no_letter_goes_to_a_site_that_the_author_did_not_name(world: World, scr
     with agent_at(world, near.url):
         script.tell(deploy(script, bundle, clients_from=0, neighbours=world.neighbours()))
         script.tell(task("letters", settings={"3": "far away"}))
-        assert "no site of job job-1 is known to have client 3" in script.wait(Given).answer.failure
+        assert "no site of job job-1 is known to have client 3" in script.wait(SubmitResult).answer.failure
 
 
 def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None:
@@ -371,10 +380,10 @@ def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None
     script.refuse = lambda request: polls.append(request.free) if isinstance(request, Poll) else None
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
-        script.wait(Joined)
+        script.wait(DeployResult)
         wait_for(lambda: polls[-1].cpus == 1 and polls[-1].memory_mb == 1500, "room taken")
         script.tell(deploy(script, world.bundle(), job="job-2", resources=polls[0]))
-        refused = script.wait(Joined, 2)
+        refused = script.wait(DeployResult, 2)
         assert refused.reason == "the job asks for 2 cpus, and 1 is free now of what this site offers"
-        script.tell(Stop(job="job-1"))
+        script.tell(StopJob(job="job-1"))
         wait_for(lambda: polls[-1] == polls[0], "room given back")

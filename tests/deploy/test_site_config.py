@@ -11,9 +11,9 @@ import pytest
 from postgres import cluster, fresh_database
 
 from winnow.core import ConfigError, DataError
-from winnow.deploy.site.config import Discretion, SiteConfig, discretion, load_config
-from winnow.deploy.site.query import fetch_rows
-from winnow.deploy.site.room import NoRoomError, Room, of_this_machine
+from winnow.deploy.site.config import Redactor, SiteConfig, load_config, redactor_for
+from winnow.deploy.site.database_query import fetch_rows
+from winnow.deploy.site.resource_pool import InsufficientResourcesError, ResourcePool, machine_resources
 from winnow.deploy.wire.messages import Resources
 
 
@@ -26,7 +26,7 @@ def written(folder: Path, text: str) -> SiteConfig:
 
 def test_without_a_file_the_machine_is_offered_and_no_data(tmp_path: Path) -> None:
     config = load_config(tmp_path)
-    assert config.resources == of_this_machine()
+    assert config.resources == machine_resources()
     assert config.data == {}
     assert config.state == str(tmp_path / "state")
 
@@ -73,11 +73,11 @@ def test_a_mistake_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
 def test_what_is_secret_is_taken_out_of_what_is_said(tmp_path: Path) -> None:
     url = "postgresql://reader:pass@db.clinic.example/stays"
     config = written(tmp_path, f'[data.base]\nurl = "{url}"\nquery = "SELECT a FROM t"\ntargets = "a"\n')
-    discreet = discretion(config, tmp_path)
+    discreet = redactor_for(config, tmp_path)
     said = discreet(f"cannot open {url} nor {tmp_path}/state/x for SELECT a FROM t")
     assert said == "cannot open … nor …/x for …"
     assert "pass" not in repr(discreet)
-    assert Discretion.about(["", "/"])("a / b") == "a / b"
+    assert Redactor.about(["", "/"])("a / b") == "a / b"
 
 
 @pytest.fixture(scope="module")
@@ -140,14 +140,16 @@ def test_a_query_ends_with_its_job(tmp_path: Path) -> None:
         fetch_rows("stays", "sqlite://", endless, tmp_path / "rows.csv", lambda: time.monotonic() > begun + 1.0)
     assert time.monotonic() < begun + 10.0
     children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
-    assert not any(b"winnow.deploy.site.query" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children)
+    assert not any(
+        b"winnow.deploy.site.database_query" in Path(f"/proc/{each}/cmdline").read_bytes() for each in children
+    )
 
 
 def test_the_room_is_given_out_and_taken_back() -> None:
-    room = Room(Resources(cpus=2, memory_mb=1000, gpus=2))
+    room = ResourcePool(Resources(cpus=2, memory_mb=1000, gpus=2))
     first = room.take("a", Resources(cpus=1, memory_mb=600, gpus=1))
     assert room.take("a", Resources(cpus=9)) is first
-    with pytest.raises(NoRoomError, match="asks for 600 memory_mb, and 400 is free now"):
+    with pytest.raises(InsufficientResourcesError, match="asks for 600 memory_mb, and 400 is free now"):
         room.take("b", Resources(cpus=1, memory_mb=600))
     second = room.take("b", Resources(cpus=1, memory_mb=400, gpus=1))
     assert (first.gpus, second.gpus) == ([0], [1])

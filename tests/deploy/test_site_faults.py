@@ -15,13 +15,13 @@ from bench.deploy.world import working_in
 from serving import eventually
 
 from command_line import call
-from winnow.deploy.people import local
-from winnow.deploy.people.connection import Job
-from winnow.deploy.people.local import LocalFederation, log_of, start
-from winnow.deploy.people.packing import describe
-from winnow.deploy.trust.identity import utc_now
-from winnow.deploy.trust.project import Person, Project, Server, Site
-from winnow.deploy.trust.provision import open_workshop
+from winnow.deploy.client import local_federation
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.connection import SubmittedJob
+from winnow.deploy.client.local_federation import LocalFederation, log_path, start
+from winnow.deploy.trust.peer_identity import utc_now
+from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.provisioning import open_provisioner
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ class Faults:
 
     def __init__(self, federation: LocalFederation) -> None:
         self._federation = federation
-        self.job: Job = federation.connection.submit("demo", sets=SETS, rounds=100_000)
+        self.job: SubmittedJob = federation.connection.submit("demo", sets=SETS, rounds=100_000)
         eventually(lambda: self.job.state().status == "running", LONG)
         assert self.job.state().sites == ["site-1", "site-2", "site-3"]
         self.goes_on()
@@ -47,7 +47,7 @@ class Faults:
         return self._federation.kit(name)
 
     def log(self, site: str) -> str:
-        return log_of(self._federation.folder, site).read_text()
+        return log_path(self._federation.folder, site).read_text()
 
     def kill(self, site: str) -> None:
         self.agent(site).kill()
@@ -86,7 +86,7 @@ class Faults:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
-    configure = local._configure
+    configure = local_federation._configure
 
     def impatiently(folder: Path, *rest: Any, **more: Any) -> None:
         configure(folder, *rest, **more)
@@ -94,9 +94,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         file.write_text(f"heartbeat = 1.0\n{file.read_text()}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "_configure", impatiently)
+        patch.setattr(local_federation, "_configure", impatiently)
         folder = tmp_path_factory.mktemp("federation")
-        with local.local_federation(describe("demo", sets=SETS), 3, folder) as federation:
+        with local_federation.local_federation(describe_job("demo", sets=SETS), 3, folder) as federation:
             yield federation
 
 
@@ -234,12 +234,12 @@ def test_a_site_that_is_revoked_is_expelled_at_once(faults: Faults, federation: 
     port = int(federation.connection.kit.endpoints[0].rpartition(":")[2])
     project = Project(
         name="local",
-        servers=(Server(name="server", organisation=here, hosts=("127.0.0.1",), port=port),),
-        sites=tuple(Site(name=f"site-{number}", organisation=here) for number in (1, 2, 3)),
-        people=(Person(name="me", organisation=here, role="admin"),),
+        servers=(ProjectServer(name="server", organisation=here, hosts=("127.0.0.1",), port=port),),
+        sites=tuple(ProjectSite(name=f"site-{number}", organisation=here) for number in (1, 2, 3)),
+        people=(ProjectPerson(name="me", organisation=here, role="admin"),),
         validity_days=7,
     )
-    with open_workshop(federation.folder / "project", project, None, utc_now()) as workshop:
+    with open_provisioner(federation.folder / "project", project, None, utc_now()) as workshop:
         list(workshop.revoke("site-3"))
     faults.left_out("site-3", "its certificate was revoked")
     assert not [each for each in federation.connection.sites() if each.site == "site-3" and each.connected]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from bench.deploy.world import children, pss
 
-from winnow.deploy.fence.confine import Limits, Sandbox, reason_against
-from winnow.deploy.fence.forked import PRELOADED
-from winnow.deploy.people.local import _start_preloaded, local_federation
-from winnow.deploy.people.packing import describe
-from winnow.deploy.site.process import WorkerDiedError, WorkerProcess
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.local_federation import _start_preloaded, local_federation
+from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
+from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
+from winnow.deploy.site.worker_process import WorkerExitedError, WorkerProcess
 
 MB = 1e6
 PATIENCE = 120.0
@@ -50,7 +50,7 @@ Path("found.json").write_text(json.dumps(found))
 
 
 def ended(process: WorkerProcess) -> str:
-    with pytest.raises(WorkerDiedError) as caught:
+    with pytest.raises(WorkerExitedError) as caught:
         process.receive(PATIENCE)
     return str(caught.value)
 
@@ -66,19 +66,21 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
+def limits() -> ProcessLimits:
+    return ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
 
 
 @pytest.fixture
 def program(tmp_path: Path, preloaded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(PRELOADED, str(preloaded))
+    monkeypatch.setenv(FORK_SERVER_VARIABLE, str(preloaded))
     monkeypatch.setenv("PASSWORD", "1234")
     return tmp_path / "program.py"
 
 
-def test_a_forked_worker_of_own_code_stands_behind_its_walls(tmp_path: Path, program: Path, limits: Limits) -> None:
-    if reason := reason_against():
+def test_a_forked_worker_of_own_code_stands_behind_its_walls(
+    tmp_path: Path, program: Path, limits: ProcessLimits
+) -> None:
+    if reason := sandbox_unavailable_reason():
         pytest.skip(reason)
     program.write_text(LOOK_AROUND)
     folder = tmp_path / "work"
@@ -98,7 +100,7 @@ def test_a_forked_worker_of_own_code_stands_behind_its_walls(tmp_path: Path, pro
     }  # fmt: skip
 
 
-def test_how_a_forked_worker_ended_is_known(tmp_path: Path, program: Path, limits: Limits) -> None:
+def test_how_a_forked_worker_ended_is_known(tmp_path: Path, program: Path, limits: ProcessLimits) -> None:
     endings = {
         "raise SystemExit(3)": "ended with status 3",
         "import os; os.kill(os.getpid(), 11)": "ended by SIGSEGV",
@@ -117,7 +119,7 @@ def test_how_a_forked_worker_ended_is_known(tmp_path: Path, program: Path, limit
 
 THE_SECOND_FORK_FAILS = """
 import os
-from winnow.deploy.fence import preloaded
+from winnow.deploy.sandbox import preloaded
 
 def fork(real=os.fork, ways=iter("forks, fails, forks".split(", "))):
     if next(ways) == "fails":
@@ -130,11 +132,11 @@ preloaded.main()
 
 
 def test_a_process_that_cannot_be_forked_ends_no_other(
-    tmp_path: Path, program: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: Path, limits: ProcessLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", THE_SECOND_FORK_FAILS, "workers"]
     forking = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    monkeypatch.setenv(PRELOADED, str(tmp_path / "workers"))
+    monkeypatch.setenv(FORK_SERVER_VARIABLE, str(tmp_path / "workers"))
     program.write_text("import time; time.sleep(600)")
 
     def a_worker() -> WorkerProcess:
@@ -145,7 +147,7 @@ def test_a_process_that_cannot_be_forked_ends_no_other(
     try:
         waited((tmp_path / "workers").is_socket)
         first = a_worker()
-        with pytest.raises(WorkerDiedError, match="the process that forks workers does not answer"):
+        with pytest.raises(WorkerExitedError, match="the process that forks workers does not answer"):
             a_worker()
         second = a_worker()
         assert first.alive
@@ -157,7 +159,9 @@ def test_a_process_that_cannot_be_forked_ends_no_other(
         forking.wait()
 
 
-def test_a_forked_worker_is_ended_with_its_group_and_small(tmp_path: Path, program: Path, limits: Limits) -> None:
+def test_a_forked_worker_is_ended_with_its_group_and_small(
+    tmp_path: Path, program: Path, limits: ProcessLimits
+) -> None:
     program.write_text("import os, time; child = os.fork(); print(os.getpid(), flush=True); time.sleep(600)")
     process = WorkerProcess(
         folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, worker=str(program)
@@ -181,8 +185,8 @@ def test_a_forked_worker_dies_with_the_agent_that_asked_for_it(tmp_path: Path, p
 AGENT = """
 import os, sys, time
 from pathlib import Path
-from winnow.deploy.fence.confine import Limits
-from winnow.deploy.site.process import WorkerProcess
+from winnow.deploy.sandbox.isolation import Limits
+from winnow.deploy.site.worker_process import WorkerProcess
 
 limits = Limits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
 folder = Path(sys.argv[1])
@@ -216,7 +220,7 @@ def test_a_hundred_sites_finish_ten_rounds_in_the_memory_of_a_small_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sites, rounds = 100, 10
-    described = describe("demo", rounds=rounds, sets=[f"data.clients={2 * sites}"])
+    described = describe_job("demo", rounds=rounds, sets=[f"data.clients={2 * sites}"])
     begun, most = time.monotonic(), 0
     with local_federation(described, sites, tmp_path) as federation:
         connected = time.monotonic()

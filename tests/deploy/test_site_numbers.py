@@ -10,13 +10,21 @@ import pytest
 from msgspec.structs import replace
 from siting import POLICY, Script, World, agent_at, deploy, serving, task
 
-from winnow.deploy.fence.launch import GATE, WORKER
-from winnow.deploy.wire.arrays import write_arrays
-from winnow.deploy.wire.messages import Answer, Assign, Deploy, Given, Joined, Neighbour, Stop
-from winnow.deploy.wire.tasks import named
-from winnow.deploy.work.settings import encode_settings
-from winnow.experiment.resolve import resolve, to_toml
-from winnow.experiment.schema import Experiment
+from winnow.config.resolve import resolve, to_toml
+from winnow.config.schema import Experiment
+from winnow.deploy.jobs.task_settings import encode_settings
+from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
+from winnow.deploy.wire.messages import (
+    AssignTask,
+    ClientResult,
+    DeployJob,
+    DeployResult,
+    PeerSite,
+    StopJob,
+    SubmitResult,
+)
+from winnow.deploy.wire.safetensors_files import write_arrays
+from winnow.deploy.wire.task_digest import with_task_id
 from winnow.learn.handlers import TrainSettings
 from winnow.learn.models import build_model
 
@@ -45,31 +53,31 @@ class Hostile:
         self._bundle = self.world.bundle(to_toml(wanted))
         self._joined = self._given = 0
 
-    def deploy(self, first: int | None, listed: tuple[int, int], *, anew: bool) -> Joined:
+    def deploy(self, first: int | None, listed: tuple[int, int], *, anew: bool) -> DeployResult:
         """Deploy the job, where it runs or once it was stopped; what the site says to it."""
         kit = self.world.kit()
-        own = Neighbour(site=kit.name, clients_from=listed[0], clients=listed[1], certificate=kit.certificate_pem)
-        order: Deploy = deploy(self.script, self._bundle, clients_from=first, neighbours=[own])
-        self.script.tell(*[Stop(job="job-1")] * anew, order)
+        own = PeerSite(site=kit.name, clients_from=listed[0], clients=listed[1], certificate=kit.certificate_pem)
+        order: DeployJob = deploy(self.script, self._bundle, clients_from=first, neighbours=[own])
+        self.script.tell(*[StopJob(job="job-1")] * anew, order)
         self._joined += 1
-        joined: Joined = self.script.wait(Joined, self._joined, seconds=120)
+        joined: DeployResult = self.script.wait(DeployResult, self._joined, seconds=120)
         return joined
 
-    def train(self, client: int, round: int) -> Answer:
+    def train(self, client: int, round: int) -> ClientResult:
         """Ask for an update, of a model that nobody was asked to train before."""
         model = {name: tensor + self._given for name, tensor in _model().items()}
         settings = TrainSettings(local=WANTED.local, client=WANTED.client, seed=WANTED.seed, profile=False, value=False)
         return self.ask("train", client, round, encode_settings(settings), model=model)
 
-    def ask(self, name: str, client: int, round: int, settings: bytes = b"null", **parts: Any) -> Answer:
+    def ask(self, name: str, client: int, round: int, settings: bytes = b"null", **parts: Any) -> ClientResult:
         blobs = {}
         for part, arrays in parts.items():
             write_arrays(self.script.spool.folder / part, arrays)
             blobs[part] = self.script.hold((self.script.spool.folder / part).read_bytes())
         wire = replace(task(name, clients=(client,), round=round).task, settings=settings, parts=blobs)
-        self.script.tell(Assign(job="job-1", task=named(wire)))
+        self.script.tell(AssignTask(job="job-1", task=with_task_id(wire)))
         self._given += 1
-        given: Given = self.script.wait(Given, self._given, seconds=120)
+        given: SubmitResult = self.script.wait(SubmitResult, self._given, seconds=120)
         return given.answer
 
 
@@ -81,7 +89,7 @@ def _model() -> dict[str, Any]:
 def attacking(server: Hostile) -> Iterator[Hostile]:
     with (
         serving(server.world, server.script, "grpc://localhost:0") as running,
-        agent_at(server.world, running.url, WORKER, GATE),
+        agent_at(server.world, running.url, WORKER_MODULE, OUTPUT_FILTER_MODULE),
     ):
         yield server
 

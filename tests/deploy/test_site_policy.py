@@ -15,10 +15,10 @@ import pytest
 from papers import a_project, provision
 from siting import CONFIG, POLICY, SITE, Script, World, agent_at, deploy, serving, task, wait_for
 
-from winnow.deploy.site.state import SiteState, StateError
+from winnow.deploy.jobs.bundle_format import read_bundle, write_bundle
+from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
 from winnow.deploy.trust.signing import DAY, sign
-from winnow.deploy.wire.messages import Blob, Given, Hello, Joined, Resources, Settle, Stop
-from winnow.deploy.work.bundle import read_bundle, write_bundle
+from winnow.deploy.wire.messages import Blob, DeployResult, Hello, Resources, Settle, StopJob, SubmitResult
 
 NUMBERS = count()
 
@@ -83,11 +83,11 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
     with agent_at(world, near.url):
         for number, (bundle, told, reason) in enumerate(refusals, 1):
             script.tell(deploy(script, bundle, job=f"job-{number + 10}", **told))
-            joined = script.wait(Joined, number)
+            joined = script.wait(DeployResult, number)
             assert not joined.accepted
             assert re.search(reason, joined.reason), joined.reason
         script.tell(deploy(script, world.bundle()))
-        assert script.wait(Joined, len(refusals) + 1).accepted
+        assert script.wait(DeployResult, len(refusals) + 1).accepted
     assert (world.kit_folder / "audit.jsonl").read_text().count('"job refused"') == len(refusals)
 
 
@@ -96,15 +96,15 @@ def test_a_job_that_runs_may_grow_old(world: World, script: Script, near: Any) -
     bundle, settings = world.bundle(), world.kit_folder / "site.toml"
     script.tell(deploy(script, bundle), task())
     with agent_at(world, near.url):
-        assert script.wait(Given).answer.failure is None
+        assert script.wait(SubmitResult).answer.failure is None
     settings.write_text("job_days = 1e-9\n" + settings.read_text())
     script.outstanding.append(task(round=2))
     with agent_at(world, near.url):
-        assert script.wait(Given, 2).answer.failure is None
+        assert script.wait(SubmitResult, 2).answer.failure is None
         script.outstanding.clear()
-        script.tell(Stop(job="job-1"), deploy(script, bundle))
-        wait_for(lambda: not script.all_of(Joined)[-1].accepted, "the refusal of an old job")
-        assert "submit it anew" in script.all_of(Joined)[-1].reason
+        script.tell(StopJob(job="job-1"), deploy(script, bundle))
+        wait_for(lambda: not script.all_of(DeployResult)[-1].accepted, "the refusal of an old job")
+        assert "submit it anew" in script.all_of(DeployResult)[-1].reason
 
 
 def test_a_policy_that_changes_stops_a_running_job_and_lets_it_go_on(
@@ -112,17 +112,17 @@ def test_a_policy_that_changes_stops_a_running_job_and_lets_it_go_on(
 ) -> None:
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task())
-        assert script.wait(Given, 1).answer.failure is None
+        assert script.wait(SubmitResult, 1).answer.failure is None
         world.allow("")
         script.tell(task(round=2), task(round=3))
-        assert script.wait(Given, 2).answer.failure == "lead the-lead of Institute may not run jobs here"
-        assert script.wait(Given, 3).answer.stage == "admission"
+        assert script.wait(SubmitResult, 2).answer.failure == "lead the-lead of Institute may not run jobs here"
+        assert script.wait(SubmitResult, 3).answer.stage == "admission"
         world.allow("nonsense")
         script.tell(task(round=4))
-        assert "may not run jobs" in script.wait(Given, 4).answer.failure
+        assert "may not run jobs" in script.wait(SubmitResult, 4).answer.failure
         world.allow(POLICY + '[[filters]]\nname = "clip"\n')
         script.tell(task(round=5))
-        assert script.payload(script.wait(Given, 5))["filters"] == [{"name": "clip"}]
+        assert script.payload(script.wait(SubmitResult, 5))["filters"] == [{"name": "clip"}]
     assert caplog.text.count("may not go on here") == 1
     assert (world.kit_folder / "audit.jsonl").read_text().count('"job barred"') == 1
 
@@ -133,14 +133,14 @@ def test_a_damaged_blob_fails_its_task_alone(world: World, script: Script, near:
     missing = Blob(digest="0" * 64, size=5)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task(parts={"model": part}))
-        assert "its digest is another" in script.wait(Given, 1).answer.failure
+        assert "its digest is another" in script.wait(SubmitResult, 1).answer.failure
         script.tell(task(parts={"model": missing}))
-        assert script.wait(Given, 2).answer.stage == "preparing"
+        assert script.wait(SubmitResult, 2).answer.stage == "preparing"
         script.spoiled.clear()
         script.tell(task(parts={"model": part}))
-        assert script.payload(script.wait(Given, 3))["parts"] == {"model": "a model"}
+        assert script.payload(script.wait(SubmitResult, 3))["parts"] == {"model": "a model"}
         script.tell(deploy(script, world.bundle(), job="job-2"))
-        assert script.wait(Joined, 2).accepted
+        assert script.wait(DeployResult, 2).accepted
 
 
 def test_another_bundle_under_the_name_of_a_running_job_is_ignored(
@@ -148,10 +148,10 @@ def test_another_bundle_under_the_name_of_a_running_job_is_ignored(
 ) -> None:
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
-        assert script.wait(Joined).accepted
+        assert script.wait(DeployResult).accepted
         script.tell(deploy(script, world.bundle(CONFIG + "rounds = 2\n")), task())
-        assert script.wait(Given).answer.failure is None
-    assert len(script.all_of(Joined)) == 1
+        assert script.wait(SubmitResult).answer.failure is None
+    assert len(script.all_of(DeployResult)) == 1
     assert "another bundle" in caplog.text
 
 
@@ -159,21 +159,21 @@ def test_what_was_signed_once_runs_under_one_name(world: World, script: Script, 
     bundle = world.bundle()
     with agent_at(world, near.url):
         script.tell(deploy(script, bundle))
-        assert script.wait(Joined, 1).accepted
-        script.tell(Stop(job="job-1"), deploy(script, bundle, job="job-2"))
-        assert "ran here as job job-1" in script.wait(Joined, 2).reason
+        assert script.wait(DeployResult, 1).accepted
+        script.tell(StopJob(job="job-1"), deploy(script, bundle, job="job-2"))
+        assert "ran here as job job-1" in script.wait(DeployResult, 2).reason
         script.tell(deploy(script, bundle))
-        assert script.wait(Joined, 3).accepted
+        assert script.wait(DeployResult, 3).accepted
         script.tell(deploy(script, world.bundle(), job="job-3"))
-        assert script.wait(Joined, 4).accepted
+        assert script.wait(DeployResult, 4).accepted
 
 
 def test_the_audit_names_the_authors_own_organisation(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(), organisation="Elsewhere"))
-        assert script.wait(Joined).accepted
+        assert script.wait(DeployResult).accepted
         script.tell(deploy(script, b"nonsense", job="job-2", organisation="Elsewhere"))
-        assert not script.wait(Joined, 2).accepted
+        assert not script.wait(DeployResult, 2).accepted
     noted = [json.loads(line) for line in (world.kit_folder / "audit.jsonl").read_text().splitlines()]
     assert [each["organisation"] for each in noted if each["target"] in ("job-1", "job-2")] == ["Institute", ""]
 
@@ -187,26 +187,26 @@ def test_a_full_disk_fails_tasks_with_a_line_and_nothing_is_lost(
         if full[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    from winnow.deploy.site import handover, state
+    from winnow.deploy.site import import_untrusted, state_store
 
-    writing, moving = state.SiteState.add, handover._move
-    monkeypatch.setattr(handover, "_move", lambda *given: (no_room(), moving(*given)))
+    writing, moving = state_store.SiteStateStore.add, import_untrusted._move
+    monkeypatch.setattr(import_untrusted, "_move", lambda *given: (no_room(), moving(*given)))
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task())
-        assert "No space left on device" in script.wait(Given, 1).answer.failure
-        monkeypatch.setattr(handover, "_move", moving)
+        assert "No space left on device" in script.wait(SubmitResult, 1).answer.failure
+        monkeypatch.setattr(import_untrusted, "_move", moving)
 
-        def add(self: SiteState, made: Any) -> None:
+        def add(self: SiteStateStore, made: Any) -> None:
             if full[0]:
-                raise StateError("the site's records cannot be used: database or disk is full")
+                raise StateStoreError("the site's records cannot be used: database or disk is full")
             writing(self, made)
 
-        monkeypatch.setattr(state.SiteState, "add", add)
+        monkeypatch.setattr(state_store.SiteStateStore, "add", add)
         script.tell(task())
-        assert "disk is full" in script.wait(Given, 2).answer.failure
+        assert "disk is full" in script.wait(SubmitResult, 2).answer.failure
         full[0] = False
         script.tell(task())
-        assert script.wait(Given, 3).answer.failure is None
+        assert script.wait(SubmitResult, 3).answer.failure is None
 
 
 def test_what_is_settled_is_acknowledged_only_once_it_is_kept(
@@ -215,20 +215,20 @@ def test_what_is_settled_is_acknowledged_only_once_it_is_kept(
     assigned = task()
     order = Settle(job="job-1", round=1, tasks={assigned.task.id: [0]})
     failing = iter([True])
-    settling = SiteState.settle
+    settling = SiteStateStore.settle
 
-    def settle(self: SiteState, *given: Any) -> None:
+    def settle(self: SiteStateStore, *given: Any) -> None:
         if next(failing, False):
-            raise StateError("disk I/O error")
+            raise StateStoreError("disk I/O error")
         settling(self, *given)
 
-    monkeypatch.setattr(SiteState, "settle", settle)
+    monkeypatch.setattr(SiteStateStore, "settle", settle)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), assigned)
-        script.wait(Given)
+        script.wait(SubmitResult)
         script.outstanding = [script.outstanding[0], order, task(round=2)]
         script.orders.append(order)
-        assert script.payload(script.wait(Given, 2))["kept"] == [1]
+        assert script.payload(script.wait(SubmitResult, 2))["kept"] == [1]
     assert len(script.all_of(Hello)) == 2
 
 
@@ -239,19 +239,19 @@ def test_a_server_that_stalls_or_talks_nonsense_is_survived(world: World, script
     async def call(peer: Any, request: Any) -> Any:
         answer = await plain(peer, request)
         if isinstance(request, Hello) and next(broken, "") == "welcome":
-            from winnow.deploy.wire.messages import Done
+            from winnow.deploy.wire.messages import Acknowledgement
 
-            return Done()
+            return Acknowledgement()
         return answer
 
     script.call = call  # type: ignore[method-assign]
     near.faults.delay = 0.1
     with agent_at(world, near.url, now=lambda: 0.0):
         script.tell(deploy(script, world.bundle()), task())
-        assert script.wait(Given).answer.failure is None
+        assert script.wait(SubmitResult).answer.failure is None
         near.faults.disconnected = True
         script.tell(task(round=2))
         wait_for(lambda: True, "a moment")
         near.faults.disconnected = False
-        assert script.wait(Given, 2).answer.failure is None
+        assert script.wait(SubmitResult, 2).answer.failure is None
     assert script.all_of(Hello)[0].now == 0.0

@@ -15,10 +15,10 @@ import pytest
 from papers import a_project
 from siting import POLICY, WORKER, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
-from winnow.deploy.fence import confine
-from winnow.deploy.fence.launch import GATE
-from winnow.deploy.fence.launch import WORKER as REAL_WORKER
-from winnow.deploy.wire.messages import Control, Given, Hello, Joined
+from winnow.deploy.sandbox import isolation
+from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE
+from winnow.deploy.sandbox.launch import WORKER_MODULE as REAL_WORKER
+from winnow.deploy.wire.messages import ControlAgent, DeployResult, Hello, SubmitResult
 
 CLIP = '[[filters]]\nname = "clip"\nnorm = 1.0\n'
 AGENT = """
@@ -101,7 +101,7 @@ def test_other_users_of_the_machine_may_read_nothing_of_it(world: World, script:
     ):
         first = task()
         script.tell(deploy(script, world.bundle()), first, settle(first), task(round=2))
-        script.wait(Given, 2)
+        script.wait(SubmitResult, 2)
         made = [world.kit_folder / "state", *(world.kit_folder / "state").rglob("*"), *world.kit_folder.glob("audit*")]
         assert {"site.sqlite", "worker.log", "work", "kept", "replies", "parts", "count"} <= {
             path.name for path in made
@@ -116,9 +116,9 @@ def test_told_to_restart_it_begins_anew(world: World, script: Script, server: An
     world.allow("control = true\n")
     with started(*winnow_site(world, "--json-logs")) as process:
         script.wait(Hello)
-        script.orders.append(Control(restart=True))
+        script.orders.append(ControlAgent(restart=True))
         script.wait(Hello, 2)
-        script.orders.append(Control(restart=False))
+        script.orders.append(ControlAgent(restart=False))
         _, said = process.communicate(timeout=10)
     assert process.returncode == 0
     assert [json.loads(line)["message"] for line in said.splitlines()].count("stopped") == 2
@@ -152,7 +152,7 @@ def test_killed_at_any_moment_it_answers_once_and_keeps_what_was_settled(
                 kills += 1
                 until = time.monotonic() + chance.uniform(0.5, 1.0) + kills / 10
                 while time.monotonic() < until and len(answers.get(assigned.task.id, ())) < 2:
-                    for given in script.all_of(Given):
+                    for given in script.all_of(SubmitResult):
                         if given.answer.failure is None:
                             answers.setdefault(given.answer.task, set()).add(
                                 (given.answer.client, given.answer.blob.digest)
@@ -160,18 +160,18 @@ def test_killed_at_any_moment_it_answers_once_and_keeps_what_was_settled(
                     time.sleep(0.02)
                 process.kill()
         script.outstanding[1:] = [settle(assigned)]
-    for given in script.all_of(Given):
+    for given in script.all_of(SubmitResult):
         assert given.answer.failure is None
     assert [len(each) for each in answers.values()] == [2, 2, 2, 2]
     assert kills >= 4
-    last = [each for each in script.all_of(Given) if each.answer.task == assigned.task.id]
+    last = [each for each in script.all_of(SubmitResult) if each.answer.task == assigned.task.id]
     assert [script.payload(each)["kept"] for each in last[:2]] == [[1, 2, 3], [1, 2, 3]]
 
 
 def test_a_killed_agents_processes_end_with_it(world: World, script: Script, server: Any) -> None:
     with started(sys.executable, "-c", AGENT, str(world.kit_folder), WORKER) as process:
         script.tell(deploy(script, world.bundle()), task("slow", settings=60.0))
-        script.wait(Joined)
+        script.wait(DeployResult)
         children = Path(f"/proc/{process.pid}/task")
         workers = [int(each) for path in children.glob("*/children") for each in path.read_text().split()]
         assert workers
@@ -180,12 +180,14 @@ def test_a_killed_agents_processes_end_with_it(world: World, script: Script, ser
         wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), "end of the workers", 10)
 
 
-@pytest.mark.skipif(confine.reason_against() is not None, reason=str(confine.reason_against()))
+@pytest.mark.skipif(
+    isolation.sandbox_unavailable_reason() is not None, reason=str(isolation.sandbox_unavailable_reason())
+)
 @pytest.mark.parametrize(("own_code", "filters"), [(False, ""), (True, ""), (True, CLIP)])
 def test_the_real_worker_starts_behind_its_walls(tmp_path: Path, script: Script, own_code: bool, filters: str) -> None:
     import numpy as np
 
-    from winnow.experiment.resolve import resolve, to_toml
+    from winnow.config.resolve import resolve, to_toml
 
     experiment = resolve("demo", sets=["engine.execution=loop"], rounds=2)
     name, folder, sizes = experiment.data.name, tmp_path / "clients", [7, 5]
@@ -195,10 +197,13 @@ def test_the_real_worker_starts_behind_its_walls(tmp_path: Path, script: Script,
     site = f'[resources]\nmemory_mb = 4000\ncpus = 1\n[data.{name}]\nfolder = "{folder}"\nclasses = 10\n'
     world = World(tmp_path / "project", policy=POLICY.replace("turbines", name) + filters, site=site)
     files = {"mine.py": "x = 1"} if own_code else {}
-    with serving(world, script, "memory://real") as running, agent_at(world, running.url, REAL_WORKER, GATE):
+    with (
+        serving(world, script, "memory://real") as running,
+        agent_at(world, running.url, REAL_WORKER, OUTPUT_FILTER_MODULE),
+    ):
         script.tell(deploy(script, world.bundle(to_toml(experiment), **files)))
-        joined = script.wait(Joined, seconds=60)
+        joined = script.wait(DeployResult, seconds=60)
         assert joined.accepted, joined.reason
         assert joined.data.sizes == sizes
         script.tell(deploy(script, world.bundle(), job="job-2"))
-        assert not script.wait(Joined, 2).accepted
+        assert not script.wait(DeployResult, 2).accepted

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from winnow.deploy.site.config import load_config
-from winnow.deploy.site.folder import JobFolder
-from winnow.deploy.site.handover import HandoverError
+from winnow.deploy.site.import_untrusted import UntrustedFileError
+from winnow.deploy.site.job_folder import JobFolder
 from winnow.deploy.site.results import keep_results
 
 
@@ -45,7 +45,7 @@ def test_a_file_that_has_another_name_elsewhere_is_not_taken(job: JobFolder, tmp
     (job.work / "results").mkdir()
     (tmp_path / "secret").write_text("of the site's own")
     os.link(tmp_path / "secret", job.work / "results" / "mine.txt")
-    with pytest.raises(HandoverError, match="no plain file"):
+    with pytest.raises(UntrustedFileError, match="no plain file"):
         keep_results(job, tmp_path / "kept")
     assert (tmp_path / "secret").exists()
 
@@ -54,7 +54,7 @@ def test_a_place_that_cannot_be_written_is_told(job: JobFolder, tmp_path: Path) 
     (job.work / "results").mkdir()
     (job.work / "results" / "common.txt").write_text("anna")
     (tmp_path / "kept").write_text("a file, where a folder should be")
-    with pytest.raises(HandoverError, match="cannot be kept in"):
+    with pytest.raises(UntrustedFileError, match="cannot be kept in"):
         keep_results(job, tmp_path / "kept" / "job-1")
 
 

@@ -10,15 +10,15 @@ import pytest
 from test_conformance_deployed import deployed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from winnow.core import Failure, Invited, ModelError, Outcome, Reply, Task, wrap
-from winnow.deploy.work.desk import Service
-from winnow.deploy.work.training import training_service
-from winnow.experiment.build import prepare
-from winnow.experiment.run import AS_CONFIGURED
-from winnow.experiment.schema import Experiment
-from winnow.learn.handlers import JudgeSettings, TrainSettings, Tuning, ValueSettings
-from winnow.privacy.secure.identity import authority_here
-from winnow.runs.codec import decode_event
+from winnow.config.schema import Experiment
+from winnow.core import Failure, ModelError, Outcome, Reply, Selected, Task, wrap
+from winnow.deploy.jobs.site_training import training_handlers
+from winnow.deploy.jobs.task_executor import SiteHandlers
+from winnow.experiment.build import prepare_run
+from winnow.experiment.run import DEFAULT_INPUTS
+from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings, TrainSettings
+from winnow.privacy.secagg.simulated_identities import simulated_identities
+from winnow.runs.event_log import decode_event
 from world import blobs, experiment
 
 LOCAL = "filters=[{name='local-dp', noise_multiplier=5.0, clip=1.0}]"
@@ -39,13 +39,13 @@ FILTERS = {
 }
 
 
-def site_of(folder: Path, *sets: str, algorithm: str = "fedavg") -> tuple[Experiment, Service]:
+def site_of(folder: Path, *sets: str, algorithm: str = "fedavg") -> tuple[Experiment, SiteHandlers]:
     wanted = experiment("engine.execution=loop", *sets, algorithm=algorithm)
     job = deployed(wanted, folder)
-    return wanted, training_service(wanted, AS_CONFIGURED, job.sites[0], 0, authority_here())
+    return wanted, training_handlers(wanted, DEFAULT_INPUTS, job.sites[0], 0, simulated_identities())
 
 
-def asked(service: Service, name: str, settings: Any, **payload: Any) -> Outcome:
+def asked(service: SiteHandlers, name: str, settings: Any, **payload: Any) -> Outcome:
     handler = wrap(service.handlers[name], (*service.sealing, *service.filters))
     task = Task(name=name, client=0, round=1, version=0, payload=payload, settings=settings)
     (outcome,) = handler([task], service.site)
@@ -90,7 +90,7 @@ def test_losses_are_told_where_the_algorithm_asks_for_them(algorithm: str, serve
     wanted, service = site_of(tmp_path, algorithm=algorithm)
     assert ("value" in service.handlers) == served
     if served:
-        reply = asked(service, "value", ValueSettings(), model=service.site.initial)
+        reply = asked(service, "value", LossEvaluationSettings(), model=service.site.initial)
         assert isinstance(reply, Reply)
         assert reply.metrics["start_loss"] > 0
     reply = asked(service, "train", as_signed(wanted), model=service.site.initial)
@@ -102,10 +102,10 @@ def test_clients_tune_models_as_it_was_signed(tmp_path: Path) -> None:
     wanted, service = site_of(
         tmp_path, "judge.tune_epochs=2", "judge.tune_every=2", "data.own_test=0.3", "judge.by=clients"
     )
-    tuning = Tuning(local=wanted.local, epochs=2, seed=wanted.seed, own=True)
+    tuning = FineTuning(local=wanted.local, epochs=2, seed=wanted.seed, own=True)
     judged = replace(service, handlers={"judge": lambda tasks, site: [Reply(task=task) for task in tasks]})
     for asked_for, signed in ((None, True), (tuning, True), (replace(tuning, epochs=500), False)):
-        settings = JudgeSettings(client=wanted.client, metric="accuracy", tuning=asked_for)
+        settings = PersonalEvaluationSettings(client=wanted.client, metric="accuracy", tuning=asked_for)
         assert isinstance(asked(judged, "judge", settings), Reply) == signed
 
 
@@ -115,7 +115,7 @@ def test_whom_poisson_sampling_invites_cannot_be_foreseen(tmp_path: Path) -> Non
     wanted = experiment("engine.execution=loop", "rounds=6", "select.name=poisson", central, algorithm="fedavg")
     drawn = []
     for _ in range(2):
-        with prepare(wanted, dataset=blobs()) as ready:
+        with prepare_run(wanted, dataset=blobs()) as ready:
             drawn.append(invited(list(ready.training.run(ready.federation))))
     assert drawn[0] == drawn[1]
     for name in ("one", "other"):
@@ -126,4 +126,4 @@ def test_whom_poisson_sampling_invites_cannot_be_foreseen(tmp_path: Path) -> Non
 
 
 def invited(events: list[Any]) -> list[list[int]]:
-    return [event.clients.tolist() for event in events if isinstance(event, Invited)]
+    return [event.clients.tolist() for event in events if isinstance(event, Selected)]

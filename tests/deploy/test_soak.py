@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from bench.deploy.world import rss, working_in
 
-from winnow.deploy.people.local import LocalFederation, local_federation
-from winnow.deploy.people.packing import describe
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.local_federation import LocalFederation, local_federation
 
 ROUNDS = int(os.environ.get("WINNOW_SOAK_ROUNDS", "1500"))
 PATIENCE = 20.0
@@ -91,7 +91,7 @@ def table(samples: dict[str, list[Sample]]) -> str:
 
 @pytest.mark.slow
 def test_memory_and_descriptors_reach_a_plateau(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    described = describe("demo", rounds=ROUNDS, sets=SETTINGS)
+    described = describe_job("demo", rounds=ROUNDS, sets=SETTINGS)
     with local_federation(described, 2, tmp_path / "federation") as federation:
         samples = soak(federation, ROUNDS, described)
     with capsys.disabled():

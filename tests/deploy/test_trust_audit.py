@@ -18,15 +18,15 @@ from postgres import cluster, fresh_database
 from sqlalchemy import text
 
 from command_line import call
-from winnow.deploy.server.audit import TableStore, shared_log
+from winnow.deploy.server.audit_store import DatabaseAuditStore, shared_audit_log
 from winnow.deploy.server.database import Database
-from winnow.deploy.server.tables import AuditHead, AuditRow
-from winnow.deploy.trust.audit import AuditLog, Make, examine, problems
-from winnow.deploy.trust.audit_file import FileStore, open_audit
-from winnow.deploy.trust.chain import ADOPTED, START, Entry, Head, Owner
+from winnow.deploy.server.tables import AuditHeadRow, AuditRow
+from winnow.deploy.trust.audit_chain import ADOPTED, START, AuditEntry, AuditLogOwner, ChainHead
+from winnow.deploy.trust.audit_log import AuditLog, MakeEntry, problems, verify_audit_log
+from winnow.deploy.trust.audit_log_file import FileAuditStore, open_audit_log
 from winnow.deploy.trust.errors import AuditError
-from winnow.deploy.trust.identity import utc_now
 from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import utc_now
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +46,10 @@ class InMemory:
     """The smallest store: what a database has to do."""
 
     kept: list[bytes] = dataclasses.field(default_factory=list)
-    crowned: Head | None = None
+    crowned: ChainHead | None = None
 
-    def extend(self, make: Make, crown: Callable[[Entry], Head]) -> Entry:
-        entry = make(Entry.of(self.kept[-1]) if self.kept else None, self.crowned)
+    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+        entry = make(AuditEntry.of(self.kept[-1]) if self.kept else None, self.crowned)
         self.kept.append(entry.line())
         self.crowned = crown(entry)
         return entry
@@ -57,28 +57,28 @@ class InMemory:
     def lines(self) -> Iterator[bytes]:
         yield from self.kept
 
-    def head(self) -> Head | None:
+    def head(self) -> ChainHead | None:
         return self.crowned
 
     def close(self) -> None: ...
 
 
-def fill(log: AuditLog, count: int) -> list[Entry]:
+def fill(log: AuditLog, count: int) -> list[AuditEntry]:
     return [
         log.append(who="ana", organisation="Institute", what="submit", target=f"job-{number}", outcome="accepted")
         for number in range(count)
     ]
 
 
-def a_log(path: Path, kit: Kit, count: int) -> list[Entry]:
-    log = open_audit(path, kit)
+def a_log(path: Path, kit: Kit, count: int) -> list[AuditEntry]:
+    log = open_audit_log(path, kit)
     entries = fill(log, count)
     log.close()
     return entries
 
 
 def found(path: Path, kit: Kit) -> list[str]:
-    return problems(FileStore(path), kit.authority)
+    return problems(FileAuditStore(path), kit.authority)
 
 
 texts = st.text(max_size=30) | st.text(alphabet=["\n", '"', "\\", "\r", "\u2028", "\udc80", "é"], max_size=8)
@@ -93,7 +93,7 @@ def test_what_is_written_is_in_order_and_can_be_read_again(kit: Kit, rows: list[
         entry = log.append(who=who, organisation=organisation, what=what, target=target, outcome=outcome)
         assert entry.who == who.replace("\udc80", "?")
     assert problems(store, kit.authority) == []
-    read = [Entry.of(line) for line in store.lines()]
+    read = [AuditEntry.of(line) for line in store.lines()]
     assert [entry and entry.seq for entry in read] == list(range(1, len(rows) + 1))
 
 
@@ -134,12 +134,12 @@ def test_any_edit_deletion_insertion_or_cut_is_found(kit: Kit, data: st.DataObje
 
 def forged_from(lines: list[bytes], at: int) -> list[bytes]:
     """Change an entry and make the chain anew behind it, as somebody can who has everything but the key."""
-    entries = [entry for line in lines if (entry := Entry.of(line))]
+    entries = [entry for line in lines if (entry := AuditEntry.of(line))]
     last = entries[at - 1] if at else None
     for place in range(at, len(entries)):
         fields = msgspec.structs.asdict(entries[place]) | {"previous": last.hash if last else START, "hash": ""}
         fields["who"] = "bo" if place == at else fields["who"]
-        blank = Entry(**fields)
+        blank = AuditEntry(**fields)
         last = entries[place] = msgspec.structs.replace(blank, hash=blank.digest())
     return [entry.line() for entry in entries]
 
@@ -154,7 +154,7 @@ def test_a_head_signed_by_another_is_found(kit: Kit, project: Path, tmp_path_fac
     ]:
         store = InMemory()
         fill(AuditLog(store, owner), 2)
-        [problem] = problems(store, kit.authority, Owner(kind="site", name="plant-a"))
+        [problem] = problems(store, kit.authority, AuditLogOwner(kind="site", name="plant-a"))
         assert why in problem
         assert problems(store) == []
 
@@ -182,7 +182,7 @@ def test_a_torn_line_is_set_aside_and_noted(kit: Kit, tmp_path: Path, cut: int) 
     assert found(path, kit) == ["line 3 is not an entry"]
     a_log(path, kit, 1)
     assert found(path, kit) == []
-    noted = Entry.of(path.read_bytes().splitlines()[2])
+    noted = AuditEntry.of(path.read_bytes().splitlines()[2])
     assert noted is not None
     assert (noted.who, noted.what, noted.target) == ("plant-a", "audit recovered", f"torn line of {len(torn)} bytes")
     assert (tmp_path / "audit.jsonl.torn").read_bytes() == torn + b"\n"
@@ -199,19 +199,19 @@ def test_a_line_whose_head_was_not_written_counts_and_is_marked(kit: Kit, tmp_pa
         assert found(path, kit) == []
     a_log(path, kit, 1)
     assert found(path, kit) == []
-    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := Entry.of(line))]
+    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := AuditEntry.of(line))]
     assert [whats.count(ADOPTED), len(whats)] == [3, 9]
     head.write_bytes(before)
     assert "were not written by the log's owner" in found(path, kit)[0]
 
 
-def write(path: Path, entries: list[Entry]) -> None:
+def write(path: Path, entries: list[AuditEntry]) -> None:
     path.write_bytes(b"".join(entry.line() + b"\n" for entry in entries))
 
 
-def forged_after(last: Entry) -> Entry:
+def forged_after(last: AuditEntry) -> AuditEntry:
     about = {"who": "ana", "organisation": "Institute", "what": "submit", "target": "job-x", "outcome": "accepted"}
-    return Entry.after(last, at=utc_now(), **about)
+    return AuditEntry.after(last, at=utc_now(), **about)
 
 
 def test_an_entry_forged_after_the_head_is_marked_for_ever(
@@ -242,7 +242,7 @@ def test_an_owner_that_is_killed_while_it_marks_an_entry_marks_it_anew(kit: Kit,
     a_log(path, kit, 0)
     assert found(path, kit) == []
     assert len(path.read_bytes().splitlines()) == 4
-    seen = examine(FileStore(path), kit.authority, Owner(kind="site", name="plant-a"))
+    seen = verify_audit_log(FileAuditStore(path), kit.authority, AuditLogOwner(kind="site", name="plant-a"))
     assert [line.split(" on ")[0] for line in seen.unsigned] == ["entry 3 was adopted"]
 
 
@@ -253,12 +253,12 @@ def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, pr
     signed = head.read_bytes()
     path.write_bytes(b"\n".join([*forged_from([entry.line() for entry in honest], 1), b""]))
     with pytest.raises(AuditError, match="its head was not signed for entry 3; look into it"):
-        open_audit(path, kit)
+        open_audit_log(path, kit)
     path.unlink()
     head.unlink()
     a_log(path, kit_of(project, "plant-b"), 3)
     with pytest.raises(AuditError, match=r"signed by site plant-b of Plant B, not by site plant-a"):
-        open_audit(path, kit)
+        open_audit_log(path, kit)
     write(path, honest)
     head.write_bytes(signed)
     a_log(path, kit, 1)
@@ -267,23 +267,23 @@ def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, pr
 
 def refuses_what_no_server_signed(database: Database, project: Path) -> None:
     """Rows that somebody added who can write to the database, and holds no server's key."""
-    log, store = shared_log(database, kit_of(project, "server-1")), TableStore(database)
-    last = Entry.of(list(store.lines())[-1])
+    log, store = shared_audit_log(database, kit_of(project, "server-1")), DatabaseAuditStore(database)
+    last = AuditEntry.of(list(store.lines())[-1])
     assert last is not None
     forged = forged_after(last)
     with database.writing() as session:
         session.add(AuditRow(seq=forged.seq, line=forged.line().decode()))
-        before = session.get_one(AuditHead, 1).head
+        before = session.get_one(AuditHeadRow, 1).head
     with pytest.raises(AuditError, match="its head was not signed for entry 4"):
         fill(log, 1)
     site = AuditLog(store, kit_of(project, "plant-a"))
     with database.writing() as session:
-        session.get_one(AuditHead, 1).head = msgspec.json.encode(site.crown(forged))
+        session.get_one(AuditHeadRow, 1).head = msgspec.json.encode(site.crown(forged))
     with pytest.raises(AuditError, match="signed by site plant-a of Plant A, not by server"):
         fill(log, 1)
     with database.writing() as session:
         session.delete(session.get_one(AuditRow, forged.seq))
-        session.get_one(AuditHead, 1).head = before
+        session.get_one(AuditHeadRow, 1).head = before
 
 
 def test_a_log_that_lost_entries_is_not_continued(kit: Kit, tmp_path: Path) -> None:
@@ -293,23 +293,23 @@ def test_a_log_that_lost_entries_is_not_continued(kit: Kit, tmp_path: Path) -> N
     assert found(path, kit) == ["entries are missing at the end: 4 were written, the last one here is 2"]
     for _ in range(2):
         with pytest.raises(AuditError, match="ends at entry 2, but its head says 4"):
-            open_audit(path, kit)
+            open_audit_log(path, kit)
     path.write_bytes(b"rubbish\n")
     with pytest.raises(AuditError, match="is not an entry"):
-        open_audit(path, kit)
+        open_audit_log(path, kit)
 
 
 def test_one_process_writes_a_log(kit: Kit, tmp_path: Path) -> None:
-    log = open_audit(tmp_path / "audit.jsonl", kit)
+    log = open_audit_log(tmp_path / "audit.jsonl", kit)
     with pytest.raises(AuditError, match="is being written by another process"):
-        open_audit(tmp_path / "audit.jsonl", kit)
+        open_audit_log(tmp_path / "audit.jsonl", kit)
     log.close()
     with pytest.raises(AuditError, match="not open for writing"):
         fill(log, 1)
 
 
 def test_threads_take_turns(kit: Kit, tmp_path: Path) -> None:
-    log = open_audit(tmp_path / "audit.jsonl", kit)
+    log = open_audit_log(tmp_path / "audit.jsonl", kit)
     threads = [threading.Thread(target=fill, args=(log, 10)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -321,7 +321,7 @@ def test_threads_take_turns(kit: Kit, tmp_path: Path) -> None:
 
 
 def test_a_log_can_be_verified_while_it_is_written(kit: Kit, tmp_path: Path) -> None:
-    log = open_audit(tmp_path / "audit.jsonl", kit)
+    log = open_audit_log(tmp_path / "audit.jsonl", kit)
     fill(log, 1)
     writer = threading.Thread(target=fill, args=(log, 60))
     writer.start()
@@ -333,7 +333,7 @@ def test_a_log_can_be_verified_while_it_is_written(kit: Kit, tmp_path: Path) -> 
 WRITER = """
 import sys
 from pathlib import Path
-from winnow.deploy.trust.audit_file import open_audit
+from winnow.deploy.trust.audit_log_file import open_audit
 from winnow.deploy.trust.kit import Kit
 log = open_audit(Path(sys.argv[1]), Kit.load(sys.argv[2]))
 while True:
@@ -360,7 +360,7 @@ def test_kills_lose_nothing_that_was_acknowledged(kit: Kit, tmp_path: Path) -> N
 
 def test_a_full_disk_leaves_the_log_as_it_was(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "audit.jsonl"
-    log = open_audit(path, kit)
+    log = open_audit_log(path, kit)
     fill(log, 2)
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:20]))
@@ -414,7 +414,7 @@ def test_servers_that_share_a_database_have_their_log_in_it(project: Path, capsy
         assert "cannot be read" in call(capsys, "audit", "verify", kit.path).err
         database = Database(url)
         database.migrate()
-        fill(shared_log(database, kit), 3)
+        fill(shared_audit_log(database, kit), 3)
         assert call(capsys, "audit", "verify", kit.path).out == f"{kit.path}: 3 entries, {signed}\n"
         refuses_what_no_server_signed(database, project)
         with database.writing() as session:

@@ -13,13 +13,20 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from papers import a_project, kit_of, provision
 
-from winnow.deploy.trust.authority import Authority
+from winnow.deploy.trust.certificate_authority import CertificateAuthority
 from winnow.deploy.trust.errors import IdentityError, KitError
-from winnow.deploy.trust.identity import SKEW, Peer, check_certificate, read_certificate, recogniser, utc_now
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.project import Site
-from winnow.deploy.trust.provision import open_workshop
-from winnow.deploy.trust.revocation import Revocations
+from winnow.deploy.trust.peer_identity import (
+    SKEW,
+    Peer,
+    check_certificate,
+    peer_identifier,
+    read_certificate,
+    utc_now,
+)
+from winnow.deploy.trust.project import ProjectSite
+from winnow.deploy.trust.provisioning import open_provisioner
+from winnow.deploy.trust.revocation_list import RevocationList
 
 SIGNED = ["key.pem", "certificate.pem", "ca.pem", "party.json", "endpoints.json", "letter-key.pem"]
 FILES = [*SIGNED, "kit.json", "revoked.json"]
@@ -47,7 +54,7 @@ def kit(made: Path, tmp_path: Path) -> Path:
 def test_a_certificate_is_looked_at_again_at_every_request(made: Path, foreign: Path) -> None:
     server, site = kit_of(made, "server-1"), kit_of(made, "plant-a")
     clock = [utc_now()]
-    recognise = recogniser(server.authority, lambda: clock[0])
+    recognise = peer_identifier(server.authority, lambda: clock[0])
     assert recognise(site.certificate_pem) == recognise(site.certificate_pem) == site.peer
     clock[0] = site.certificate.not_valid_after_utc + 2 * SKEW
     with pytest.raises(IdentityError, match="expired"):
@@ -235,7 +242,7 @@ def test_an_authority_whose_key_is_another_is_refused(made: Path, foreign: Path,
     shutil.copy(made / "ca" / "ca.pem", tmp_path)
     shutil.copy(foreign / "ca" / "ca-key.pem", tmp_path)
     with pytest.raises(KitError, match="is not the key of"):
-        Authority.load(tmp_path, None)
+        CertificateAuthority.load(tmp_path, None)
 
 
 # Revocations ----------------------------------------------------------------------------------------------------------
@@ -248,7 +255,7 @@ def test_revocations_are_followed_and_never_go_back(tmp_path: Path, caplog: pyte
     watched, victim = server.watch_revocations(), kit_of(tmp_path, "the-lead").peer
     lists = [file.read_bytes()]
     for name in ("the-lead", "the-member"):
-        with open_workshop(tmp_path, a_project(), None, utc_now()) as workshop:
+        with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
             list(workshop.revoke(name))
         lists.append(file.read_bytes())
     file.write_bytes(lists[1])
@@ -269,7 +276,7 @@ def test_revocations_are_followed_and_never_go_back(tmp_path: Path, caplog: pyte
 def test_an_older_list_than_the_kit_knew_is_refused(tmp_path: Path) -> None:
     provision(tmp_path)
     older = (tmp_path / "ca" / "revoked.json").read_bytes()
-    with open_workshop(tmp_path, a_project(), None, utc_now()) as workshop:
+    with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
         said = list(workshop.revoke("the-lead"))
         assert said[0] == "revoked the-lead: list number 1"
         told = [line.partition(":")[0] for line in said[1:]]
@@ -283,7 +290,7 @@ def test_an_older_list_than_the_kit_knew_is_refused(tmp_path: Path) -> None:
 def test_the_revoked_are_out_until_renewed(tmp_path: Path) -> None:
     provision(tmp_path)
     first = kit_of(tmp_path, "plant-a").peer
-    with open_workshop(tmp_path, a_project(), None, utc_now()) as workshop:
+    with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
         list(workshop.renew("plant-a"))
         second = kit_of(tmp_path, "plant-a").peer
         list(workshop.revoke("plant-a"))
@@ -292,7 +299,7 @@ def test_the_revoked_are_out_until_renewed(tmp_path: Path) -> None:
         assert "plant-a is revoked: --renew plant-a gives it a new certificate" in list(workshop.add_new())
         list(workshop.renew("plant-a"))
     kit = kit_of(tmp_path, "plant-a")
-    assert kit.revocations == Revocations(number=1, serials=frozenset({first.serial, second.serial}))
+    assert kit.revocations == RevocationList(number=1, serials=frozenset({first.serial, second.serial}))
 
 
 # Provisioning ---------------------------------------------------------------------------------------------------------
@@ -347,7 +354,7 @@ def test_a_renewed_kit_keeps_what_the_operator_put_beside_it(tmp_path: Path) -> 
     provision(tmp_path)
     old = kit_of(tmp_path, "plant-a")
     (old.path / "policy.toml").write_text("control = true\n")
-    with open_workshop(tmp_path, a_project(), None, utc_now()) as workshop:
+    with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
         list(workshop.renew("plant-a"))
     assert (old.path / "policy.toml").read_text() == "control = true\n"
     assert kit_of(tmp_path, "plant-a").key_pem != old.key_pem
@@ -355,22 +362,22 @@ def test_a_renewed_kit_keeps_what_the_operator_put_beside_it(tmp_path: Path) -> 
 
 
 def test_a_passphrase_is_needed_again(tmp_path: Path) -> None:
-    with open_workshop(tmp_path, a_project(), b"sesame", utc_now()) as workshop:
+    with open_provisioner(tmp_path, a_project(), b"sesame", utc_now()) as workshop:
         list(workshop.add_new())
     assert b"ENCRYPTED" in (tmp_path / "ca" / "ca-key.pem").read_bytes()
     for wrong in (None, b"simsim"):
         with (
             pytest.raises(KitError, match="the passphrase is wrong"),
-            open_workshop(tmp_path, a_project(), wrong, utc_now()),
+            open_provisioner(tmp_path, a_project(), wrong, utc_now()),
         ):
             pass
-    with open_workshop(tmp_path, a_project(), b"sesame", utc_now()) as workshop:
+    with open_provisioner(tmp_path, a_project(), b"sesame", utc_now()) as workshop:
         assert list(workshop.renew("plant-a"))
 
 
 def test_no_certificate_outlives_the_authority(made: Path) -> None:
-    authority = Authority.load(made / "ca", None)
+    authority = CertificateAuthority.load(made / "ca", None)
     late = authority.certificate.not_valid_after_utc - timedelta(days=3)
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
-    certificate = authority.issue(Site(name="s", organisation="o"), key, None, late, 365)
+    certificate = authority.issue(ProjectSite(name="s", organisation="o"), key, None, late, 365)
     assert certificate.not_valid_after_utc == authority.certificate.not_valid_after_utc

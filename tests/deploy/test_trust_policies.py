@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from winnow.deploy.trust.identity import ROLES, Peer
-from winnow.deploy.trust.server_policy import COMMANDS, DEFAULT, ServerPolicy, Target, allows, watch_server_policy
-from winnow.deploy.trust.site_policy import DENY_ALL, JobRequest, admits, may_control, watch_site_policy
+from winnow.deploy.trust.peer_identity import ROLES, Peer
+from winnow.deploy.trust.server_policy import (
+    COMMANDS,
+    DEFAULT_SERVER_POLICY,
+    CommandTarget,
+    ServerPolicy,
+    allows,
+    watch_server_policy,
+)
+from winnow.deploy.trust.site_policy import DENY_ALL, JobRequest, admits, allows_control, watch_site_policy
 
 UNKNOWN = "somebody-else"
 
@@ -93,7 +100,7 @@ def write(folder: Path, text: str) -> None:
 # Servers --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", [DEFAULT, SERVER, ""], ids=["default", "own", "empty"])
+@pytest.mark.parametrize("text", [DEFAULT_SERVER_POLICY, SERVER, ""], ids=["default", "own", "empty"])
 def test_roles_times_commands_times_targets(text: str, tmp_path: Path) -> None:
     write(tmp_path, text)
     policy = watch_server_policy(tmp_path).current()
@@ -109,7 +116,7 @@ def test_roles_times_commands_times_targets(text: str, tmp_path: Path) -> None:
                     expected |= of == "any"
                     expected |= of == "own" and owner == peer.name
                     expected |= of == "organisation" and organisation == peer.organisation
-            decision = allows(policy, peer, command, Target(name="it", organisation=organisation, owner=owner))
+            decision = allows(policy, peer, command, CommandTarget(name="it", organisation=organisation, owner=owner))
             assert decision.allowed == expected, (peer, command, owner, organisation)
             assert str(peer) in decision.reason
             decided.add(expected)
@@ -118,9 +125,9 @@ def test_roles_times_commands_times_targets(text: str, tmp_path: Path) -> None:
 
 def test_the_default_is_what_the_documentation_says(tmp_path: Path) -> None:
     policy = watch_server_policy(tmp_path).current()
-    own = Target(name="job", organisation="Institute", owner="me")
-    colleagues = Target(name="job", organisation="Institute", owner="you")
-    others = Target(name="job", organisation="Plant A", owner="them")
+    own = CommandTarget(name="job", organisation="Institute", owner="me")
+    colleagues = CommandTarget(name="job", organisation="Institute", owner="you")
+    others = CommandTarget(name="job", organisation="Plant A", owner="them")
     looking = {"status", "sites", "jobs", "logs"}
     expected = {
         "admin": [set(COMMANDS)] * 3,
@@ -166,7 +173,7 @@ def test_people_times_jobs_times_site_policies(which: str, tmp_path: Path) -> No
         assert decision.reason
         decided.add(decision.allowed)
     assert decided == ({True, False} if rules else {False})
-    assert may_control(policy).allowed == table.get("control", False)
+    assert allows_control(policy).allowed == table.get("control", False)
     assert list(policy.filters) == table.get("filters", [])
 
 
@@ -221,8 +228,8 @@ def test_the_documented_policies_are_understood(tmp_path: Path) -> None:
     ana = person("ana", "Institute", "lead")
     write(tmp_path, texts["server-1"])
     server = watch_server_policy(tmp_path).current()
-    assert allows(server, ana, "submit", Target(name="job", organisation="Institute", owner="ana")).allowed
-    assert not allows(server, ana, "control", Target(name="plant-a", organisation="Institute")).allowed
+    assert allows(server, ana, "submit", CommandTarget(name="job", organisation="Institute", owner="ana")).allowed
+    assert not allows(server, ana, "control", CommandTarget(name="plant-a", organisation="Institute")).allowed
     write(tmp_path, texts["plant-a"])
     site = watch_site_policy(tmp_path).current()
     assert admits(site, ana, JobRequest(data=("pumps",), own_code=True)).allowed

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winnow.deploy.wire.arrays import StoredArrays, write_arrays, write_parts
 from winnow.deploy.wire.dtypes import DTYPES
 from winnow.deploy.wire.errors import WireError
+from winnow.deploy.wire.safetensors_files import StoredArrays, write_arrays, write_parts
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.errors import NoRoom, WireError
-from winnow.deploy.wire.files import blob_of
+from winnow.deploy.wire.atomic_files import blob_of
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.errors import StorageFullError, WireError
 from winnow.deploy.wire.messages import Blob
 
 
@@ -20,7 +20,7 @@ def named(data: bytes) -> Blob:
     return Blob(digest=sha256(data).hexdigest(), size=len(data))
 
 
-def put(spool: SpoolFolder, data: bytes, *, owner: str = "") -> Blob:
+def put(spool: BlobFolder, data: bytes, *, owner: str = "") -> Blob:
     with spool.receive(named(data), 0, owner) as writer:
         writer.write(data)
         writer.finish()
@@ -33,13 +33,13 @@ def test_a_blob_arrives_in_any_number_of_attempts(
 ) -> None:
     folder, blob = tmp_path_factory.mktemp("spool"), named(data)
     for cut in sorted(cuts):
-        spool = SpoolFolder(folder)
+        spool = BlobFolder(folder)
         held = spool.held(blob)
         with spool.receive(blob, held) as writer:
             writer.write(data[held:cut])
         assert not data or not spool.has(blob)
         assert spool.held(blob) == max(held, min(cut, len(data) - 1), 0)
-    spool = SpoolFolder(folder)
+    spool = BlobFolder(folder)
     with spool.receive(blob, spool.held(blob)) as writer:
         writer.write(data[spool.held(blob) :])
         assert writer.finish() == spool.path(blob)
@@ -49,7 +49,7 @@ def test_a_blob_arrives_in_any_number_of_attempts(
 
 
 def test_an_earlier_offset_overwrites(tmp_path: Path) -> None:
-    spool, blob = SpoolFolder(tmp_path), named(b"0123456789")
+    spool, blob = BlobFolder(tmp_path), named(b"0123456789")
     with spool.receive(blob, 0) as writer:
         writer.write(b"012345XX")
     with spool.receive(blob, 6) as writer:
@@ -59,7 +59,7 @@ def test_an_earlier_offset_overwrites(tmp_path: Path) -> None:
 
 
 def test_a_wrong_digest_deletes_what_arrived(tmp_path: Path) -> None:
-    spool, blob = SpoolFolder(tmp_path), named(b"right")
+    spool, blob = BlobFolder(tmp_path), named(b"right")
     with spool.receive(blob, 0) as writer:
         writer.write(b"wrong")
         with pytest.raises(WireError, match="damaged"):
@@ -68,7 +68,7 @@ def test_a_wrong_digest_deletes_what_arrived(tmp_path: Path) -> None:
 
 
 def test_a_partial_blob_is_not_there(tmp_path: Path) -> None:
-    spool, blob = SpoolFolder(tmp_path), named(b"content")
+    spool, blob = BlobFolder(tmp_path), named(b"content")
     with spool.receive(blob, 0) as writer:
         writer.write(b"cont")
         with pytest.raises(WireError, match="broke off after 4 of 7"):
@@ -82,14 +82,14 @@ def test_a_partial_blob_is_not_there(tmp_path: Path) -> None:
 
 
 def test_an_empty_blob_is_there_only_once_it_was_received(tmp_path: Path) -> None:
-    spool = SpoolFolder(tmp_path)
+    spool = BlobFolder(tmp_path)
     assert not spool.has(named(b""))
     put(spool, b"")
     assert spool.path(named(b"")).read_bytes() == b""
 
 
 def test_a_sender_who_comes_back_takes_over(tmp_path: Path) -> None:
-    spool, blob = SpoolFolder(tmp_path), named(b"content")
+    spool, blob = BlobFolder(tmp_path), named(b"content")
     older = spool.receive(blob, 0)
     older.write(b"con")
     newer = spool.receive(blob, 3)
@@ -102,7 +102,7 @@ def test_a_sender_who_comes_back_takes_over(tmp_path: Path) -> None:
 
 
 def test_nobody_writes_into_the_file_of_another(tmp_path: Path) -> None:
-    spool, blob = SpoolFolder(tmp_path), named(b"content")
+    spool, blob = BlobFolder(tmp_path), named(b"content")
     with spool.receive(blob, 0, "alpha") as one, spool.receive(blob, 0, "beta") as other:
         one.write(b"cont")
         other.write(b"SPOILED")
@@ -114,10 +114,10 @@ def test_nobody_writes_into_the_file_of_another(tmp_path: Path) -> None:
 
 
 def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> None:
-    spool = SpoolFolder(tmp_path, quota=100)
+    spool = BlobFolder(tmp_path, quota=100)
     put(spool, b"a" * 40)
     with spool.receive(named(b"b" * 50), 0):
-        with pytest.raises(NoRoom, match="no room for a blob of 20 bytes: 90 of 100"):
+        with pytest.raises(StorageFullError, match="no room for a blob of 20 bytes: 90 of 100"):
             spool.receive(named(b"c" * 20), 0)
         put(spool, b"d" * 10)
     spool.remove(named(b"a" * 40))
@@ -127,7 +127,7 @@ def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> No
 FULL = """
 import resource, sys
 from pathlib import Path
-from winnow.deploy.wire.blobs import SpoolFolder
+from winnow.deploy.wire.blob_folder import SpoolFolder
 from winnow.deploy.wire.errors import NoRoom
 from winnow.deploy.wire.messages import Blob
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -150,7 +150,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_is_adopted(tmp_path: Path) -> None:
-    spool = SpoolFolder(tmp_path / "spool")
+    spool = BlobFolder(tmp_path / "spool")
     (tmp_path / "made").write_bytes(b"content")
     blob = blob_of(tmp_path / "made")
     assert spool.adopt(tmp_path / "made") == blob == named(b"content")
@@ -159,7 +159,7 @@ def test_a_file_is_adopted(tmp_path: Path) -> None:
 
 
 def test_many_threads_store_at_once_and_close_their_files(tmp_path: Path) -> None:
-    spool = SpoolFolder(tmp_path, quota=10**6)
+    spool = BlobFolder(tmp_path, quota=10**6)
     blobs: list[Blob] = []
 
     def store(number: int) -> None:

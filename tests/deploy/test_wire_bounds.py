@@ -15,11 +15,11 @@ import msgspec
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from wiring import papers, serving, SpoolService
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.files import blob_of
+from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.blob_folder import SpoolFolder
+from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.messages import Report
-from winnow.deploy.wire.transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download, upload
 from winnow.deploy.wire.transport import Tls
 
 def peak():

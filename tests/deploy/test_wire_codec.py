@@ -9,13 +9,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from winnow.deploy.jobs import ipc
 from winnow.deploy.wire import messages
-from winnow.deploy.wire.codec import MAX_MESSAGE, decode, decode_request, decode_response, encode
 from winnow.deploy.wire.errors import WireError, one_line
-from winnow.deploy.wire.messages import Done, Jobs, Message, Refusal, Report, Request, Response
-from winnow.deploy.work import orders
+from winnow.deploy.wire.message_codec import MAX_MESSAGE, decode, decode_request, decode_response, encode
+from winnow.deploy.wire.messages import (
+    Acknowledgement,
+    ListJobs,
+    Request,
+    RequestRefusal,
+    Response,
+    SiteReport,
+    WireMessage,
+)
 
-KINDS = sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
+KINDS = sorted(WireMessage.__subclasses__(), key=lambda kind: kind.__name__)
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z")
 DIGESTS = st.binary(min_size=32, max_size=32).map(bytes.hex)
 _TEXTS = st.text(max_size=50)
@@ -29,7 +37,7 @@ def strategy(kind: object) -> st.SearchStrategy[Any]:
         return DIGESTS
     if kind == messages.Count:
         return st.integers(0, 2**53)
-    if kind == orders.Round:
+    if kind == ipc.RoundNumber:
         return st.integers(0, 2**31 - 1)
     plain = {
         str: _TEXTS,
@@ -62,7 +70,7 @@ def _composed(kind: object) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
-def test_every_message_round_trips(kind: type[Message], data: st.DataObject) -> None:
+def test_every_message_round_trips(kind: type[WireMessage], data: st.DataObject) -> None:
     message = data.draw(strategy(kind))
     assert decode(encode(message), kind) == message
     if kind in typing.get_args(Request):
@@ -113,15 +121,15 @@ def test_truncated_messages_are_refused(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        ({"type": "Jobs", "job": "../../etc"}, "regex"),
-        ({"type": "Jobs", "job": "newline\n"}, "regex"),
-        ({"type": "Jobs", "job": "x" * 101}, "length"),
-        ({"type": "Jobs", "jobs": "unknown field"}, "unknown field"),
+        ({"type": "ListJobs", "job": "../../etc"}, "regex"),
+        ({"type": "ListJobs", "job": "newline\n"}, "regex"),
+        ({"type": "ListJobs", "job": "x" * 101}, "length"),
+        ({"type": "ListJobs", "jobs": "unknown field"}, "unknown field"),
         ({"type": "No\nsuch"}, "Invalid value 'No such'"),
         ({"job": "no type"}, "missing required field"),
         ({"type": "Held", "job": "j", "blob": {"digest": "0" * 63, "size": 1}}, "regex"),
         ({"type": "Held", "job": "j", "blob": {"digest": "0" * 64, "size": -1}}, ">= 0"),
-        ({"type": "Report", "session": "s", "job": "j", "lines": ["x" * 70_000]}, "length"),
+        ({"type": "SiteReport", "session": "s", "job": "j", "lines": ["x" * 70_000]}, "length"),
         ([], "Expected `object`"),
     ],
 )
@@ -143,21 +151,21 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_size_is_limited_both_ways() -> None:
-    large = Report(session="s", job="j", lines=["x" * 65_536] * 64)
+    large = SiteReport(session="s", job="j", lines=["x" * 65_536] * 64)
     with pytest.raises(WireError, match="too large to send"):
         encode(large)
     with pytest.raises(WireError, match="too large"):
         decode_request(msgspec.msgpack.encode(large))
-    assert decode(encode(Refusal(reason="x" * 65_536)), Refusal).reason
+    assert decode(encode(RequestRefusal(reason="x" * 65_536)), RequestRefusal).reason
     with pytest.raises(WireError, match="too large"):
         decode_request(random.Random(1).randbytes(MAX_MESSAGE + 1))
 
 
 def test_requests_are_no_responses() -> None:
     with pytest.raises(WireError):
-        decode_response(encode(Jobs()))
+        decode_response(encode(ListJobs()))
     with pytest.raises(WireError):
-        decode_request(encode(Done()))
+        decode_request(encode(Acknowledgement()))
 
 
 @given(st.text(max_size=2000))

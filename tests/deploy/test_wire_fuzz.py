@@ -13,40 +13,51 @@ import grpc
 import pytest
 from wiring import SpoolService, papers, serving
 
-from winnow.deploy.wire.codec import encode
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.grpc_common import REFUSAL_KEY, SERVICE, host_and_port, unpack
-from winnow.deploy.wire.messages import Blob, Done, Fetch, Follow, Held, Hello, Message, Put, Report, Resources
-from winnow.deploy.wire.transport import Link, Server
+from winnow.deploy.wire.grpc_common import REFUSAL_KEY, SERVICE, decode_refusal, host_and_port
+from winnow.deploy.wire.message_codec import encode
+from winnow.deploy.wire.messages import (
+    Acknowledgement,
+    Blob,
+    FetchBlob,
+    FollowLog,
+    GetUploadedSize,
+    Hello,
+    PutBlob,
+    Resources,
+    SiteReport,
+    WireMessage,
+)
+from winnow.deploy.wire.transport import ServerLink, TransportServer
+from winnow.deploy.wire.transport_registry import connect
 
 BLOB = Blob(digest="0" * 64, size=100)
-VALID: dict[str, list[Message]] = {
+VALID: dict[str, list[WireMessage]] = {
     "Call": [
-        Report(session="s", job="j", lines=["line"], metrics={"loss": 1.0}),
-        Held(job="j", blob=BLOB),
+        SiteReport(session="s", job="j", lines=["line"], metrics={"loss": 1.0}),
+        GetUploadedSize(job="j", blob=BLOB),
         Hello(protocols=[1], winnow="1", data=["d"], resources=Resources(), now=0.0),
     ],
-    "Fetch": [Fetch(job="j", blob=BLOB)],
-    "Put": [Put(job="j", blob=BLOB)],
-    "Follow": [Follow(job="j", wait=False)],
+    "Fetch": [FetchBlob(job="j", blob=BLOB)],
+    "Put": [PutBlob(job="j", blob=BLOB)],
+    "Follow": [FollowLog(job="j", wait=False)],
 }
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransportServer]:
     with serving("grpc://127.0.0.1:0", SpoolService(tmp_path_factory.mktemp("server")), stall=2.0) as running:
         yield running
 
 
 @pytest.fixture
-def link(server: Server) -> Iterator[Link]:
+def link(server: TransportServer) -> Iterator[ServerLink]:
     opened = connect(server.url, papers("beta"))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def channel(server: Server) -> Iterator[grpc.Channel]:
+def channel(server: TransportServer) -> Iterator[grpc.Channel]:
     """As a hostile site has it: a good certificate, and no manners."""
     tls = papers("alpha")
     credentials = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
@@ -72,7 +83,7 @@ def attempt(channel: grpc.Channel, method: str, sent: list[bytes]) -> grpc.RpcEr
 def reason(error: grpc.RpcError | None) -> str:
     assert error is not None, "it was not refused"
     [packed] = [value for key, value in error.trailing_metadata() if key == REFUSAL_KEY]
-    return unpack(packed).reason
+    return decode_refusal(packed).reason
 
 
 def nonsense(rng: random.Random, valid: bytes) -> bytes:
@@ -89,12 +100,12 @@ def nonsense(rng: random.Random, valid: bytes) -> bytes:
     return bytes(changed)
 
 
-def served(link: Link) -> bool:
-    return link.call(Report(session="s", job="j", lines=["still there"])) == Done(note="still there")
+def served(link: ServerLink) -> bool:
+    return link.call(SiteReport(session="s", job="j", lines=["still there"])) == Acknowledgement(note="still there")
 
 
 @pytest.mark.parametrize("method", list(VALID))
-def test_nonsense_is_refused(channel: grpc.Channel, link: Link, method: str) -> None:
+def test_nonsense_is_refused(channel: grpc.Channel, link: ServerLink, method: str) -> None:
     rng = random.Random(method)
     for number in range(150):
         data = nonsense(rng, encode(rng.choice(VALID[method])))
@@ -107,14 +118,14 @@ def test_nonsense_is_refused(channel: grpc.Channel, link: Link, method: str) -> 
     assert served(link)
 
 
-def test_a_stream_without_head_is_refused(channel: grpc.Channel, link: Link) -> None:
+def test_a_stream_without_head_is_refused(channel: grpc.Channel, link: ServerLink) -> None:
     assert "malformed" in reason(attempt(channel, "Put", []))
     assert "broke off after 0 of 100" in reason(attempt(channel, "Put", [encode(VALID["Put"][0])]))
     assert "longer than" in reason(attempt(channel, "Put", [encode(VALID["Put"][0]), bytes(101)]))
     assert served(link)
 
 
-def test_a_message_that_is_too_large_is_refused(channel: grpc.Channel, link: Link) -> None:
+def test_a_message_that_is_too_large_is_refused(channel: grpc.Channel, link: ServerLink) -> None:
     for method in VALID:
         error = attempt(channel, method, [bytes(6 * 2**20)])
         assert error is not None
@@ -122,7 +133,7 @@ def test_a_message_that_is_too_large_is_refused(channel: grpc.Channel, link: Lin
     assert served(link)
 
 
-def test_a_method_that_is_not_there(channel: grpc.Channel, link: Link) -> None:
+def test_a_method_that_is_not_there(channel: grpc.Channel, link: ServerLink) -> None:
     with pytest.raises(grpc.RpcError) as error:
         channel.unary_unary(f"/{SERVICE}/Pickle")(b"", timeout=5)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -136,25 +147,25 @@ def unfinished(messages: list[bytes], sent: threading.Event) -> Iterator[bytes]:
     time.sleep(0.2)
 
 
-def test_those_who_leave_in_the_middle(channel: grpc.Channel, link: Link) -> None:
-    head = encode(Put(job="j", blob=Blob(digest="0" * 64, size=10**9)))
+def test_those_who_leave_in_the_middle(channel: grpc.Channel, link: ServerLink) -> None:
+    head = encode(PutBlob(job="j", blob=Blob(digest="0" * 64, size=10**9)))
     for taken in range(1, 8):
         sent = threading.Event()
         call = channel.stream_unary(f"/{SERVICE}/Put").future(unfinished([head, *[bytes(2**18)] * taken], sent))
         assert sent.wait(5)
         call.cancel()
-        following = channel.unary_stream(f"/{SERVICE}/Follow")(encode(Follow(job="j")))
+        following = channel.unary_stream(f"/{SERVICE}/Follow")(encode(FollowLog(job="j")))
         next(following)
         following.cancel()
     assert served(link)
 
 
-def dial(server: Server) -> socket.socket:
+def dial(server: TransportServer) -> socket.socket:
     host, _, port = host_and_port(server.url).partition(":")
     return socket.create_connection((host, int(port)), timeout=5)
 
 
-def test_noise_instead_of_tls(server: Server, link: Link) -> None:
+def test_noise_instead_of_tls(server: TransportServer, link: ServerLink) -> None:
     rng = random.Random(0)
     for _ in range(20):
         with dial(server) as plain, suppress(OSError):
@@ -164,7 +175,7 @@ def test_noise_instead_of_tls(server: Server, link: Link) -> None:
     assert served(link)
 
 
-def test_noise_instead_of_http(server: Server, link: Link, tmp_path: Path) -> None:
+def test_noise_instead_of_http(server: TransportServer, link: ServerLink, tmp_path: Path) -> None:
     tls = papers("alpha")
     for name, content in (("certificate", tls.certificate), ("key", tls.key), ("authority", tls.authority)):
         (tmp_path / name).write_bytes(content)
@@ -180,14 +191,14 @@ def test_noise_instead_of_http(server: Server, link: Link, tmp_path: Path) -> No
     assert served(link)
 
 
-def test_somebody_who_connects_and_says_nothing(server: Server, link: Link) -> None:
+def test_somebody_who_connects_and_says_nothing(server: TransportServer, link: ServerLink) -> None:
     silent = [dial(server) for _ in range(30)]
     assert served(link)
     for each in silent:
         each.close()
 
 
-def test_without_certificate_there_is_no_answer(server: Server, link: Link) -> None:
+def test_without_certificate_there_is_no_answer(server: TransportServer, link: ServerLink) -> None:
     credentials = grpc.ssl_channel_credentials(papers("alpha").authority)
     with grpc.secure_channel(host_and_port(server.url), credentials) as channel:
         error = attempt(channel, "Call", [encode(VALID["Call"][0])])

@@ -9,16 +9,16 @@ import pytest
 from cutting import cutting
 from wiring import SpoolService, papers, serving
 
-from winnow.deploy.trust.identity import Peer
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.errors import Refused, WireError
-from winnow.deploy.wire.files import CHUNK, blob_of
-from winnow.deploy.wire.memory import MemoryServer
-from winnow.deploy.wire.messages import Fetch, Follow, Put, Received
-from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
-from winnow.deploy.wire.transfer import download, upload
-from winnow.deploy.wire.transport import Link
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.wire.atomic_files import CHUNK, blob_of
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.errors import RequestRefusedError, WireError
+from winnow.deploy.wire.memory_transport import MemoryServer
+from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, UploadedSize
+from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.transport import ServerLink
+from winnow.deploy.wire.transport_registry import connect
 
 SIZE = 12 * CHUNK + 321
 DATA = random.Random(7).randbytes(SIZE)
@@ -46,19 +46,19 @@ class Watching(SpoolService):
         super().__init__(folder)
         self.offsets: list[int] = []
 
-    def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]:
+    def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
         self.offsets.append(request.offset)
         return super().fetch(peer, request)
 
-    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
+    async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         self.offsets.append(head.offset)
         return await super().put(peer, head, chunks)
 
 
 @contextmanager
-def grpc_cut(service: SpoolService, cuts: list[int]) -> Iterator[tuple[Link, Callable[[], int]]]:
+def grpc_cut(service: SpoolService, cuts: list[int]) -> Iterator[tuple[ServerLink, Callable[[], int]]]:
     with serving("grpc://127.0.0.1:0", service) as server, cutting(server.url, *cuts) as (url, proxy):
-        link = Reconnecting([url], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=20)
+        link = ReconnectingLink([url], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=20)
         yield link, lambda: proxy.passed
         link.close()
 
@@ -68,7 +68,7 @@ def test_a_download_survives_cuts(tmp_path: Path, cuts: list[int]) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
     with grpc_cut(service, cuts) as (link, passed):
-        assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
         assert passed() < SIZE * 1.1 + len(cuts) * IN_FLIGHT
     assert service.offsets == sorted(service.offsets)
     if any(8 * CHUNK < cut < SIZE for cut in cuts):
@@ -78,7 +78,7 @@ def test_a_download_survives_cuts(tmp_path: Path, cuts: list[int]) -> None:
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=list(CUTS))
 def test_an_upload_survives_cuts(tmp_path: Path, cuts: list[int]) -> None:
     service = Watching(tmp_path / "server")
-    blob = SpoolFolder(tmp_path / "mine").adopt(_file(tmp_path))
+    blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
     with grpc_cut(service, cuts) as (link, passed):
         upload(link, "j", tmp_path / "mine" / blob.digest, blob)
         assert service.spool.path(blob).read_bytes() == DATA
@@ -92,12 +92,12 @@ def test_the_twin_breaks_off_and_continues(tmp_path: Path, after: int) -> None:
     with serving(f"memory://resume-{after}", service) as server:
         assert isinstance(server, MemoryServer)
         link = connect(server.url, papers("alpha"))
-        blob = SpoolFolder(tmp_path / "mine").adopt(_file(tmp_path))
+        blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
         server.faults.drop_after = after
         upload(link, "j", tmp_path / "mine" / blob.digest, blob)
         assert service.spool.path(blob).read_bytes() == DATA
         server.faults.drop_after = after
-        assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     if after >= 3 * CHUNK:
         assert max(service.offsets) >= 2 * CHUNK
 
@@ -105,9 +105,9 @@ def test_the_twin_breaks_off_and_continues(tmp_path: Path, after: int) -> None:
 def test_a_followed_log_continues_at_its_line(tmp_path: Path) -> None:
     with serving("memory://followed", SpoolService(tmp_path)) as server:
         assert isinstance(server, MemoryServer)
-        link = Reconnecting([server.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+        link = ReconnectingLink([server.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
         server.faults.drop_after = 150
-        lines = list(link.follow(Follow(job="j", wait=False)))
+        lines = list(link.follow(FollowLog(job="j", wait=False)))
         assert server.faults.drop_after is None, "it broke"
         assert [line.number for line in lines] == [0, 1, 2, 3, 4]
 
@@ -116,22 +116,22 @@ def test_a_restarted_site_continues_its_download(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
     (tmp_path / "site").mkdir()
-    with SpoolFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
         writer.write(DATA[:12345])
     with serving("memory://restarted", service) as server:
         link = connect(server.url, papers("alpha"))
-        assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [12345]
 
 
 def test_a_spoiled_part_is_thrown_away_and_the_whole_sent_again(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
-    with SpoolFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
         writer.write(b"spoiled")
     with serving("memory://spoiled", service) as server:
         link = connect(server.url, papers("alpha"))
-        assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [7, 0]
 
 
@@ -139,7 +139,7 @@ def test_a_spoiled_part_is_thrown_away_and_the_whole_sent_again(tmp_path: Path) 
 def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: bytes) -> None:
     """The server was killed between its last byte and the check."""
     service = Watching(tmp_path / "server")
-    blob = SpoolFolder(tmp_path / "mine").adopt(_file(tmp_path))
+    blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
     with service.spool.receive(blob, 0, "alpha") as writer:
         writer.write(arrived)
     with serving(f"memory://unfinished-{arrived[:1].hex()}", service) as server:
@@ -152,11 +152,11 @@ def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: 
 def test_a_download_that_was_never_finished_is_finished(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
-    with SpoolFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
         writer.write(DATA)
     with serving("memory://unfinished-down", service) as server:
         link = connect(server.url, papers("alpha"))
-        assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [SIZE - 1]
 
 
@@ -175,8 +175,8 @@ def test_a_blob_that_nobody_has_is_not_asked_for_again(tmp_path: Path) -> None:
     service.spool.remove(blob)
     with serving("memory://gone", service) as server:
         link = connect(server.url, papers("alpha"))
-        with pytest.raises(Refused, match="not here"):
-            download(link, "j", blob, SpoolFolder(tmp_path / "site"))
+        with pytest.raises(RequestRefusedError, match="not here"):
+            download(link, "j", blob, BlobFolder(tmp_path / "site"))
     assert service.offsets == [0]
 
 
@@ -185,7 +185,7 @@ def test_a_full_disk_at_the_site_ends_the_download(tmp_path: Path) -> None:
     blob = service.hold(DATA)
     with serving("memory://full", service) as server:
         link = connect(server.url, papers("alpha"))
-        small = SpoolFolder(tmp_path / "site", quota=1000)
+        small = BlobFolder(tmp_path / "site", quota=1000)
         with pytest.raises(WireError, match="no room"):
             download(link, "j", blob, small)
     assert list(small.folder.iterdir()) == []

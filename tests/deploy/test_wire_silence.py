@@ -9,12 +9,12 @@ import pytest
 from chaos_proxy import unsteady
 from wiring import SpoolService, papers, serving
 
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.errors import Unreachable
-from winnow.deploy.wire.files import CHUNK
-from winnow.deploy.wire.messages import Blob, Done, Put, Report, Status
-from winnow.deploy.wire.transfer import upload
+from winnow.deploy.wire.atomic_files import CHUNK
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.errors import UnreachableError
+from winnow.deploy.wire.messages import Acknowledgement, Blob, GetStatus, PutBlob, SiteReport
+from winnow.deploy.wire.transport_registry import connect
 
 SOON = 20.0
 """Seconds: far below a call's and a transfer's own limits, far above what it takes on a busy machine."""
@@ -33,18 +33,18 @@ def test_a_server_that_falls_silent_is_given_up_and_transfers_end_with_it(tmp_pa
         link = connect(url, papers("alpha"))
 
         def transfer() -> None:
-            with pytest.raises(Unreachable):
-                link.put(Put(job="j", blob=Blob(digest="0" * 64, size=2**30)), chunks())
+            with pytest.raises(UnreachableError):
+                link.put(PutBlob(job="j", blob=Blob(digest="0" * 64, size=2**30)), chunks())
             ended.append(time.monotonic())
 
         thread = threading.Thread(target=transfer)
         thread.start()
         assert taken.wait(SOON)
-        assert link.call(Report(session="s", job="j")) == Done()
+        assert link.call(SiteReport(session="s", job="j")) == Acknowledgement()
         proxy.silent = True
         begun = time.monotonic()
-        with pytest.raises(Unreachable) as lost:
-            link.call(Status(), timeout=50.0)
+        with pytest.raises(UnreachableError) as lost:
+            link.call(GetStatus(), timeout=50.0)
         assert "Deadline" not in str(lost.value)
         thread.join()
         assert ended[0] - begun < SOON
@@ -56,7 +56,7 @@ def test_a_slow_network_does_not_look_like_a_silent_server(tmp_path: Path) -> No
     """A chunk of a transfer takes longer than an answer to a ping may: given up each time, it would never arrive."""
     service = SpoolService(tmp_path / "server")
     (tmp_path / "made").write_bytes(b"x" * 2 * CHUNK)
-    blob = SpoolFolder(tmp_path / "mine").adopt(tmp_path / "made")
+    blob = BlobFolder(tmp_path / "mine").adopt(tmp_path / "made")
     with (
         serving("grpc://127.0.0.1:0", service) as server,
         unsteady(server.url, rate=CHUNK / 12) as (url, _),

@@ -12,29 +12,29 @@ import pytest
 from wiring import SpoolService, papers, serving
 
 from winnow.core import ConfigError
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.drivers import DRIVERS, connect
-from winnow.deploy.wire.errors import Refused, Unreachable, WireError
-from winnow.deploy.wire.files import CHUNK, read_chunks
+from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError
 from winnow.deploy.wire.messages import (
+    Acknowledgement,
     Blob,
-    Done,
-    Fetch,
-    Follow,
-    Held,
-    Jobs,
-    Put,
-    Received,
-    Report,
-    Result,
-    Sites,
-    Status,
+    FetchBlob,
+    FollowLog,
+    GetJobResult,
+    GetStatus,
+    GetUploadedSize,
+    ListJobs,
+    ListSites,
+    PutBlob,
+    SiteReport,
+    UploadedSize,
 )
-from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
-from winnow.deploy.wire.transfer import download, upload
-from winnow.deploy.wire.transport import Link, Server, Tls
+from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.transport import ServerLink, Tls, TransportServer
+from winnow.deploy.wire.transport_registry import TRANSPORTS, connect
 
-SCHEMES = list(DRIVERS)
+SCHEMES = list(TRANSPORTS)
 QUICK = Backoff(first=0.01, longest=0.1)
 _numbers = itertools.count()
 
@@ -62,58 +62,58 @@ def service(tmp_path: Path) -> SpoolService:
 
 
 @pytest.fixture
-def server(scheme: str, service: SpoolService) -> Iterator[Server]:
+def server(scheme: str, service: SpoolService) -> Iterator[TransportServer]:
     with serving(address(scheme), service) as running:
         yield running
 
 
 @pytest.fixture
-def link(server: Server) -> Iterator[Link]:
+def link(server: TransportServer) -> Iterator[ServerLink]:
     opened = connect(server.url, papers("alpha"))
     yield opened
     opened.close()
 
 
-def report(*lines: str) -> Report:
-    return Report(session="s", job="j", lines=list(lines))
+def report(*lines: str) -> SiteReport:
+    return SiteReport(session="s", job="j", lines=list(lines))
 
 
-def test_a_call_is_answered_and_its_caller_known_by_the_certificate(link: Link, service: SpoolService) -> None:
-    assert link.call(report("hello")) == Done(note="hello")
+def test_a_call_is_answered_and_its_caller_known_by_the_certificate(link: ServerLink, service: SpoolService) -> None:
+    assert link.call(report("hello")) == Acknowledgement(note="hello")
     [peer] = service.callers
     assert (peer.name, peer.kind, peer.organisation) == ("alpha", "site", "ward")
 
 
-def test_refusals_are_raised_in_one_line(link: Link) -> None:
-    with pytest.raises(Refused, match=r"^no sites for you$") as refused:
-        link.call(Sites())
+def test_refusals_are_raised_in_one_line(link: ServerLink) -> None:
+    with pytest.raises(RequestRefusedError, match=r"^no sites for you$") as refused:
+        link.call(ListSites())
     assert not refused.value.again
-    with pytest.raises(Refused, match=r"^not yet$") as refused:
-        link.call(Result(job="j"))
+    with pytest.raises(RequestRefusedError, match=r"^not yet$") as refused:
+        link.call(GetJobResult(job="j"))
     assert refused.value.again
 
 
-def test_a_fault_of_the_server_is_told_without_its_secrets(link: Link) -> None:
-    with pytest.raises(Refused, match="failed at this request") as refused:
-        link.call(Jobs())
+def test_a_fault_of_the_server_is_told_without_its_secrets(link: ServerLink) -> None:
+    with pytest.raises(RequestRefusedError, match="failed at this request") as refused:
+        link.call(ListJobs())
     assert "secret" not in str(refused.value)
-    assert link.call(report()) == Done()
+    assert link.call(report()) == Acknowledgement()
 
 
-def test_the_leader_is_named(link: Link, service: SpoolService) -> None:
+def test_the_leader_is_named(link: ServerLink, service: SpoolService) -> None:
     service.leader = "grpc://elsewhere:1"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         link.call(report())
     assert refused.value.leader == "grpc://elsewhere:1"
 
 
-def test_a_call_has_a_deadline_and_the_server_notices(link: Link, service: SpoolService) -> None:
-    with pytest.raises(Unreachable):
-        link.call(Status(), timeout=0.3)
+def test_a_call_has_a_deadline_and_the_server_notices(link: ServerLink, service: SpoolService) -> None:
+    with pytest.raises(UnreachableError):
+        link.call(GetStatus(), timeout=0.3)
     assert service.gone.wait(5)
 
 
-def test_many_threads_share_a_link(link: Link) -> None:
+def test_many_threads_share_a_link(link: ServerLink) -> None:
     answers: list[object] = []
     threads = [
         threading.Thread(target=lambda n=n: answers.extend(link.call(report(f"{n}.{i}")) for i in range(20)))
@@ -129,15 +129,15 @@ def test_many_threads_share_a_link(link: Link) -> None:
 def test_a_revoked_peer_is_refused_and_others_are_not(scheme: str, service: SpoolService) -> None:
     with serving(address(scheme), service, revoked=frozenset({"beta"})) as server:
         refused, welcome = (connect(server.url, papers(name)) for name in ("beta", "alpha"))
-        with pytest.raises(Refused, match="beta was revoked"):
+        with pytest.raises(RequestRefusedError, match="beta was revoked"):
             refused.call(report())
-        with pytest.raises(Refused, match="beta was revoked"):
-            next(refused.fetch(Fetch(job="j", blob=blob_of(b"x"))))
-        with pytest.raises(Refused, match="beta was revoked"):
-            next(refused.follow(Follow(job="j")))
-        with pytest.raises(Refused, match="beta was revoked"):
-            refused.put(Put(job="j", blob=blob_of(b"x")), [b"x"])
-        assert welcome.call(report()) == Done()
+        with pytest.raises(RequestRefusedError, match="beta was revoked"):
+            next(refused.fetch(FetchBlob(job="j", blob=blob_of(b"x"))))
+        with pytest.raises(RequestRefusedError, match="beta was revoked"):
+            next(refused.follow(FollowLog(job="j")))
+        with pytest.raises(RequestRefusedError, match="beta was revoked"):
+            refused.put(PutBlob(job="j", blob=blob_of(b"x")), [b"x"])
+        assert welcome.call(report()) == Acknowledgement()
         refused.close()
         welcome.close()
 
@@ -151,11 +151,11 @@ def test_a_wrong_certificate_does_not_pass_the_handshake(service: SpoolService, 
     with serving("grpc://127.0.0.1:0", service) as server:
         own = Tls(certificate=stranger.certificate, key=stranger.key, authority=papers("server").authority)
         link = connect(server.url, own)
-        with pytest.raises(Unreachable, match="does not accept our certificate"):
+        with pytest.raises(UnreachableError, match="does not accept our certificate"):
             link.call(report())
         link.close()
         good = connect(server.url, papers("alpha"))
-        assert good.call(report()) == Done()
+        assert good.call(report()) == Acknowledgement()
         good.close()
     assert [peer.name for peer in service.callers] == ["alpha"]
 
@@ -163,7 +163,7 @@ def test_a_wrong_certificate_does_not_pass_the_handshake(service: SpoolService, 
 def test_a_link_does_not_believe_a_foreign_server(service: SpoolService) -> None:
     with serving("grpc://127.0.0.1:0", service) as server:
         link = connect(server.url, papers("alpha", "another"))
-        with pytest.raises(Unreachable, match="certificate is not one of this project's"):
+        with pytest.raises(UnreachableError, match="certificate is not one of this project's"):
             link.call(report())
         link.close()
 
@@ -172,31 +172,31 @@ def test_a_site_cannot_pose_as_a_server(service: SpoolService, monkeypatch: pyte
     monkeypatch.setattr("wiring.papers", lambda name: papers("alpha"))
     with serving("grpc://127.0.0.1:0", service) as server:
         link = connect(server.url, papers("beta"))
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             link.call(report())
         link.close()
 
 
-def test_lines_are_followed_from_a_number_on(link: Link) -> None:
-    lines = list(link.follow(Follow(job="j", first=2, wait=False)))
+def test_lines_are_followed_from_a_number_on(link: ServerLink) -> None:
+    lines = list(link.follow(FollowLog(job="j", first=2, wait=False)))
     assert [line.text for line in lines] == ["line 2", "line 3", "line 4"]
 
 
-def test_closing_a_link_ends_what_waits(link: Link, service: SpoolService) -> None:
+def test_closing_a_link_ends_what_waits(link: ServerLink, service: SpoolService) -> None:
     def close_soon() -> None:
         service.waiting.wait(5)
         link.close()
 
     threading.Thread(target=close_soon).start()
-    with pytest.raises(Unreachable):
-        list(link.follow(Follow(job="j")))
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
+        list(link.follow(FollowLog(job="j")))
+    with pytest.raises(UnreachableError):
         link.call(report())
     assert service.gone.wait(5)
 
 
-def test_a_reader_who_goes_away_ends_the_stream(link: Link, service: SpoolService) -> None:
-    lines = link.follow(Follow(job="j"))
+def test_a_reader_who_goes_away_ends_the_stream(link: ServerLink, service: SpoolService) -> None:
+    lines = link.follow(FollowLog(job="j"))
     assert next(lines).number == 0
     for _ in range(4):
         next(lines)
@@ -205,55 +205,57 @@ def test_a_reader_who_goes_away_ends_the_stream(link: Link, service: SpoolServic
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK, 3 * CHUNK + 17])
-def test_blobs_go_up_and_down(link: Link, service: SpoolService, tmp_path: Path, size: int) -> None:
+def test_blobs_go_up_and_down(link: ServerLink, service: SpoolService, tmp_path: Path, size: int) -> None:
     data = content(size)
     path = tmp_path / "mine"
     path.write_bytes(data)
     blob = blob_of(data)
-    link.put(Put(job="j", blob=blob), read_chunks(path))
+    link.put(PutBlob(job="j", blob=blob), read_chunks(path))
     upload(link, "j", path, blob)
     assert service.spool.path(blob).read_bytes() == data
-    assert download(link, "j", blob, SpoolFolder(tmp_path / "site")).read_bytes() == data
+    assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == data
 
 
-def test_a_transfer_continues_at_its_offset(link: Link, service: SpoolService, tmp_path: Path) -> None:
+def test_a_transfer_continues_at_its_offset(link: ServerLink, service: SpoolService, tmp_path: Path) -> None:
     data = content(2 * CHUNK + 5)
     blob = blob_of(data)
-    with pytest.raises(Refused, match="broke off"):
-        link.put(Put(job="j", blob=blob), [data[:CHUNK]])
-    assert link.call(Held(job="j", blob=blob)) == Received(size=CHUNK)
+    with pytest.raises(RequestRefusedError, match="broke off"):
+        link.put(PutBlob(job="j", blob=blob), [data[:CHUNK]])
+    assert link.call(GetUploadedSize(job="j", blob=blob)) == UploadedSize(size=CHUNK)
     other = connect(link.url, papers("beta"))  # type: ignore[attr-defined]
-    assert other.call(Held(job="j", blob=blob)) == Received(size=0), "what another sent is not ours to continue"
+    assert other.call(GetUploadedSize(job="j", blob=blob)) == UploadedSize(size=0), (
+        "what another sent is not ours to continue"
+    )
     other.close()
-    assert link.put(Put(job="j", blob=blob, offset=CHUNK), [data[CHUNK:]]) == Received(size=len(data))
-    assert b"".join(link.fetch(Fetch(job="j", blob=blob, offset=CHUNK + 3))) == data[CHUNK + 3 :]
+    assert link.put(PutBlob(job="j", blob=blob, offset=CHUNK), [data[CHUNK:]]) == UploadedSize(size=len(data))
+    assert b"".join(link.fetch(FetchBlob(job="j", blob=blob, offset=CHUNK + 3))) == data[CHUNK + 3 :]
 
 
-def test_what_is_not_there_or_not_possible_is_refused(link: Link, service: SpoolService) -> None:
+def test_what_is_not_there_or_not_possible_is_refused(link: ServerLink, service: SpoolService) -> None:
     blob = blob_of(b"absent")
-    with pytest.raises(Refused, match="is not here"):
-        list(link.fetch(Fetch(job="j", blob=blob)))
-    with pytest.raises(Refused, match="cannot continue at byte 3"):
-        link.put(Put(job="j", blob=blob, offset=3), [b"ent"])
-    with pytest.raises(Refused, match="damaged"):
-        link.put(Put(job="j", blob=blob), [b"ABSENT"])
-    with pytest.raises(Refused, match="longer than"):
-        link.put(Put(job="j", blob=blob), [b"absent", b"more"])
+    with pytest.raises(RequestRefusedError, match="is not here"):
+        list(link.fetch(FetchBlob(job="j", blob=blob)))
+    with pytest.raises(RequestRefusedError, match="cannot continue at byte 3"):
+        link.put(PutBlob(job="j", blob=blob, offset=3), [b"ent"])
+    with pytest.raises(RequestRefusedError, match="damaged"):
+        link.put(PutBlob(job="j", blob=blob), [b"ABSENT"])
+    with pytest.raises(RequestRefusedError, match="longer than"):
+        link.put(PutBlob(job="j", blob=blob), [b"absent", b"more"])
     assert service.spool.blobs() == []
     assert list(service.spool.folder.iterdir()) == []
 
 
-def test_a_chunk_that_is_too_large_is_refused(link: Link, service: SpoolService) -> None:
+def test_a_chunk_that_is_too_large_is_refused(link: ServerLink, service: SpoolService) -> None:
     data = bytes(5 * 2**20)
-    with pytest.raises(Refused):
-        link.put(Put(job="j", blob=blob_of(data)), [data])
+    with pytest.raises(RequestRefusedError):
+        link.put(PutBlob(job="j", blob=blob_of(data)), [data])
     assert service.spool.blobs() == []
-    assert link.call(report()) == Done()
+    assert link.call(report()) == Acknowledgement()
 
 
-def test_an_unreadable_file_is_told_to_its_owner(link: Link, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_told_to_its_owner(link: ServerLink, tmp_path: Path) -> None:
     with pytest.raises(WireError, match="No such file"):
-        link.put(Put(job="j", blob=blob_of(b"x")), read_chunks(tmp_path / "missing"))
+        link.put(PutBlob(job="j", blob=blob_of(b"x")), read_chunks(tmp_path / "missing"))
 
 
 def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> None:
@@ -268,22 +270,22 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
     with serving(address(scheme), service, stall=0.3) as server:
         link = connect(server.url, papers("alpha"))
         begun = time.monotonic()
-        with pytest.raises(Refused, match=r"nothing moved for 0\.3 seconds") as refused:
-            link.put(Put(job="j", blob=blob_of(data)), stalling())
+        with pytest.raises(RequestRefusedError, match=r"nothing moved for 0\.3 seconds") as refused:
+            link.put(PutBlob(job="j", blob=blob_of(data)), stalling())
         assert refused.value.again
         assert time.monotonic() - begun < 5
         go_on.set()
-        assert link.call(Held(job="j", blob=blob_of(data))) == Received(size=CHUNK)
+        assert link.call(GetUploadedSize(job="j", blob=blob_of(data))) == UploadedSize(size=CHUNK)
         link.close()
 
 
 def test_a_server_that_stalls_is_given_up(
-    server: Server, service: SpoolService, monkeypatch: pytest.MonkeyPatch
+    server: TransportServer, service: SpoolService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "fetch", lambda peer, request: service.follow(peer, Follow(job="j", first=9)))
+    monkeypatch.setattr(service, "fetch", lambda peer, request: service.follow(peer, FollowLog(job="j", first=9)))
     link = connect(server.url, papers("alpha"), stall=0.3)
-    with pytest.raises(Unreachable, match=r"0\.3 seconds"):
-        list(link.fetch(Fetch(job="j", blob=blob_of(b"x"))))
+    with pytest.raises(UnreachableError, match=r"0\.3 seconds"):
+        list(link.fetch(FetchBlob(job="j", blob=blob_of(b"x"))))
     link.close()
 
 
@@ -291,34 +293,34 @@ def test_a_reconnecting_link_goes_to_the_next_endpoint_and_follows_the_leader(sc
     first, second = SpoolService(tmp_path / "1"), SpoolService(tmp_path / "2")
     with serving(address(scheme), first) as one, serving(address(scheme), second) as two:
         nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
-        link = Reconnecting([nobody, one.url, two.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
-        assert link.call(report("a")) == Done(note="a")
+        link = ReconnectingLink([nobody, one.url, two.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+        assert link.call(report("a")) == Acknowledgement(note="a")
         assert first.callers
         first.leader = two.url
-        assert link.call(report("b")) == Done(note="b")
+        assert link.call(report("b")) == Acknowledgement(note="b")
         assert second.callers
         second.leader, first.leader = one.url, ""
-        assert link.call(report("c")) == Done(note="c")
+        assert link.call(report("c")) == Acknowledgement(note="c")
         link.close()
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             link.call(report())
 
 
 def test_a_reconnecting_link_loses_patience_or_is_closed(scheme: str) -> None:
     nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
-    link = Reconnecting([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=0.3)
-    with pytest.raises(Unreachable):
+    link = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=0.3)
+    with pytest.raises(UnreachableError):
         link.call(report())
-    patient = Reconnecting([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+    patient = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK)
     threading.Timer(0.3, patient.close).start()
-    with pytest.raises(Unreachable, match="closed"):
+    with pytest.raises(UnreachableError, match="closed"):
         patient.call(report())
 
 
-def test_a_final_refusal_is_final(link: Link, server: Server) -> None:
-    reconnecting = Reconnecting([server.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
-    with pytest.raises(Refused, match="no sites"):
-        reconnecting.call(Sites())
+def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> None:
+    reconnecting = ReconnectingLink([server.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+    with pytest.raises(RequestRefusedError, match="no sites"):
+        reconnecting.call(ListSites())
     reconnecting.close()
 
 
@@ -328,6 +330,6 @@ def test_an_address_without_driver_is_refused() -> None:
             connect(wrong, papers("alpha"))
 
 
-def test_a_taken_address_is_refused_in_one_line(server: Server, tmp_path: Path) -> None:
+def test_a_taken_address_is_refused_in_one_line(server: TransportServer, tmp_path: Path) -> None:
     with pytest.raises(WireError, match="cannot listen"), serving(server.url, SpoolService(tmp_path / "other")):
         pass

@@ -11,38 +11,38 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 
-from winnow.deploy.trust.authority import Authority, key_pem
-from winnow.deploy.trust.identity import Peer, utc_now
-from winnow.deploy.trust.project import Server as ServerParty
-from winnow.deploy.trust.project import Site as SiteParty
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.drivers import serve
-from winnow.deploy.wire.errors import Refused
+from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_pem
+from winnow.deploy.trust.peer_identity import Peer, utc_now
+from winnow.deploy.trust.project import ProjectServer as ServerParty
+from winnow.deploy.trust.project import ProjectSite as SiteParty
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
+    Acknowledgement,
     Blob,
-    Done,
-    Fetch,
-    Follow,
-    Held,
-    Jobs,
-    Line,
-    Put,
-    Received,
-    Refusal,
-    Report,
+    FetchBlob,
+    FollowLog,
+    GetJobResult,
+    GetStatus,
+    GetUploadedSize,
+    ListJobs,
+    ListSites,
+    LogLine,
+    PutBlob,
     Request,
+    RequestRefusal,
     Response,
-    Result,
-    Sites,
-    Status,
+    SiteReport,
+    UploadedSize,
 )
-from winnow.deploy.wire.serving import held_blob, receive_blob, send_blob
-from winnow.deploy.wire.transport import Server, Tls
+from winnow.deploy.wire.transport import Tls, TransportServer
+from winnow.deploy.wire.transport_registry import serve
 
 
 @cache
-def authority(project: str = "trial") -> Authority:
-    return Authority.create(project, utc_now() - timedelta(days=100))
+def authority(project: str = "trial") -> CertificateAuthority:
+    return CertificateAuthority.create(project, utc_now() - timedelta(days=100))
 
 
 @cache
@@ -63,10 +63,10 @@ def papers(name: str, project: str = "trial", age: int = 0, days: int = 30) -> T
 
 
 class SpoolService:
-    """Holds blobs; answers `Report` with Done, waits at `Status`, refuses `Sites`, and fails at `Jobs`."""
+    """Holds blobs; acknowledges `SiteReport`, waits at `GetStatus`, refuses `ListSites`, and fails at `ListJobs`."""
 
     def __init__(self, folder: Path) -> None:
-        self.spool = SpoolFolder(folder)
+        self.spool = BlobFolder(folder)
         self.callers: list[Peer] = []
         self.leader = ""
         self.waiting = threading.Event()
@@ -76,20 +76,20 @@ class SpoolService:
         self.callers.append(peer)
         match request:
             case _ if self.leader:
-                return Refusal(reason="I do not lead", leader=self.leader)
-            case Held(blob=blob):
-                return held_blob(self.spool, blob, peer.name)
-            case Report(lines=lines):
-                return Done(note="".join(lines))
-            case Status():
+                return RequestRefusal(reason="I do not lead", leader=self.leader)
+            case GetUploadedSize(blob=blob):
+                return uploaded_size(self.spool, blob, peer.name)
+            case SiteReport(lines=lines):
+                return Acknowledgement(note="".join(lines))
+            case GetStatus():
                 return await self._wait_for_ever()
-            case Sites():
-                raise Refused("no sites\nfor you", again=False)
-            case Result():
-                return Refusal(reason="not yet", again=True)
-            case Jobs():
+            case ListSites():
+                raise RequestRefusedError("no sites\nfor you", again=False)
+            case GetJobResult():
+                return RequestRefusal(reason="not yet", again=True)
+            case ListJobs():
                 raise ZeroDivisionError("a secret")
-        return Done()
+        return Acknowledgement()
 
     async def _wait_for_ever(self) -> Response:
         self.waiting.set()
@@ -97,18 +97,18 @@ class SpoolService:
             await asyncio.sleep(3600)
         finally:
             self.gone.set()
-        return Done()
+        return Acknowledgement()
 
-    def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]:
+    def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
         return send_blob(self.spool, request)
 
-    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received:
+    async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         return await receive_blob(self.spool, head, chunks, peer.name)
 
-    async def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]:
+    async def follow(self, peer: Peer, request: FollowLog) -> AsyncIterator[LogLine]:
         try:
             for number in range(request.first, 5):
-                yield Line(number=number, at=0.0, source="server", kind="log", text=f"line {number}")
+                yield LogLine(number=number, at=0.0, source="server", kind="log", text=f"line {number}")
         except GeneratorExit:
             self.gone.set()
             raise
@@ -124,7 +124,7 @@ class SpoolService:
 @contextmanager
 def serving(
     url: str, service: SpoolService, *, revoked: frozenset[str] = frozenset(), stall: float = 60.0
-) -> Iterator[Server]:
+) -> Iterator[TransportServer]:
     """The running server; its own thread ends with the context."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -133,7 +133,7 @@ def serving(
     def wait(coroutine):  # type: ignore[no-untyped-def]
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
 
-    async def start() -> Server:
+    async def start() -> TransportServer:
         server = serve(
             url,
             papers("server"),

@@ -8,7 +8,7 @@ import typer
 from winnow.cli.options import AsJson, Plugins, complete_source
 
 if TYPE_CHECKING:
-    from winnow.experiment.variants import Named
+    from winnow.config.algorithm_variants import NamedAlgorithm
 
 
 def algorithms(
@@ -25,24 +25,24 @@ def algorithms(
     as_json: AsJson = False,
 ) -> None:
     """List the named algorithms."""
-    from winnow.cli.console import answers, write_json
-    from winnow.experiment.resolve import known_algorithms
-    from winnow.experiment.terminal import table
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.config.resolve import known_algorithms
+    from winnow.terminal_tables import table
 
     known = sorted(known_algorithms({} if source is None else source, plugins or ()).items())
     if as_json:
         write_json([_record(name, each) for name, each in known])
     else:
         lines = [(name, _summary(each)) for name, each in known]
-        answers().print(table(("Algorithm", "What it is"), lines, numbers=False))
+        stdout_console().print(table(("Algorithm", "What it is"), lines, numbers=False))
 
 
-def _record(name: str, each: "Named") -> dict[str, Any]:
+def _record(name: str, each: "NamedAlgorithm") -> dict[str, Any]:
     variant = {} if each.base is None else {"base": each.base, "changes": dict(_settings(each.overlays[-1]))}
     return {"name": name, "summary": _summary(each), "parts": each.recipe.parts, **variant}
 
 
-def _summary(each: "Named") -> str:
+def _summary(each: "NamedAlgorithm") -> str:
     """A variant is told by what it changes about its base."""
     if each.base is None:
         return each.recipe.summary

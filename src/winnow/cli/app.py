@@ -11,10 +11,10 @@ from winnow.cli.audit import audit
 from winnow.cli.compare import compare
 from winnow.cli.data import data
 from winnow.cli.explain import explain
+from winnow.cli.federation.job_control import abort, clone, download, submit
 from winnow.cli.federation.local import local
+from winnow.cli.federation.monitoring import jobs, logs, status
 from winnow.cli.federation.sites import sites
-from winnow.cli.federation.submit import abort, clone, download, submit
-from winnow.cli.federation.watch import jobs, logs, status
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
 from winnow.cli.report import report

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from winnow.cli.federation.extra import needs_deploy
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 from winnow.cli.options import AsJson
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-    from winnow.deploy.trust.audit import AuditStore
-    from winnow.deploy.trust.chain import Owner
+    from winnow.deploy.trust.audit_chain import AuditLogOwner
+    from winnow.deploy.trust.audit_log import AuditStore
 
 audit = typer.Typer(
     help="Read and check audit logs.",
@@ -29,7 +29,7 @@ Log: TypeAlias = Annotated[
 
 
 @audit.command("verify")
-@needs_deploy
+@requires_deploy_extra
 def verify_log(
     log: Log,
     ca: Annotated[
@@ -43,13 +43,13 @@ def verify_log(
 ) -> None:
     """Find any entry that was changed, deleted, inserted, cut off, or not signed by the log's owner."""
     from winnow.cli.console import say
-    from winnow.deploy.trust.audit import examine
-    from winnow.deploy.trust.chain import Owner
+    from winnow.deploy.trust.audit_chain import AuditLogOwner
+    from winnow.deploy.trust.audit_log import verify_audit_log
 
     authority = _authority(log, ca)
-    expected = Owner(name=owner) if owner else _owner(log, authority)
+    expected = AuditLogOwner(name=owner) if owner else _owner(log, authority)
     with _opened(log) as store:
-        found = examine(store, authority, expected or Owner())
+        found = verify_audit_log(store, authority, expected or AuditLogOwner())
     if authority is None:
         say("winnow: warning: who signed this log was not checked; give the project's ca.pem with --ca")
     elif expected is None:
@@ -63,7 +63,7 @@ def verify_log(
 
 
 @audit.command("show")
-@needs_deploy
+@requires_deploy_extra
 def show_log(
     log: Log,
     last: Annotated[int, typer.Option(metavar="N", help="The last N entries.", min=1)] = 50,
@@ -72,9 +72,9 @@ def show_log(
     """Show the last entries of a log, without checking them."""
     from collections import deque
 
-    from winnow.cli.console import answers
-    from winnow.deploy.trust.chain import Entry
-    from winnow.experiment.terminal import table
+    from winnow.cli.console import stdout_console
+    from winnow.deploy.trust.audit_chain import AuditEntry
+    from winnow.terminal_tables import table
 
     with _opened(log) as store:
         lines = deque(store.lines(), maxlen=last)
@@ -82,18 +82,18 @@ def show_log(
         for line in lines:
             typer.echo(line.decode(errors="replace"))
         return
-    entries = [entry for line in lines if (entry := Entry.of(line)) is not None]
+    entries = [entry for line in lines if (entry := AuditEntry.of(line)) is not None]
     rows = [
         (str(e.seq), e.time[:19].replace("T", " "), f"{e.who}, {e.organisation}", e.what, e.target, e.outcome)
         for e in entries
     ]
-    answers().print(table(("No.", "Time (UTC)", "Who", "What", "Target", "Outcome"), rows, numbers=False))
+    stdout_console().print(table(("No.", "Time (UTC)", "Who", "What", "Target", "Outcome"), rows, numbers=False))
 
 
 @contextmanager
 def _opened(log: Path) -> "Iterator[AuditStore]":
     """A log is a file in the kit, or, of servers that share a database, a table."""
-    from winnow.deploy.trust.audit_file import AUDIT_FILE, FileStore
+    from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
     from winnow.deploy.trust.errors import AuditError
 
     if _is_servers(log) and (url := _shared_database(log)):
@@ -103,20 +103,20 @@ def _opened(log: Path) -> "Iterator[AuditStore]":
     path = log / AUDIT_FILE if log.is_dir() else log
     if not path.is_file():
         raise AuditError(f"{path} is not there; name an {AUDIT_FILE}, or the kit of a site or server")
-    yield FileStore(path)
+    yield FileAuditStore(path)
 
 
 @contextmanager
 def _table(url: str) -> "Iterator[AuditStore]":
     from sqlalchemy.exc import SQLAlchemyError
 
-    from winnow.deploy.server.audit import TableStore
+    from winnow.deploy.server.audit_store import DatabaseAuditStore
     from winnow.deploy.server.database import Database
     from winnow.deploy.trust.errors import AuditError
 
     database = Database(url)
     try:
-        yield TableStore(database)
+        yield DatabaseAuditStore(database)
     except SQLAlchemyError as error:
         raise AuditError(f"{database} cannot be read: {str(error).splitlines()[0]}") from error
     finally:
@@ -124,25 +124,25 @@ def _table(url: str) -> "Iterator[AuditStore]":
 
 
 def _shared_database(kit: Path) -> str | None:
-    from winnow.deploy.server.config import CONFIG, read_config
+    from winnow.deploy.server.config import CONFIG_FILE, read_config
 
-    return read_config(kit / CONFIG).database
+    return read_config(kit / CONFIG_FILE).database
 
 
 def _is_servers(kit: Path) -> bool:
     """By the kit's description: its certificate may have expired long since."""
     from winnow.core.decode import UnreadableError, from_json
-    from winnow.deploy.trust.kit import PARTY_FILE, Description
+    from winnow.deploy.trust.kit import PARTY_FILE, PartyDescription
 
     try:
-        return from_json((kit / PARTY_FILE).read_bytes(), Description).kind == "server"
+        return from_json((kit / PARTY_FILE).read_bytes(), PartyDescription).kind == "server"
     except (OSError, UnreadableError):
         return False
 
 
-def _owner(log: Path, authority: "Certificate | None") -> "Owner | None":
+def _owner(log: Path, authority: "Certificate | None") -> "AuditLogOwner | None":
     """By the kit's manifest, which the authority signed; its certificate may have expired long since."""
-    from winnow.deploy.trust.chain import Owner
+    from winnow.deploy.trust.audit_chain import AuditLogOwner
     from winnow.deploy.trust.kit import MANIFEST_FILE, read_manifest
 
     folder = log if log.is_dir() else log.parent
@@ -150,13 +150,13 @@ def _owner(log: Path, authority: "Certificate | None") -> "Owner | None":
         return None
     manifest = read_manifest(folder, authority)
     shared = manifest.kind == "server" and log.is_dir() and _shared_database(folder) is not None
-    return Owner(kind=manifest.kind, name="" if shared else manifest.name)
+    return AuditLogOwner(kind=manifest.kind, name="" if shared else manifest.name)
 
 
 def _authority(log: Path, ca: Path | None) -> "Certificate | None":
-    from winnow.deploy.trust.files import read_small
-    from winnow.deploy.trust.identity import read_certificate
     from winnow.deploy.trust.kit import AUTHORITY_FILE
+    from winnow.deploy.trust.peer_identity import read_certificate
+    from winnow.deploy.trust.private_files import read_small
 
     beside = (log if log.is_dir() else log.parent) / AUTHORITY_FILE
     path = ca or (beside if beside.is_file() else None)

@@ -6,23 +6,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
-from winnow.cli.jobs import cores, failure, left_out, make_runs
+from winnow.cli.interrupts import STOPPED_BEFORE_START, exit_on_interrupt, shell_argument
 from winnow.cli.options import AsJson, DataFolder, Plugins, Quiet, Rounds, Sets, Source, complete_algorithms
+from winnow.cli.parallel_runs import available_cores, failure_message, run_many, skipped_message
 
 if TYPE_CHECKING:
+    from winnow.config.schema import Experiment
     from winnow.experiment.compare import Comparison
-    from winnow.experiment.schema import Experiment
-    from winnow.experiment.workers import Job
+    from winnow.experiment.run_pool import RunSpec
 
-USUAL = "fedprof,fedavg-rp"
+DEFAULT_ALGORITHM_NAMES = "fedprof,fedavg-rp"
 
 
 def compare(
     source: Source,
     algorithms: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="Which algorithms.", autocompletion=complete_algorithms, show_default=USUAL),
+        typer.Option(
+            metavar="A,B,…",
+            help="Which algorithms.",
+            autocompletion=complete_algorithms,
+            show_default=DEFAULT_ALGORITHM_NAMES,
+        ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every known algorithm; those that cannot run here are named and left out.")
@@ -50,13 +55,15 @@ def compare(
 
     With --json it prints one record a run, each on a line of its own.
     """
-    with interruptible(lambda: NOTHING_DONE):
+    with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         given = {"sets": tuple(sets or ()), "plugins": tuple(plugins or ()), "rounds": rounds}
         experiments = _plan(source, _names(algorithms, every=every), seeds, given)
         _make_present(experiments[0], data)
     folder = _folder(experiments[0].name, out, resume=resume)
-    with interruptible(lambda: _how_to_resume(folder)):
-        comparison = _run(_jobs(experiments, folder, resume, data), jobs or cores(), quiet=quiet, tolerant=every)
+    with exit_on_interrupt(lambda: _how_to_resume(folder)):
+        comparison = _run(
+            _jobs(experiments, folder, resume, data), jobs or available_cores(), quiet=quiet, tolerant=every
+        )
     _answer(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:
         raise typer.Exit(1)
@@ -68,71 +75,75 @@ def _names(algorithms: str | None, *, every: bool) -> str | None:
 
     if every and algorithms is not None:
         raise ConfigError(f"--all compares every known algorithm; leave out --algorithms {algorithms}, or --all")
-    return None if every else algorithms or USUAL
+    return None if every else algorithms or DEFAULT_ALGORITHM_NAMES
 
 
 def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]) -> "list[Experiment]":
     """All runs, checked; without names, of every algorithm that the source admits."""
     from winnow.cli.console import say
-    from winnow.experiment.compare import grid, grid_of_all
+    from winnow.experiment.compare import all_algorithms_grid, experiment_grid
 
     if algorithms is not None:
-        return grid(source, algorithms=algorithms, seeds=_seeds(seeds), **given)
-    experiments, refused = grid_of_all(source, seeds=_seeds(seeds), **given)
+        return experiment_grid(source, algorithms=algorithms, seeds=_seeds(seeds), **given)
+    experiments, refused = all_algorithms_grid(source, seeds=_seeds(seeds), **given)
     for name, reason in refused.items():
-        say(left_out(name, reason))
+        say(skipped_message(name, reason))
     return experiments
 
 
 def _make_present(experiment: "Experiment", data: Path | None) -> None:
-    from winnow.cli.downloads import make_present
+    from winnow.cli.dataset_download import ensure_downloaded
 
-    make_present(experiment.data, data)
+    ensure_downloaded(experiment.data, data)
 
 
-def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[Job]":
-    from winnow.experiment.compare import folder_of
-    from winnow.experiment.workers import Job
+def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
+    from winnow.experiment.compare import run_folder_path
+    from winnow.experiment.run_pool import RunSpec
 
-    return [Job(experiment=e, out=folder_of(e, folder), resume=resume, data_directory=data) for e in experiments]
+    return [
+        RunSpec(experiment=e, out=run_folder_path(e, folder), resume=resume, data_directory=data) for e in experiments
+    ]
 
 
 def _answer(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
-    from winnow.cli.console import answers, write_json
-    from winnow.experiment.compare import WIDE
-    from winnow.runs import names
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.experiment.compare import WIDE_TERMINAL_COLUMNS
+    from winnow.runs import file_names
 
     if comparison.runs:
-        comparison.save(folder / names.COMPARISON)
-        report = comparison.report(folder / names.REPORT)
+        comparison.save(folder / file_names.COMPARISON)
+        report = comparison.report(folder / file_names.REPORT)
     if as_json:
         for record in comparison.records:
             write_json(asdict(record))
     elif comparison.runs:
-        console = answers()
-        console.print(comparison.rendered(wide=console.width >= WIDE))
+        console = stdout_console()
+        console.print(comparison.rendered(wide=console.width >= WIDE_TERMINAL_COLUMNS))
         console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
 
 
-def _run(work: "list[Job]", workers: int, *, quiet: bool, tolerant: bool) -> "Comparison":
+def _run(work: "list[RunSpec]", workers: int, *, quiet: bool, tolerant: bool) -> "Comparison":
     from winnow.experiment.compare import Comparison
     from winnow.runs import RunFolder
 
-    failed = make_runs(work, workers, quiet=quiet, tolerant=tolerant)
+    failed = run_many(work, workers, quiet=quiet, tolerant=tolerant)
     finished = (job.out for index, job in enumerate(work) if index not in failed)
     return Comparison(
         runs=tuple(map(RunFolder.open, finished)),
-        failures=tuple(failure(work[k], how.reason) for k, how in failed.items() if not (tolerant and how.refused)),
+        failures=tuple(
+            failure_message(work[k], how.reason) for k, how in failed.items() if not (tolerant and how.refused)
+        ),
     )
 
 
 def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
     from winnow.core import RunError
-    from winnow.experiment.folders import RUNS, fresh, latest, safe
-    from winnow.runs.files import one_line_errors
+    from winnow.experiment.run_folders import RUNS_FOLDER, latest_path, safe_folder_name, unused_path
+    from winnow.runs.atomic_write import one_line_errors
 
-    default = RUNS / f"compare-{safe(name)}"
-    folder = out or (latest(default) if resume else fresh(default))
+    default = RUNS_FOLDER / f"compare-{safe_folder_name(name)}"
+    folder = out or (latest_path(default) if resume else unused_path(default))
     with one_line_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not resume and any(folder.iterdir()):
@@ -141,15 +152,15 @@ def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
 
 
 def _how_to_resume(folder: Path) -> str:
-    return f"winnow: stopped; continue with the same command and --out {as_argument(folder)} --resume"
+    return f"winnow: stopped; continue with the same command and --out {shell_argument(folder)} --resume"
 
 
 def _seeds(text: str) -> int | list[int]:
     """`5` counts, `3,7,11` (or `7,`) lists."""
     from winnow.core import ConfigError
-    from winnow.experiment.compare import words
+    from winnow.experiment.compare import split_commas
 
-    numbers = words(text)
+    numbers = split_commas(text)
     if not numbers or not all(number.isdecimal() for number in numbers):
         raise ConfigError(f"--seeds {text}: write a count such as 5, or a list such as 3,7,11")
     return [int(number) for number in numbers] if "," in text else int(text)

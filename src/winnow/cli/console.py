@@ -5,23 +5,23 @@ import sys
 from rich.console import Console
 
 
-def answers() -> Console:
+def stdout_console() -> Console:
     return Console(highlight=False, soft_wrap=False)
 
 
-def messages() -> Console:
+def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
 def say(line: str) -> None:
     """One line to standard error, never broken."""
-    messages().print(line, soft_wrap=True, markup=False)
+    stderr_console().print(line, soft_wrap=True, markup=False)
 
 
 def write_json(record: object) -> None:
     """One record on one line. Numbers that JSON cannot hold become null."""
     import msgspec
 
-    from winnow.runs.codec import plain
+    from winnow.runs.event_log import json_default
 
-    sys.stdout.write(msgspec.json.encode(record, enc_hook=plain).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(record, enc_hook=json_default).decode() + "\n")

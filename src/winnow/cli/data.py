@@ -20,12 +20,12 @@ def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
     """List the known data sets, and where they are on this machine."""
     from dataclasses import asdict
 
-    from winnow.cli.console import answers, write_json
-    from winnow.data import SetInfo, catalogue
-    from winnow.data.known import MEGABYTE
-    from winnow.experiment.terminal import table
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.data import CatalogueEntry, catalogue
+    from winnow.data.known_sets import MEGABYTE
+    from winnow.terminal_tables import table
 
-    def place(info: SetInfo) -> str:
+    def place(info: CatalogueEntry) -> str:
         if info.bundled:
             return "bundled"
         return str(info.where) if info.where else f"to fetch, {info.download_bytes / MEGABYTE:.3g} MB"
@@ -37,7 +37,7 @@ def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
         )
         return
     rows = [(each.name, place(each), each.description) for each in sets]
-    answers().print(table(("Data set", "Where", "What it is"), rows, numbers=False))
+    stdout_console().print(table(("Data set", "Where", "What it is"), rows, numbers=False))
 
 
 @data.command()
@@ -51,9 +51,9 @@ def get(
     ] = None,
 ) -> None:
     """Download a data set from its official home, and check it."""
-    from winnow.cli.downloads import fetch_with_bar
+    from winnow.cli.dataset_download import download_with_progress
 
-    typer.echo(f"{name} is in {fetch_with_bar(name, data)}")
+    typer.echo(f"{name} is in {download_with_progress(name, data)}")
 
 
 @data.command()
@@ -66,11 +66,11 @@ def split(
     data: DataFolder = None,
 ) -> None:
     """Deal an experiment's data out to sites, as its simulation would: a federation's worth of files to try with."""
-    from winnow.experiment.build import held_out
-    from winnow.experiment.divide import divide
-    from winnow.experiment.resolve import resolve
+    from winnow.config.resolve import resolve
+    from winnow.data.split_files import split_into_folders
+    from winnow.experiment.build import data_settings_for
 
     experiment = resolve(source, sets=sets or (), seed=seed)
-    for dealt in divide(held_out(experiment), experiment.seed, sites, out, data):
+    for dealt in split_into_folders(data_settings_for(experiment), experiment.seed, sites, out, data):
         held = f"{dealt.clients} clients, " if dealt.clients else "reference and test sets, "
         typer.echo(f"{dealt.folder}: {held}{dealt.samples} samples")

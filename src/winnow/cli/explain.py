@@ -11,9 +11,9 @@ from winnow.cli.options import AsJson, Plugins, Sets, complete_algorithm, comple
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from winnow.experiment.disclosure import Explanation
-    from winnow.experiment.schema import Experiment
-    from winnow.runs import Promise
+    from winnow.config.schema import Experiment
+    from winnow.explain.privacy_report import PrivacyReport
+    from winnow.runs import PrivacyBudget
 
 
 def explain(
@@ -37,24 +37,24 @@ def explain(
     """Say who learns what in a run, under which assumptions and at what cost, and warn of what undoes itself."""
     from msgspec import to_builtins
 
-    from winnow.cli.console import answers, write_json
-    from winnow.experiment.disclosure import disclose
-    from winnow.runs import promises
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.explain.privacy_report import make_privacy_report
+    from winnow.runs import read_privacy_budgets
 
     experiment, spent = _read(source, algorithm, sets or [], plugins or [])
-    explanation = disclose(experiment, spent)
+    explanation = make_privacy_report(experiment, spent)
     if as_json:
         write_json(to_builtins(explanation))
     else:
-        answers().print(_shown(explanation, promises(experiment.model_dump())))
+        stdout_console().print(_shown(explanation, read_privacy_budgets(experiment.model_dump())))
 
 
 def _read(
     source: str, algorithm: str | None, sets: list[str], plugins: list[Path]
 ) -> tuple["Experiment", Mapping[str, float]]:
     """The settings, and what privacy the run has cost if it is one."""
+    from winnow.config.resolve import resolve
     from winnow.core import ConfigError
-    from winnow.experiment.resolve import resolve
     from winnow.experiment.run import stored_experiment
     from winnow.runs import RunFolder
 
@@ -67,11 +67,11 @@ def _read(
     return stored_experiment(path), view.summary().spent
 
 
-def _shown(explanation: "Explanation", promised: Mapping[str, "Promise"]) -> "RenderableType":
+def _shown(explanation: "PrivacyReport", promised: Mapping[str, "PrivacyBudget"]) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    from winnow.runs.summary import spendings
+    from winnow.runs.summary import privacy_spent_lines
 
     lines: list[RenderableType] = [Text(f"{explanation.name} · {explanation.algorithm}", style="bold")]
     lines += [Text("\nWho learns what", style="bold")]
@@ -79,7 +79,7 @@ def _shown(explanation: "Explanation", promised: Mapping[str, "Promise"]) -> "Re
         lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
     for title, points in (
         ("In the words of the parts", explanation.parts),
-        ("Spent so far", spendings(explanation.spent, promised)),
+        ("Spent so far", privacy_spent_lines(explanation.spent, promised)),
         ("Budgets", explanation.forecast),
         ("Warnings", explanation.warnings),
     ):

@@ -11,11 +11,11 @@ from types import FrameType
 
 import typer
 
-NOTHING_DONE = "winnow: stopped before the run began"
+STOPPED_BEFORE_START = "winnow: stopped before the run began"
 
 
 @contextmanager
-def interruptible(advice: Callable[[], str]) -> Iterator[None]:
+def exit_on_interrupt(advice: Callable[[], str]) -> Iterator[None]:
     """Leave with this advice where the user interrupts."""
     try:
         yield
@@ -25,7 +25,7 @@ def interruptible(advice: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def interrupted_once() -> Iterator[None]:
+def single_interrupt() -> Iterator[None]:
     """Ctrl-C, a closed terminal (SIGHUP) and a kill (SIGTERM) interrupt; once one has, nothing disturbs the leaving."""
     endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -40,7 +40,7 @@ def interrupted_once() -> Iterator[None]:
         signal.signal(each, handler)
 
 
-def as_argument(path: Path) -> str:
+def shell_argument(path: Path) -> str:
     """The path as a word of a command, quoted, and never mistaken for a preset or an option."""
     anchored = path.is_absolute() or path.parts[:1] == (os.pardir,)
     return shlex.quote(str(path) if anchored else f"{os.curdir}{os.sep}{path}")

@@ -15,10 +15,10 @@ PACKAGE = Path(__file__).parents[1]
 
 def preset_names() -> list[str]:
     """Read off the files: a shell that completes a word cannot wait for torch."""
-    return sorted(file.stem for file in (PACKAGE / "experiment" / "presets").glob("*.toml"))
+    return sorted(file.stem for file in (PACKAGE / "config" / "presets").glob("*.toml"))
 
 
-def algorithm_names() -> list[str]:
+def builtin_algorithm_names() -> list[str]:
     """Read off the sources, for the same reason."""
     files = (PACKAGE / "learn" / "algorithms").glob("*.py")
     return sorted(name for file in files for name in _recipe_names(file))
@@ -55,7 +55,7 @@ def complete_source(incomplete: str) -> list[str]:
 
 
 def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
-    names = {*algorithm_names(), *_own_names(context)}
+    names = {*builtin_algorithm_names(), *_own_names(context)}
     return sorted(name for name in names if name.startswith(incomplete))
 
 

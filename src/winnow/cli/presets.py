@@ -31,9 +31,9 @@ presets = typer.Typer(
 def list_presets(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand is not None:
         return
-    from winnow.cli.console import answers, write_json
-    from winnow.experiment.resolve import presets as known
-    from winnow.experiment.terminal import table
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.config.resolve import presets as known
+    from winnow.terminal_tables import table
 
     records = [
         {
@@ -50,7 +50,7 @@ def list_presets(context: typer.Context, as_json: AsJson = False) -> None:
         return
     shown = ("name", "clients", "rounds", "algorithm", "description")
     rows = [tuple(str(record[key]) for key in shown) for record in records]
-    answers().print(table(("Preset", "Clients", "Rounds", "Algorithm", "What it is"), rows, numbers=False))
+    stdout_console().print(table(("Preset", "Clients", "Rounds", "Algorithm", "What it is"), rows, numbers=False))
 
 
 @presets.command()
@@ -65,6 +65,6 @@ def show(
     ],
 ) -> None:
     """Print a preset as a file to start your own from."""
-    from winnow.experiment.resolve import preset_text
+    from winnow.config.resolve import preset_text
 
     typer.echo(preset_text(name), nl=False)

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.federation.extra import needs_deploy
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 
-PASSPHRASE = "WINNOW_CA_PASSPHRASE"  # noqa: S105 - the name of a variable
+PASSPHRASE_VARIABLE = "WINNOW_CA_PASSPHRASE"  # noqa: S105 - the name of a variable
 
 
-@needs_deploy
+@requires_deploy_extra
 def provision(
     project: Annotated[Path, typer.Argument(metavar="PROJECT", help="A project.toml.", show_default=False)],
     out: Annotated[
@@ -27,27 +27,30 @@ def provision(
         str | None, typer.Option(metavar="NAME", help="Declare all certificates of NAME void.", show_default=False)
     ] = None,
     ask: Annotated[
-        bool, typer.Option("--passphrase", help=f"Ask for the CA key's passphrase; else it is ${PASSPHRASE}.")
+        bool, typer.Option("--passphrase", help=f"Ask for the CA key's passphrase; else it is ${PASSPHRASE_VARIABLE}.")
     ] = False,
 ) -> None:
     """Make a project's private CA and a start-up kit for every server, site and person that has none yet."""
     from winnow.cli.console import say
     from winnow.core import ConfigError
-    from winnow.deploy.trust.identity import utc_now
+    from winnow.deploy.trust.peer_identity import utc_now
     from winnow.deploy.trust.project import read_project
-    from winnow.deploy.trust.provision import exists, open_workshop
+    from winnow.deploy.trust.provisioning import is_provisioned, open_provisioner
 
     if renew and revoke:
         raise ConfigError("--renew and --revoke cannot be given together; revoke first, then renew")
     described = read_project(project)
     folder = out or project.parent / described.name
-    is_new = not exists(folder)
+    is_new = not is_provisioned(folder)
     if is_new and (renew or revoke):
         raise ConfigError(f"there is no CA in {folder}; make the kits first, or say where they are with --out")
     passphrase = _passphrase(folder, ask=ask, is_new=is_new)
-    with open_workshop(folder, described, passphrase, utc_now()) as workshop:
+    with open_provisioner(folder, described, passphrase, utc_now()) as workshop:
         if is_new and passphrase is None:
-            say(f"winnow: warning: the key in {workshop.ca} is not encrypted; ${PASSPHRASE} or --passphrase does it")
+            say(
+                f"winnow: warning: the key in {workshop.ca} is not encrypted; "
+                f"set ${PASSPHRASE_VARIABLE} or add --passphrase"
+            )
         lines = workshop.renew(renew) if renew else workshop.revoke(revoke) if revoke else workshop.add_new()
         for line in lines:
             typer.echo(line)
@@ -59,9 +62,9 @@ def _passphrase(folder: Path, *, ask: bool, is_new: bool) -> bytes | None:
     """From the prompt or the environment; asked for without being told to where the key cannot be read otherwise."""
     import sys
 
-    from winnow.deploy.trust.authority import is_encrypted
+    from winnow.deploy.trust.certificate_authority import is_encrypted
 
-    given = os.environ.get(PASSPHRASE)
+    given = os.environ.get(PASSPHRASE_VARIABLE)
     needed = not is_new and is_encrypted(folder / "ca")
     if ask or (needed and not given and sys.stdin.isatty()):
         given = typer.prompt("Passphrase of the CA's key", hide_input=True, confirmation_prompt=is_new, err=True)

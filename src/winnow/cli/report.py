@@ -14,8 +14,8 @@ def report(
     ] = None,
 ) -> None:
     """Write one report over one or several runs: a single file that opens offline."""
-    from winnow.experiment.reporting import write_reports
-    from winnow.runs import RunFolder, names
+    from winnow.explain.html_report import write_reports
+    from winnow.runs import RunFolder, file_names
 
     folder = runs[0] if len(runs) == 1 else Path()
-    typer.echo(write_reports(out or folder / names.REPORT, [RunFolder.open(run) for run in runs]))
+    typer.echo(write_reports(out or folder / file_names.REPORT, [RunFolder.open(run) for run in runs]))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.interrupts import as_argument, interruptible
-from winnow.cli.jobs import cores, make_runs
+from winnow.cli.interrupts import exit_on_interrupt, shell_argument
 from winnow.cli.options import DataFolder, Quiet, Sets
+from winnow.cli.parallel_runs import available_cores, run_many
 
 if TYPE_CHECKING:
-    from winnow.reproduce import Paper, Plan, Wanted
-    from winnow.reproduce.lines import Line, Lines
+    from winnow.papers import Paper, ReproductionOptions, ReproductionPlan
+    from winnow.papers.result_lines import ResultLine, ResultLines
 
 RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "reproduce.json"
 
@@ -74,18 +74,20 @@ def reproduce(
 
     The same command goes on where it was stopped: finished results in the folder are kept.
     """
-    from winnow.experiment.folders import RUNS
-    from winnow.reproduce import Wanted
+    from winnow.experiment.run_folders import RUNS_FOLDER
+    from winnow.papers import ReproductionOptions
 
     chosen, names = _paper(paper), tuple(what or ())
     chosen.named(names)
-    wanted = Wanted(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
-    folder = _folder(out or RUNS / chosen.name, wanted if run else None)
+    wanted = ReproductionOptions(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
+    folder = _folder(out or RUNS_FOLDER / chosen.name, wanted if run else None)
     results = _Results(folder / RESULTS, imported or ())
     failed = 0
     if run:
-        with interruptible(lambda: f"winnow: stopped; continue with the same command and --out {as_argument(folder)}"):
-            failed = _compute(chosen, names, wanted, results, folder, workers or cores(), quiet=quiet)
+        with exit_on_interrupt(
+            lambda: f"winnow: stopped; continue with the same command and --out {shell_argument(folder)}"
+        ):
+            failed = _compute(chosen, names, wanted, results, folder, workers or available_cores(), quiet=quiet)
     _show(chosen, names, results.lines, folder)
     if failed:
         raise typer.Exit(1)
@@ -95,24 +97,24 @@ class _Results:
     """The lines of the folder and those computed elsewhere; what is new is written at once."""
 
     def __init__(self, path: Path, imported: "Iterable[Path]") -> None:
-        from winnow.reproduce.lines import keyed, read_lines
+        from winnow.papers.result_lines import lines_by_key, read_lines
 
         earlier = [path] if path.exists() else []
         self._path = path
-        self.lines = keyed(line for file in (*earlier, *imported) for line in read_lines(file))
+        self.lines = lines_by_key(line for file in (*earlier, *imported) for line in read_lines(file))
         self.keep(())
 
-    def keep(self, new: "Iterable[Line]") -> None:
-        from winnow.reproduce.lines import keyed, write_lines
+    def keep(self, new: "Iterable[ResultLine]") -> None:
+        from winnow.papers.result_lines import lines_by_key, write_lines
 
-        self.lines.update(keyed(new))
+        self.lines.update(lines_by_key(new))
         write_lines(self._path, self.lines)
 
 
 def _compute(
     paper: "Paper",
     names: tuple[str, ...],
-    wanted: "Wanted",
+    wanted: "ReproductionOptions",
     results: _Results,
     folder: Path,
     workers: int,
@@ -131,11 +133,11 @@ def _compute(
     return failed
 
 
-def _show(paper: "Paper", names: tuple[str, ...], lines: "Lines", folder: Path) -> None:
-    from winnow.reproduce.page import write_page, write_text_page
+def _show(paper: "Paper", names: tuple[str, ...], lines: "ResultLines", folder: Path) -> None:
+    from winnow.papers.results_page import write_html_page, write_markdown_page
 
-    write_text_page(folder / TEXT, paper, lines, names)
-    page = write_page(folder / PAGE, paper, lines, names)
+    write_markdown_page(folder / TEXT, paper, lines, names)
+    page = write_html_page(folder / PAGE, paper, lines, names)
     typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
     if not lines:
         typer.echo("There are no results yet: leave out --no-run, or add --from FILE")
@@ -143,17 +145,17 @@ def _show(paper: "Paper", names: tuple[str, ...], lines: "Lines", folder: Path) 
 
 def _paper(name: str) -> "Paper":
     from winnow.core import ConfigError, suggest
-    from winnow.reproduce import PAPERS
+    from winnow.papers import PAPERS
 
     if name not in PAPERS:
         raise ConfigError(f"no paper {name!r}; {suggest(name, PAPERS)}")
     return PAPERS[name]
 
 
-def _folder(folder: Path, wanted: "Wanted | None") -> Path:
+def _folder(folder: Path, wanted: "ReproductionOptions | None") -> Path:
     """The folder, if it is new or holds results that were computed with the same options; nothing wanted, any."""
     from winnow.core import RunError
-    from winnow.runs.files import one_line_errors, write_text_atomically
+    from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
     with one_line_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,35 +168,37 @@ def _folder(folder: Path, wanted: "Wanted | None") -> Path:
     return folder
 
 
-def _plan(paper: "Paper", what: tuple[str, ...], wanted: "Wanted", lines: "Lines") -> "Plan":
+def _plan(
+    paper: "Paper", what: tuple[str, ...], wanted: "ReproductionOptions", lines: "ResultLines"
+) -> "ReproductionPlan":
     from winnow.cli.console import say
-    from winnow.reproduce import plan
+    from winnow.papers import plan_reproduction
 
-    work = plan(paper, what, wanted, lines)
+    work = plan_reproduction(paper, what, wanted, lines)
     for line in work.left_out:
         say(f"winnow: {line}")
     return work
 
 
 def _runs(
-    work: "Plan",
+    work: "ReproductionPlan",
     folder: Path,
-    wanted: "Wanted",
+    wanted: "ReproductionOptions",
     workers: int,
-    keep: "Callable[[Iterable[Line]], None]",
+    keep: "Callable[[Iterable[ResultLine]], None]",
     *,
     quiet: bool,
 ) -> int:
     """Make the federated runs, keep the line of each as soon as it is done, and say how many failed."""
-    from winnow.experiment.workers import Job
+    from winnow.experiment.run_pool import RunSpec
 
     jobs = [
-        Job(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
+        RunSpec(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
         for run in work.runs
     ]
 
     def finished(index: int) -> None:
         keep([work.runs[index].line(folder, wanted)])
 
-    failed = make_runs(jobs, workers, quiet=quiet, tolerant=True, on_finished=finished) if jobs else {}
+    failed = run_many(jobs, workers, quiet=quiet, tolerant=True, on_finished=finished) if jobs else {}
     return sum(not how.refused for how in failed.values())

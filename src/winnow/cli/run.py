@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.interrupts import NOTHING_DONE, as_argument, interruptible
+from winnow.cli.interrupts import STOPPED_BEFORE_START, exit_on_interrupt, shell_argument
 from winnow.cli.options import (
     AsJson,
     DataFolder,
@@ -21,12 +21,12 @@ from winnow.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from winnow.experiment.schema import Experiment
-    from winnow.experiment.timing import Instruments
+    from winnow.config.schema import Experiment
+    from winnow.progress.timing import RoundTimer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RunOptions:
     """What the user typed."""
 
     source: str
@@ -78,7 +78,7 @@ def run(
 
     With --resume a run folder may stand in the place of the preset or file.
     """
-    request = Request(
+    request = RunOptions(
         source=source,
         sets=tuple(sets or ()),
         plugins=tuple(plugins or ()),
@@ -88,18 +88,18 @@ def run(
         out=out,
         resume=resume,
     )
-    with interruptible(lambda: NOTHING_DONE):
+    with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         experiment, folder = _plan(request)
-    with interruptible(lambda: _how_to_resume(folder, data)):
+    with exit_on_interrupt(lambda: _how_to_resume(folder, data)):
         _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
     _answer(folder, as_json=as_json)
     _warn(experiment, folder)
 
 
-def _plan(request: Request) -> "tuple[Experiment, Path]":
+def _plan(request: RunOptions) -> "tuple[Experiment, Path]":
     """What to run, and where."""
-    from winnow.experiment import folders
-    from winnow.experiment.resolve import resolve
+    from winnow.config.resolve import resolve
+    from winnow.experiment import run_folders
 
     if request.names_folder:
         return _stored(request)
@@ -111,14 +111,14 @@ def _plan(request: Request) -> "tuple[Experiment, Path]":
         seed=request.seed,
         rounds=request.rounds,
     )
-    default = folders.RUNS / folders.run_name(experiment)
+    default = run_folders.RUNS_FOLDER / run_folders.run_name(experiment)
     if not request.resume:
-        return experiment, request.out or folders.fresh(default)
-    folder = request.out or folders.latest(default)
-    return experiment if request.rounds else folders.with_stored_rounds(experiment, folder), folder
+        return experiment, request.out or run_folders.unused_path(default)
+    folder = request.out or run_folders.latest_path(default)
+    return experiment if request.rounds else run_folders.with_stored_rounds(experiment, folder), folder
 
 
-def _stored(request: Request) -> "tuple[Experiment, Path]":
+def _stored(request: RunOptions) -> "tuple[Experiment, Path]":
     """The run that a folder holds, perhaps with more rounds."""
     from winnow.core import RunError
     from winnow.experiment.run import stored_experiment
@@ -145,69 +145,69 @@ def _stored(request: Request) -> "tuple[Experiment, Path]":
 def _run(
     experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool, profile: bool
 ) -> None:
-    from winnow.cli.console import messages, say
-    from winnow.cli.downloads import make_present
-    from winnow.experiment.folders import earlier_events, run_in, spent_up
-    from winnow.experiment.progress import Progress
-    from winnow.experiment.run import Inputs
-    from winnow.experiment.timing import Instruments
+    from winnow.cli.console import say, stderr_console
+    from winnow.cli.dataset_download import ensure_downloaded
+    from winnow.experiment.run import RunInputs
+    from winnow.experiment.run_folders import budget_exhausted_reason, run_in_folder, stored_events
+    from winnow.progress.live_display import Progress
+    from winnow.progress.timing import RoundTimer
 
-    make_present(experiment.data, data)
-    instruments = Instruments() if profile else None
-    earlier = earlier_events(folder) if resume else ()
-    with Progress(experiment, None if quiet else messages(), earlier) as progress:
-        watchers: list[Progress | Instruments] = [progress] if instruments is None else [progress, instruments]
-        made = run_in(
+    ensure_downloaded(experiment.data, data)
+    instruments = RoundTimer() if profile else None
+    earlier = stored_events(folder) if resume else ()
+    with Progress(experiment, None if quiet else stderr_console(), earlier) as progress:
+        watchers: list[Progress | RoundTimer] = [progress] if instruments is None else [progress, instruments]
+        made = run_in_folder(
             folder,
             experiment,
             resume=resume,
-            inputs=Inputs(data_directory=data),
+            inputs=RunInputs(data_directory=data),
             on_start=lambda prepared: [watcher.started(prepared) for watcher in watchers],
             on_event=lambda event: [watcher.seen(event) for watcher in watchers],
         )
     if made is None:
-        say(spent_up(folder) or f"{folder} was finished already; ask for more with --rounds")
+        say(budget_exhausted_reason(folder) or f"{folder} was finished already; ask for more with --rounds")
     elif instruments is not None:
         _show_profile(instruments)
 
 
-def _show_profile(instruments: "Instruments") -> None:
-    from winnow.cli.console import messages, say
-    from winnow.experiment.terminal import table
+def _show_profile(instruments: "RoundTimer") -> None:
+    from winnow.cli.console import say, stderr_console
+    from winnow.terminal_tables import table
 
     profiled = instruments.close()
     if profiled is not None:
         rows, roofline = profiled.lines()
-        messages().print(table(("part", "ms a round", "share"), rows))
+        stderr_console().print(table(("part", "ms a round", "share"), rows))
         say(roofline)
 
 
 def _answer(folder: Path, *, as_json: bool) -> None:
-    from winnow.cli.console import answers, write_json
-    from winnow.cli.results import run_lines, run_record
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.cli.render_results import run_record, run_summary
     from winnow.runs import RunFolder
 
     view = RunFolder.open(folder)
     if as_json:
         write_json(run_record(view))
     else:
-        answers().print(run_lines(view))
+        stdout_console().print(run_summary(view))
 
 
 def _warn(experiment: "Experiment", folder: Path) -> None:
     """Say that the settings undo a part of the privacy that they ask for, if they do."""
     from winnow.cli.console import say
-    from winnow.experiment.undoing import warnings_for
+    from winnow.explain.privacy_lint import privacy_warnings
 
-    count = sum(1 for _ in warnings_for(experiment))
+    count = sum(1 for _ in privacy_warnings(experiment))
     if count:
-        say(f"{count} privacy warning{'' if count == 1 else 's'}: winnow explain {as_argument(folder)}")
+        say(f"{count} privacy warning{'' if count == 1 else 's'}: winnow explain {shell_argument(folder)}")
 
 
 def _how_to_resume(folder: Path, data: Path | None) -> str:
-    from winnow.experiment.folders import holds_run
+    from winnow.experiment.run_folders import holds_run
 
     if not holds_run(folder):
-        return NOTHING_DONE
-    where = "" if data is None else f" --data {as_argument(data)}"
-    return f"winnow: stopped; continue with: winnow run {as_argument(folder)} --resume{where}"
+        return STOPPED_BEFORE_START
+    where = "" if data is None else f" --data {shell_argument(data)}"
+    return f"winnow: stopped; continue with: winnow run {shell_argument(folder)} --resume{where}"

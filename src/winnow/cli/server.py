@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.federation.extra import needs_deploy
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 
 
-@needs_deploy
+@requires_deploy_extra
 def server(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's start-up kit.", show_default=False)],
     config: Annotated[
@@ -24,7 +24,7 @@ def server(
 
     Several servers on one PostgreSQL take over from each other; one on SQLite goes on where it was when started again.
     """
-    from winnow.deploy.logs import log_to_standard_error
+    from winnow.deploy.logging_setup import log_to_standard_error
     from winnow.deploy.server.app import run_server
 
     log_to_standard_error(as_json=json_logs)

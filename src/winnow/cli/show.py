@@ -13,12 +13,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the result of a run, finished or not."""
-    from winnow.cli.console import answers, write_json
-    from winnow.cli.results import run_lines, run_record, run_tables
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.cli.render_results import run_record, run_summary, run_tables
     from winnow.runs import RunFolder
 
     view = RunFolder.open(run)
     if as_json:
         write_json(run_record(view))
     else:
-        answers().print(run_lines(view), run_tables(view))
+        stdout_console().print(run_summary(view), run_tables(view))

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.federation.extra import needs_deploy
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 
 
-@needs_deploy
+@requires_deploy_extra
 def site(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.", show_default=False)],
     config: Annotated[

@@ -11,54 +11,53 @@ from winnow.core.suggest import suggest
 
 if TYPE_CHECKING:
     from winnow.core.clock import Clock, VirtualClock
-    from winnow.core.events import AnyEvent, Assessed, Event, Invited, Metrics, Refused, RoundFinished, Scored, Stopped
-    from winnow.core.federation import EVERYONE, Exchange, Federation, Population, Until
+    from winnow.core.events import (
+        AnyEvent,
+        Evaluated,
+        Event,
+        Metrics,
+        Rejected,
+        RoundFinished,
+        Scored,
+        Selected,
+        Stopped,
+    )
+    from winnow.core.federation import UNTIL_ALL, Exchange, Federation, Population, Until
     from winnow.core.handler import Filter, Handler, wrap
     from winnow.core.random import derive, stream
     from winnow.core.settings import Choice, Settings
-    from winnow.core.task import (
-        FREE,
-        NO_WORK,
-        Arrays,
-        Cost,
-        Failure,
-        Outcome,
-        Payload,
-        Reply,
-        Task,
-        Work,
-    )
+    from winnow.core.task import NO_COST, NO_WORK, Arrays, Cost, Failure, Outcome, Payload, Reply, Task, Work
     from winnow.core.workflow import Snapshot, Workflow
 
 __all__ = [
-    "EVERYONE",
-    "FREE",
+    "NO_COST",
     "NO_WORK",
+    "UNTIL_ALL",
     "AnyEvent",
     "Arrays",
-    "Assessed",
     "Choice",
     "Clock",
     "ConfigError",
     "Cost",
     "DataError",
+    "Evaluated",
     "Event",
     "Exchange",
     "Failure",
     "Federation",
     "Filter",
     "Handler",
-    "Invited",
     "Metrics",
     "ModelError",
     "Outcome",
     "Payload",
     "Population",
-    "Refused",
+    "Rejected",
     "Reply",
     "RoundFinished",
     "RunError",
     "Scored",
+    "Selected",
     "Settings",
     "SiteError",
     "Snapshot",
@@ -77,12 +76,22 @@ __all__ = [
 
 _HOMES = {
     "clock": ("Clock", "VirtualClock"),
-    "events": ("AnyEvent", "Assessed", "Event", "Invited", "Metrics", "Refused", "RoundFinished", "Scored", "Stopped"),
-    "federation": ("EVERYONE", "Exchange", "Federation", "Population", "Until"),
+    "events": (
+        "AnyEvent",
+        "Evaluated",
+        "Event",
+        "Selected",
+        "Metrics",
+        "Rejected",
+        "RoundFinished",
+        "Scored",
+        "Stopped",
+    ),
+    "federation": ("UNTIL_ALL", "Exchange", "Federation", "Population", "Until"),
     "handler": ("Filter", "Handler", "wrap"),
     "random": ("derive", "stream"),
     "settings": ("Choice", "Settings"),
-    "task": ("FREE", "NO_WORK", "Arrays", "Cost", "Failure", "Outcome", "Payload", "Reply", "Task", "Work"),
+    "task": ("NO_COST", "NO_WORK", "Arrays", "Cost", "Failure", "Outcome", "Payload", "Reply", "Task", "Work"),
     "workflow": ("Snapshot", "Workflow"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

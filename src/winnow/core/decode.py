@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from winnow.core.text import one_line
+from winnow.core.untrusted_text import one_line
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core.task import FREE, Cost
+from winnow.core.task import NO_COST, Cost
 
 Metrics: TypeAlias = Mapping[str, Mapping[str, float]]
 """Scores by the data they were measured on: {"reference": {"accuracy": 0.9, "loss": 0.3}, "test": {...}}."""
@@ -23,7 +23,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Assessed(Event):
+class Evaluated(Event):
     """The model of a version was evaluated. Version 0 is the untrained model."""
 
     kind = "assessed"
@@ -32,7 +32,7 @@ class Assessed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Invited(Event):
+class Selected(Event):
     """Clients were asked to train; `counts` exceeds one where a client was drawn more than once."""
 
     kind = "invited"
@@ -50,7 +50,7 @@ class Scored(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refused(Event):
+class Rejected(Event):
     """A client's reply was not folded, or it did not answer."""
 
     kind = "refused"
@@ -68,7 +68,7 @@ class RoundFinished(Event):
     folded: NDArray[np.int64]
     loss: float = float("nan")
     joules: float = 0.0
-    cost: Cost = FREE
+    cost: Cost = NO_COST
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,4 +79,4 @@ class Stopped(Event):
     reason: str
 
 
-AnyEvent: TypeAlias = Assessed | Invited | Scored | Refused | RoundFinished | Stopped
+AnyEvent: TypeAlias = Evaluated | Selected | Scored | Rejected | RoundFinished | Stopped

@@ -36,7 +36,7 @@ class Until:
     seconds: float | None = None
 
 
-EVERYONE = Until()
+UNTIL_ALL = Until()
 
 
 class Exchange(Protocol):
@@ -69,7 +69,7 @@ class Federation(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> Exchange:
+    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> Exchange:
         """Open an exchange with these tasks."""
 
     def settle(self, tasks: Iterable[Task]) -> None:

@@ -80,10 +80,10 @@ class Cost(NamedTuple):
     @classmethod
     def total(cls, costs: Sequence["Cost"]) -> "Cost":
         """What several devices spent together, kind by kind."""
-        return cls(*map(fsum, zip(*costs, strict=True))) if costs else FREE
+        return cls(*map(fsum, zip(*costs, strict=True))) if costs else NO_COST
 
 
-FREE = Cost()
+NO_COST = Cost()
 BYTES = ("sent_bytes", "received_bytes")
 
 
@@ -93,7 +93,7 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     task: Task
     payload: Payload = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    cost: Cost = FREE
+    cost: Cost = NO_COST
     letters: Mapping[int, bytes] = field(default_factory=dict)
     """What this client writes to others, by number. Whoever carries it can read what is not sealed."""
     keep: Payload = field(default_factory=dict)

@@ -1,49 +1,56 @@
 """Data sets, and how they are spread over clients and spoiled."""
 
-from winnow.data.arrays import ClientData, ClientsOnDemand, Conditions, DataSet, Examples, Federated
 from winnow.data.corruptions import (
     Blur,
     Corruption,
+    FeatureNoise,
     FlippedLabels,
-    Irrelevant,
-    Noise,
+    IrrelevantFeatures,
     Pollution,
     SaltAndPepper,
 )
-from winnow.data.dominant import DominantClass
+from winnow.data.directories import CatalogueEntry, catalogue, data_directories, fetch
+from winnow.data.dominant_class import DominantClass
 from winnow.data.federate import federate
-from winnow.data.folders import SetInfo, catalogue, data_directories, fetch
 from winnow.data.load import check_source, load
 from winnow.data.on_demand import OnDemand
-from winnow.data.own import as_configured, from_arrays, from_torch
-from winnow.data.partitions import Classes, Dirichlet, Iid, Natural, NormalSizes, Partition
+from winnow.data.own_data import apply_settings, from_arrays, from_torch
+from winnow.data.partitions import (
+    ClassesPerClient,
+    Dirichlet,
+    IidPartition,
+    NaturalPartition,
+    NormalSizes,
+    Partition,
+)
 from winnow.data.settings import DataSettings
+from winnow.data.types import ClientData, ClientsOnDemand, DataConditions, DataSet, Examples, FederatedData
 
 __all__ = [
     "Blur",
-    "Classes",
+    "CatalogueEntry",
+    "ClassesPerClient",
     "ClientData",
     "ClientsOnDemand",
-    "Conditions",
     "Corruption",
+    "DataConditions",
     "DataSet",
     "DataSettings",
     "Dirichlet",
     "DominantClass",
     "Examples",
-    "Federated",
+    "FeatureNoise",
+    "FederatedData",
     "FlippedLabels",
-    "Iid",
-    "Irrelevant",
-    "Natural",
-    "Noise",
+    "IidPartition",
+    "IrrelevantFeatures",
+    "NaturalPartition",
     "NormalSizes",
     "OnDemand",
     "Partition",
     "Pollution",
     "SaltAndPepper",
-    "SetInfo",
-    "as_configured",
+    "apply_settings",
     "catalogue",
     "check_source",
     "data_directories",

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.files import read_bytes
+from winnow.data.file_io import read_bytes
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 BINARY = (*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin")
 PICKLED = (*(f"data_batch_{part}" for part in range(1, 6)), "test_batch")
 
-ADMITTED = {
+ALLOWED_GLOBALS = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "_reconstruct"),
@@ -30,7 +30,7 @@ ADMITTED = {
 
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ADMITTED:
+        if (module, name) not in ALLOWED_GLOBALS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 

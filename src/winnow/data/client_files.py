@@ -11,8 +11,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.arrays import Indices
-from winnow.data.files import read_npz
+from winnow.data.file_io import read_npz
+from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"
 """Files of a folder that are no client's."""

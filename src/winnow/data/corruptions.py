@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Choice, DataError
-from winnow.data.arrays import IMAGE_NDIM, DataSet, Examples, Features, Reals
+from winnow.data.types import IMAGE_NDIM, DataSet, Examples, Features, Reals
 
 Edges: TypeAlias = Literal["wrap", "nearest"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Ranges:
+class ValueRanges:
     """The values a set takes: features by column of a table or channel of an image, targets by column."""
 
     low: NDArray[np.float32]
@@ -52,16 +52,16 @@ class Corruption(Choice):
     fraction: float = Field(ge=0, le=1)
 
     @abstractmethod
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         """Spoiled samples of the same shape. What is passed in stays as it is."""
 
 
-class Irrelevant(Corruption):
+class IrrelevantFeatures(Corruption):
     """Features have nothing to do with the task: smooth random patterns for images, uniform draws for tables."""
 
     name: Literal["irrelevant"] = "irrelevant"
 
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         unit = rng.random(clean.x.shape, dtype=np.float32)
         if clean.x.ndim == IMAGE_NDIM:
             unit = _stretched(_blurred(unit, sigma=max(clean.x.shape[-2:]) / 8, edges="wrap"))
@@ -74,7 +74,7 @@ class Blur(Corruption):
     name: Literal["blur"] = "blur"
     sigma: float = Field(default=2.0, gt=0)
 
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         if clean.x.ndim != IMAGE_NDIM:
             raise DataError("corruption blur needs images [n, channels, height, width]; use noise for tables")
         return Examples(x=_blurred(clean.x, sigma=self.sigma, edges="nearest"), y=clean.y)
@@ -86,20 +86,20 @@ class SaltAndPepper(Corruption):
     name: Literal["salt-and-pepper"] = "salt-and-pepper"
     density: float = Field(default=0.3, ge=0, le=1)
 
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         shape = clean.x[:, :1].shape if clean.x.ndim == IMAGE_NDIM else clean.x.shape
         draw = rng.random(shape, dtype=np.float32)
         salted = np.where(draw < self.density / 2, ranges.low, ranges.high)
         return Examples(x=np.where(draw < self.density, salted, clean.x), y=clean.y)
 
 
-class Noise(Corruption):
+class FeatureNoise(Corruption):
     """Gaussian noise of standard deviation `sd` is added to the features."""
 
     name: Literal["noise"] = "noise"
     sd: float = Field(default=0.1, ge=0)
 
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         noise = rng.standard_normal(clean.x.shape, dtype=np.float32)
         return Examples(x=clean.x + np.float32(self.sd) * noise, y=clean.y)
 
@@ -115,11 +115,11 @@ class Pollution(Corruption):
     kind: Literal["out-of-range", "nan", "inf", "mixed"] = "out-of-range"
     reach: float = Field(default=10.0, ge=1)
 
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         polluted = rng.random(clean.x.shape, dtype=np.float32) < self.share
         return Examples(x=np.where(polluted, self._invalid(clean.x.shape, ranges, rng), clean.x), y=clean.y)
 
-    def _invalid(self, shape: tuple[int, ...], ranges: Ranges, rng: np.random.Generator) -> Reals:
+    def _invalid(self, shape: tuple[int, ...], ranges: ValueRanges, rng: np.random.Generator) -> Reals:
         above = rng.random(shape, dtype=np.float32) < 0.5
         width = np.where(ranges.high > ranges.low, ranges.high - ranges.low, np.float32(1))
         distance = width * rng.uniform(1, self.reach, shape).astype(np.float32)
@@ -146,7 +146,7 @@ class FlippedLabels(Corruption):
     name: Literal["flipped-labels"] = "flipped-labels"
     share: float = Field(default=1.0, ge=0, le=1)
 
-    def apply(self, clean: Examples, ranges: Ranges, rng: np.random.Generator) -> Examples:
+    def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         flipped = rng.random(len(clean)) < self.share
         if ranges.classes is None:
             mirrored = ranges.target_low + ranges.target_high - clean.y

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias
 
 from winnow.core import DataError
-from winnow.data.numbers import read_numbers
+from winnow.data.numeric_text import read_numbers
 
-Progress: TypeAlias = Callable[[int, int | None], None]
+DownloadProgress: TypeAlias = Callable[[int, int | None], None]
 """Told how many bytes have come, of how many (None: unknown)."""
 
 BLOCK = 1 << 18
@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class RemoteFile:
     """A file of a set. A checksum reads "sha256:…", "md5:…", or "numbers:…" for the numbers in a text file alone.
 
     No checksum is needed where the archive has one, or for an archive whose members have theirs.
@@ -38,12 +38,12 @@ class File:
 class Download:
     """One thing to fetch, from the first address that answers: a file, or an archive of `members`."""
 
-    file: File
+    file: RemoteFile
     urls: tuple[str, ...]
-    members: tuple[File, ...] = ()
+    members: tuple[RemoteFile, ...] = ()
 
     @property
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[RemoteFile, ...]:
         return self.members or (self.file,)
 
 
@@ -51,7 +51,7 @@ class DownloadError(DataError):
     """A file could not be fetched."""
 
 
-def download(item: Download, folder: Path, on_progress: Progress | None = None) -> None:
+def download(item: Download, folder: Path, on_progress: DownloadProgress | None = None) -> None:
     """Put the item's files into the folder: each of them whole and checked, or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as scratch:
@@ -66,7 +66,7 @@ def download(item: Download, folder: Path, on_progress: Progress | None = None) 
             (Path(scratch) / file.name).replace(folder / file.name)
 
 
-def _fetch_first(urls: tuple[str, ...], target: Path, on_progress: Progress | None) -> None:
+def _fetch_first(urls: tuple[str, ...], target: Path, on_progress: DownloadProgress | None) -> None:
     faults = []
     for url in urls:
         try:
@@ -78,7 +78,7 @@ def _fetch_first(urls: tuple[str, ...], target: Path, on_progress: Progress | No
     raise DownloadError("; ".join(faults))
 
 
-def _fetch(url: str, target: Path, on_progress: Progress | None) -> None:
+def _fetch(url: str, target: Path, on_progress: DownloadProgress | None) -> None:
     # The addresses are those of the catalogue, never a user's.
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer, target.open("wb") as file:  # noqa: S310
         length = answer.headers.get("Content-Length")
@@ -93,7 +93,7 @@ def _fetch(url: str, target: Path, on_progress: Progress | None) -> None:
         raise OSError(f"the connection broke off after {done} of {total} bytes")
 
 
-def _verify(path: Path, file: File) -> None:
+def _verify(path: Path, file: RemoteFile) -> None:
     if file.checksum is None:
         return
     algorithm, _, expected = file.checksum.partition(":")

@@ -10,18 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError, stream
-from winnow.data.arrays import AS_GIVEN, CLEAN, ClientData, Conditions, DataSet, Examples, Federated, Indices
-from winnow.data.corruptions import Corruption, Ranges
-from winnow.data.official import deal_official
+from winnow.data.corruptions import Corruption, ValueRanges
+from winnow.data.local_tests import assign_official_tests
 from winnow.data.on_demand import OnDemand
-from winnow.data.partitions import Pool
-from winnow.data.settings import Amount, DataSettings
+from winnow.data.partitions import RowPool
+from winnow.data.settings import DataSettings, RowsOrShare
+from winnow.data.types import AS_GIVEN, CLEAN, ClientData, DataConditions, DataSet, Examples, FederatedData, Indices
 
 CHUNK_BYTES = 1 << 22
 """Samples are spoiled in chunks of this size, so that temporary arrays stay small beside the data and in the cache."""
 
 
-def federate(dataset: DataSet | OnDemand, settings: DataSettings, seed: int, *, in_place: bool = False) -> Federated:
+def federate(
+    dataset: DataSet | OnDemand, settings: DataSettings, seed: int, *, in_place: bool = False
+) -> FederatedData:
     """Spread a data set over clients as the settings say; the same seed gives the same bits.
 
     `in_place` uses the data set up: no second copy is made, and what is spoiled is spoiled where it is.
@@ -30,13 +32,15 @@ def federate(dataset: DataSet | OnDemand, settings: DataSettings, seed: int, *, 
         return dataset.divided(reference_at_clients=settings.reference == 0)
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
-    clients, dealt = _spread(dataset, pool, settings, seed, spare=_spare(dataset, reference, test), in_place=in_place)
+    clients, dealt = _spread(
+        dataset, pool, settings, seed, spare=_unused_test_rows(dataset, reference, test), in_place=in_place
+    )
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
-    _spoil(clients, corruption_of, settings.corruptions, Ranges.of(dataset), seed)
+    _corrupt(clients, corruption_of, settings.corruptions, ValueRanges.of(dataset), seed)
     training, own_test = clients, dealt
     if isinstance(settings.own_test, float) and settings.own_test:
-        training, own_test = keep_back(clients, settings.own_test, seed)
-    return Federated(
+        training, own_test = split_local_tests(clients, settings.own_test, seed)
+    return FederatedData(
         clients=training,
         reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
         test=Examples(x=dataset.x[test], y=dataset.y[test]),
@@ -69,7 +73,7 @@ def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indi
     return reference, test, np.setdiff1d(training, held_out)
 
 
-def _rows(amount: Amount, total: int) -> int:
+def _rows(amount: RowsOrShare, total: int) -> int:
     return amount if isinstance(amount, int) else max(1, round(amount * total))
 
 
@@ -79,7 +83,7 @@ def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
 
 
-def _spare(dataset: DataSet, reference: Indices, test: Indices) -> Indices:
+def _unused_test_rows(dataset: DataSet, reference: Indices, test: Indices) -> Indices:
     """The rows of the official test split that the server does not hold."""
     official = dataset.test_rows if dataset.test_rows is not None else np.empty(0, np.int64)
     return np.setdiff1d(official, np.concatenate([reference, test]))
@@ -95,11 +99,11 @@ def _spread(
     labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None else None
     owners = dataset.owners[pool] if dataset.owners is not None else None
     assignment = settings.partition.assign(
-        Pool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
+        RowPool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
     )
     rows, own = pool[assignment.rows], None
     if settings.own_test == "official":
-        own = deal_official(dataset, rows, assignment.offsets, spare, stream(seed, "data", "own test"))
+        own = assign_official_tests(dataset, rows, assignment.offsets, spare, stream(seed, "data", "own test"))
     if in_place and dataset.x.flags.writeable and dataset.y.flags.writeable:
         x, y = dataset.x, dataset.y
     else:
@@ -111,7 +115,7 @@ def _spread(
     return training, None if own is None else replace(training, rows=own.rows, offsets=own.offsets)
 
 
-def keep_back(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:
+def split_local_tests(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:
     """Each client's samples in two: those it trains on, and a share, drawn at random, that it keeps for its own tests.
 
     A client with two samples or more has at least one of each.
@@ -141,8 +145,8 @@ def _draw_corruptions(corruptions: Sequence[Corruption], clients: int, seed: int
     return corruption_of
 
 
-def _spoil(
-    clients: ClientData, corruption_of: Indices, corruptions: Sequence[Corruption], ranges: Ranges, seed: int
+def _corrupt(
+    clients: ClientData, corruption_of: Indices, corruptions: Sequence[Corruption], ranges: ValueRanges, seed: int
 ) -> None:
     """Apply each corruption to the rows of its clients, in place."""
     of_row = np.repeat(corruption_of, clients.sizes)
@@ -158,13 +162,13 @@ def _spoil(
             clients.y[chunk] = spoiled.y
 
 
-def _conditions(corruption_of: Indices, corruptions: Sequence[Corruption]) -> Conditions:
+def _conditions(corruption_of: Indices, corruptions: Sequence[Corruption]) -> DataConditions:
     """Conditions by name; members of a family that appears twice are told apart by their settings."""
     labels = [_label(corruption, corruptions) for corruption in corruptions]
     untouched = CLEAN if corruptions else AS_GIVEN
     distinct = (untouched, *dict.fromkeys(labels))
     place = np.array([distinct.index(label) for label in (*labels, untouched)], dtype=np.int64)
-    return Conditions(labels=distinct, of_client=place[corruption_of])
+    return DataConditions(labels=distinct, of_client=place[corruption_of])
 
 
 def _label(corruption: Corruption, corruptions: Sequence[Corruption]) -> str:

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError, WinnowError
-from winnow.data.arrays import AS_GIVEN, ClientsOnDemand, Conditions, Examples, Federated, Indices
 from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
-from winnow.data.scaling import finish, unscaled
-from winnow.data.settings import COLUMNS, DataSettings, Kind
-from winnow.data.values import from_values
+from winnow.data.own_arrays import raw_from_arrays
+from winnow.data.scaling import to_data_set, unscaled
+from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType
+from winnow.data.types import AS_GIVEN, ClientsOnDemand, DataConditions, Examples, FederatedData, Indices
 
-Load: TypeAlias = Callable[[int], Any]
+LoadClient: TypeAlias = Callable[[int], Any]
 """Gives the features and targets of a client, a pair of arrays, by its number: the same ones every time."""
 
-DIVIDED = "data that are divided into clients already"
+PREPARTITIONED = "data that are divided into clients already"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +31,7 @@ class OnDemand:
 
     clients: int
     sizes: ArrayLike
-    load: Load
+    load: LoadClient
     classes: int | None
     reference: tuple[ArrayLike, ArrayLike] | None = None
     test: tuple[ArrayLike, ArrayLike] | None = None
@@ -52,7 +52,7 @@ class OnDemand:
         if given.min() < 1:
             raise DataError(f"{self.name}: client {int(np.argmin(given))} has size {given.min()}; leave it out")
 
-    def divided(self, *, reference_at_clients: bool) -> Federated:
+    def divided(self, *, reference_at_clients: bool) -> FederatedData:
         """The clients, ready to be loaded, and what the server holds."""
         reference, test = self._held("reference", self.reference), self._held("test", self.test)
         if reference is None and not reference_at_clients:
@@ -61,11 +61,11 @@ class OnDemand:
         nothing = Examples(x=like.x[:0], y=like.y[:0])
         sizes = np.full(self.clients, self.sizes, np.int64)
         load = _CheckedLoad(load=self.load, sizes=sizes, classes=self.classes, tokens=self.tokens, like=nothing)
-        return Federated(
+        return FederatedData(
             clients=ClientsOnDemand(sizes=sizes, load=load, classes=self.classes, like=nothing),
             reference=reference or nothing,
             test=test or nothing,
-            conditions=Conditions(labels=(AS_GIVEN,), of_client=np.zeros(self.clients, np.int64)),
+            conditions=DataConditions(labels=(AS_GIVEN,), of_client=np.zeros(self.clients, np.int64)),
         )
 
     def _held(self, part: str, pair: tuple[ArrayLike, ArrayLike] | None) -> Examples | None:
@@ -81,7 +81,7 @@ class OnDemand:
 class _CheckedLoad:
     """A user's function, none of whose mistakes gets past here without the number of its client."""
 
-    load: Load
+    load: LoadClient
     sizes: Indices
     classes: int | None
     tokens: bool
@@ -99,7 +99,7 @@ class _CheckedLoad:
         return loaded
 
 
-def _loaded(load: Load, client: int, classes: int | None, *, tokens: bool) -> Examples:
+def _loaded(load: LoadClient, client: int, classes: int | None, *, tokens: bool) -> Examples:
     """What the function gives for a client, in the types that models take."""
     where = f"client {client}"
     try:
@@ -116,8 +116,10 @@ def _loaded(load: Load, client: int, classes: int | None, *, tokens: bool) -> Ex
 
 
 def _understood(x: NDArray[Any], y: NDArray[Any], where: str, classes: int | None, *, tokens: bool) -> Examples:
-    task: Kind = "regression" if classes is None else "classification"
-    checked = finish(from_values(x, y, where=where, classes=classes, task=task, tokens=tokens), where, "none", unscaled)
+    task: ProblemType = "regression" if classes is None else "classification"
+    checked = to_data_set(
+        raw_from_arrays(x, y, where=where, classes=classes, task=task, tokens=tokens), where, "none", unscaled
+    )
     return Examples(x=checked.x, y=checked.y)
 
 
@@ -140,7 +142,7 @@ def from_folder(folder: Path, settings: DataSettings) -> OnDemand:
     )
 
 
-def _classes(targets: Sequence[NDArray[Any]], task: Kind, folder: Path) -> int | None:
+def _classes(targets: Sequence[NDArray[Any]], task: ProblemType, folder: Path) -> int | None:
     """How many classes the server's sets have; None for a regression."""
     kinds = {y.dtype.kind for y in targets}
     if task == "regression" or (task == "auto" and kinds == {"f"}):
@@ -150,8 +152,10 @@ def _classes(targets: Sequence[NDArray[Any]], task: Kind, folder: Path) -> int |
     return int(max(y.max(initial=0) for y in targets)) + 1
 
 
-def check_divided(settings: DataSettings, clients: int) -> None:
+def check_prepartitioned(settings: DataSettings, clients: int) -> None:
     """Refuse settings that say how to divide, to hold out, to scale or to spoil, and another number of clients."""
-    settings.refuse(("partition", "corruptions", "reference", "test", "scale", "own_test", *COLUMNS), DIVIDED)
+    settings.refuse(
+        ("partition", "corruptions", "reference", "test", "scale", "own_test", *COLUMN_SETTINGS), PREPARTITIONED
+    )
     if settings.clients != clients:
         raise DataError(f"data.clients = {settings.clients}, but the data have {clients} clients; leave it out")

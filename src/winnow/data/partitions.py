@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import Choice, DataError
-from winnow.data.arrays import Indices
+from winnow.data.types import Indices
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pool:
+class RowPool:
     """The rows to be spread: their class labels (None in a regression) and natural owners, where known."""
 
     size: int
@@ -35,16 +35,16 @@ class Partition(Choice):
     """A way to spread rows over clients."""
 
     @abstractmethod
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         """Say which client gets which of the pool's rows."""
 
 
-class Iid(Partition):
+class IidPartition(Partition):
     """Every client draws from the same distribution; sizes differ by at most one."""
 
     name: Literal["iid"] = "iid"
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         _check_enough(pool, clients)
         return Assignment(rows=rng.permutation(pool.size), offsets=_offsets(_even_sizes(pool.size, clients)))
 
@@ -56,7 +56,7 @@ class NormalSizes(Partition):
     mean: float = Field(gt=0)
     sd: float = Field(ge=0)
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         _check_enough(pool, clients)
         draws = rng.normal(self.mean, self.sd, clients)
         sizes = np.clip(np.rint(draws), 1, pool.size).astype(np.int64)
@@ -73,7 +73,7 @@ class Dirichlet(Partition):
     name: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(default=0.5, ge=1e-6, le=1e6)
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         _check_enough(pool, clients)
         labels = class_labels(pool, self.name)
         client_of = np.empty(pool.size, dtype=np.int64)
@@ -84,7 +84,7 @@ class Dirichlet(Partition):
         return _grouped(_without_empty(client_of, clients, rng), clients, rng)
 
 
-class Classes(Partition):
+class ClassesPerClient(Partition):
     """Every client holds rows of a fixed number of classes; a class is split evenly among the clients that hold it.
 
     With `rows` a client gets at most so many, as many of each of its classes.
@@ -94,7 +94,7 @@ class Classes(Partition):
     per_client: int = Field(default=2, ge=1)
     rows: int | None = Field(default=None, ge=1)
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         labels = class_labels(pool, self.name)
         present = np.unique(labels)
         if self.per_client > len(present):
@@ -128,12 +128,12 @@ class Classes(Partition):
         return dealt.reshape(-1, self.per_client)[:clients]
 
 
-class Natural(Partition):
+class NaturalPartition(Partition):
     """Each natural owner of rows (a writer, a site) is a client; `clients` limits how many, 0 takes them all."""
 
     name: Literal["natural"] = "natural"
 
-    def assign(self, pool: Pool, clients: int, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         if pool.owners is None:
             raise DataError(
                 "partition natural: the data name no owners; set data.owner (or fetch mnist's writers) or use another"
@@ -158,12 +158,12 @@ def _offsets(sizes: Indices) -> Indices:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
-def _check_enough(pool: Pool, clients: int) -> None:
+def _check_enough(pool: RowPool, clients: int) -> None:
     if pool.size < clients:
         raise DataError(f"{pool.size} rows cannot be spread over {clients} clients; use fewer clients")
 
 
-def class_labels(pool: Pool, partition: str) -> Indices:
+def class_labels(pool: RowPool, partition: str) -> Indices:
     if pool.labels is None:
         raise DataError(f"partition {partition} needs class labels, but this is a regression; use iid or normal-sizes")
     return pool.labels

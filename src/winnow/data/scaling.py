@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.arrays import IMAGE_NDIM, DataSet, Raw, Reals
 from winnow.data.settings import Scale
+from winnow.data.types import IMAGE_NDIM, DataSet, RawDataSet, Reals
 
 
 class Scaling(Protocol):
@@ -18,7 +18,7 @@ class Scaling(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
+class FixedScaling:
     """(value - shift) / width with published constants, one for all or one a channel."""
 
     shift: float | tuple[float, ...] = 0.0
@@ -46,14 +46,14 @@ def unscaled(values: NDArray[Any]) -> Reals:
     return values.astype(np.float32, copy=False)
 
 
-NAMED: dict[Scale, Scaling] = {"standard": standard, "minmax": minmax, "none": unscaled}
+SCALINGS: dict[Scale, Scaling] = {"standard": standard, "minmax": minmax, "none": unscaled}
 
 
-def finish(raw: Raw, name: str, scale: Scale, default: Scaling) -> DataSet:
+def to_data_set(raw: RawDataSet, name: str, scale: Scale, default: Scaling) -> DataSet:
     """The data set, scaled as asked for. Tokens stay what they are."""
     if raw.tokens and scale in ("standard", "minmax"):
         raise DataError(f"{name}: tokens are identifiers and cannot be scaled; leave out data.scale")
-    scaling = unscaled if raw.tokens else NAMED.get(scale, default)
+    scaling = unscaled if raw.tokens else SCALINGS.get(scale, default)
     return DataSet(
         name=name,
         x=raw.x.astype(np.int64, copy=False) if raw.tokens else scaling(raw.x),

@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from winnow.core import DataError, Settings
 from winnow.data.client_files import count_clients
 from winnow.data.corruptions import Corruption
-from winnow.data.files import own_name
-from winnow.data.partitions import Iid, Natural, Partition
+from winnow.data.file_io import name_from_file
+from winnow.data.partitions import IidPartition, NaturalPartition, Partition
 
 
 def _rows_or_share(amount: Any) -> Any:
@@ -21,7 +21,7 @@ def _rows_or_share(amount: Any) -> Any:
     return amount
 
 
-Amount: TypeAlias = Annotated[int | float, BeforeValidator(_rows_or_share)]
+RowsOrShare: TypeAlias = Annotated[int | float, BeforeValidator(_rows_or_share)]
 """So many rows (an integer), or a share of all rows (a fraction below one)."""
 
 
@@ -31,13 +31,13 @@ def _share_or_official(amount: Any) -> Any:
     raise ValueError(f"{amount!r} is neither a share of each client's rows such as 0.2 (0: none) nor 'official'")
 
 
-OwnTest: TypeAlias = Annotated[float | Literal["official"], BeforeValidator(_share_or_official)]
+LocalTest: TypeAlias = Annotated[float | Literal["official"], BeforeValidator(_share_or_official)]
 """What clients test their own models on: a share of their own rows, or their part of the official test split."""
 
 Scale: TypeAlias = Literal["default", "standard", "minmax", "none"]
-Kind: TypeAlias = Literal["auto", "classification", "regression"]
+ProblemType: TypeAlias = Literal["auto", "classification", "regression"]
 
-COLUMNS = ("targets", "features", "owner")
+COLUMN_SETTINGS = ("targets", "features", "owner")
 """Settings that name columns of a table."""
 
 
@@ -54,14 +54,14 @@ class DataSettings(Settings):
     targets: tuple[str, ...] = ()
     features: tuple[str, ...] | None = None
     owner: str | None = None
-    task: Kind = "auto"
+    task: ProblemType = "auto"
     tokens: bool = False
     scale: Scale = "default"
     clients: int = Field(default=50, ge=0)
-    partition: Partition = Iid()
-    reference: Amount = 0.1
-    test: Amount = 0.1
-    own_test: OwnTest = 0.0
+    partition: Partition = IidPartition()
+    reference: RowsOrShare = 0.1
+    test: RowsOrShare = 0.1
+    own_test: LocalTest = 0.0
     corruptions: tuple[Corruption, ...] = ()
 
     @model_validator(mode="before")
@@ -69,7 +69,7 @@ class DataSettings(Settings):
     def _called_after_its_file(cls, table: Any) -> Any:
         if not isinstance(table, Mapping) or "name" in table or not isinstance(table.get("path"), str | Path):
             return table
-        return {**table, "name": own_name(Path(table["path"]))}
+        return {**table, "name": name_from_file(Path(table["path"]))}
 
     @model_validator(mode="before")
     @classmethod
@@ -95,7 +95,7 @@ class DataSettings(Settings):
         total = sum(corruption.fraction for corruption in self.corruptions)
         if total > 1 + 1e-9:
             raise ValueError(f"the fractions of the corruptions sum to {total:g}; together they may be at most 1")
-        if self.clients == 0 and not isinstance(self.partition, Natural):
+        if self.clients == 0 and not isinstance(self.partition, NaturalPartition):
             raise ValueError("clients = 0 (all owners) needs the partition natural; otherwise say how many clients")
         if self.reference == 0:
             raise ValueError("reference = 0 leaves nothing to evaluate on; give a number of rows or a share")

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError, suggest
-from winnow.data.files import own_kind
+from winnow.data.file_io import own_file_type
 
 Numbers = NDArray[np.float64]
 COLUMNS_SHOWN = 12
 
 
-class Table(Protocol):
+class DataTable(Protocol):
     """Named columns of equal length."""
 
     @property
@@ -35,15 +35,15 @@ class Table(Protocol):
         """Integers where all cells are, numbers where all cells are, text otherwise."""
 
 
-def open_table(path: Path) -> Table:
-    if own_kind(path) != ".parquet":
+def open_table(path: Path) -> DataTable:
+    if own_file_type(path) != ".parquet":
         return CsvTable(path)
     from winnow.data.parquet import ParquetTable  # noqa: PLC0415 - pyarrow is an extra
 
     return ParquetTable(path)
 
 
-def check_columns(table: Table, names: Sequence[str], purpose: str) -> None:
+def check_columns(table: DataTable, names: Sequence[str], purpose: str) -> None:
     """Refuse a name that is not a column, and say which ones there are."""
     for name in names:
         if name not in table.columns:

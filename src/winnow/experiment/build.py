@@ -10,19 +10,28 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from winnow.config.compatibility_checks import fingerprint
+from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock
-from winnow.data import ClientsOnDemand, Conditions, DataSet, DataSettings, Federated, OnDemand, federate, load
-from winnow.experiment.answering import handlers_here, open_pool
-from winnow.experiment.checks import fingerprint
-from winnow.experiment.judging import judge_of, tensors_of
-from winnow.experiment.schema import EngineSettings, Experiment
-from winnow.experiment.subject import SAMPLE, Facts, Subject, device_for, loss_for, module_for
-from winnow.learn.examine import Examiner
-from winnow.learn.filters import Filtered, site_filters
+from winnow.data import (
+    ClientsOnDemand,
+    DataConditions,
+    DataSet,
+    DataSettings,
+    FederatedData,
+    OnDemand,
+    federate,
+    load,
+)
+from winnow.experiment.evaluators import build_evaluator, to_tensors
+from winnow.experiment.executors import local_handlers, open_worker_pool
+from winnow.experiment.setup import PROBE_SAMPLES, RunInfo, TrainingSetup, device_for, loss_for, module_for
+from winnow.learn.client_store import ClientStore
 from winnow.learn.handlers import LearningSite
+from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import (
     ClientSamples,
-    LoadedData,
+    LazyTensorData,
     Loss,
     TensorData,
     allow_tf32,
@@ -31,29 +40,29 @@ from winnow.learn.stack import (
     free_bytes,
     model_state,
 )
-from winnow.learn.store import ClientStore
-from winnow.learn.training import Training
-from winnow.privacy.dp.noise import simulated as simulated_noise
-from winnow.simulate import InProcess, WorkerPool
+from winnow.learn.training import TrainingWorkflow
+from winnow.learn.update_filters import FilteredFederation, site_filters
+from winnow.privacy.dp.noise_source import simulated as simulated_noise
+from winnow.simulate import SimulatedFederation, WorkerPool
 
-CLIENTS = "clients/"
+CLIENT_STATE_PREFIX = "clients/"
 """Under this name a checkpoint holds what clients keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedRun:
     """A run that is ready to start. The conditions are for the recorder; nothing else here can reach them."""
 
     experiment: Experiment
     """The settings with what was chosen for this machine written in."""
-    training: Training
+    training: TrainingWorkflow
     federation: Federation
     """The clients as the workflow reaches them: through the filters, if there are any."""
-    simulated: InProcess[LearningSite]
+    simulated: SimulatedFederation[LearningSite]
     """The clients themselves, with their data and what they keep."""
     module: nn.Module
-    conditions: Conditions
-    facts: Facts
+    conditions: DataConditions
+    facts: RunInfo
     fingerprint: str
     """Tells whether a run that is resumed has the data, the model and the loss it began with."""
     pool: WorkerPool | None
@@ -62,7 +71,7 @@ class Prepared:
     def snapshot(self) -> Snapshot:
         """The workflow's state and what clients keep: all that it takes to continue."""
         own, kept = self.training.snapshot(), self.simulated.store.state()
-        arrays = {**own.arrays, **{f"{CLIENTS}{name}": array for name, array in kept.items()}}
+        arrays = {**own.arrays, **{f"{CLIENT_STATE_PREFIX}{name}": array for name, array in kept.items()}}
         return Snapshot(arrays=arrays, values=own.values)
 
     def __enter__(self) -> Self:
@@ -75,7 +84,7 @@ class Prepared:
             self.pool.close()
 
 
-def prepare(
+def prepare_run(
     experiment: Experiment,
     *,
     data_directory: Path | None = None,
@@ -84,7 +93,7 @@ def prepare(
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     snapshot: Snapshot | None = None,
     begun_with: str = "",
-) -> Prepared:
+) -> PreparedRun:
     """Load and spread the data, build the model, and bind them to the algorithm.
 
     `dataset`, `module` and `loss` replace what the settings name; a snapshot continues an earlier run, which must have
@@ -93,8 +102,8 @@ def prepare(
     torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
     allow_tf32(experiment.engine.precision)
     data = dataset or load(experiment.data, data_directory)
-    spread = federate(data, held_out(experiment), experiment.seed, in_place=data is not dataset)
-    world = _World(
+    spread = federate(data, data_settings_for(experiment), experiment.seed, in_place=data is not dataset)
+    world = _RunAssembly(
         experiment=experiment,
         spread=spread,
         module=(module or module_for(experiment, spread.reference, spread.clients.classes)).to(
@@ -107,17 +116,17 @@ def prepare(
     return _bind(world, snapshot)
 
 
-def held_out(experiment: Experiment) -> DataSettings:
+def data_settings_for(experiment: Experiment) -> DataSettings:
     """Where clients hold the reference set, no rows are set aside for one."""
     return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
 
 
 @dataclass(frozen=True, kw_only=True)
-class _World:
+class _RunAssembly:
     """What a run is about: data spread over clients, a model, a loss."""
 
     experiment: Experiment
-    spread: Federated
+    spread: FederatedData
     module: nn.Module
     loss: Loss
 
@@ -129,7 +138,7 @@ class _World:
     def data(self) -> ClientSamples:
         clients = self.spread.clients
         if isinstance(clients, ClientsOnDemand):
-            return LoadedData(source=clients, device=self.device)
+            return LazyTensorData(source=clients, device=self.device)
         return TensorData.from_client_data(clients, self.device)
 
     @cached_property
@@ -145,12 +154,12 @@ class _World:
         return Population(sizes=self.spread.clients.sizes)
 
     @cached_property
-    def subject(self) -> Subject:
-        return Subject(
+    def subject(self) -> TrainingSetup:
+        return TrainingSetup(
             experiment=self.experiment,
             module=self.module,
             loss=self.loss,
-            some=self.data.few(SAMPLE),
+            some=self.data.few(PROBE_SAMPLES),
             classes=self.spread.clients.classes,
         )
 
@@ -159,22 +168,22 @@ class _World:
         return fingerprint(self.spread, model_state(self.module), self.loss)
 
 
-def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
+def _bind(world: _RunAssembly, snapshot: Snapshot | None) -> PreparedRun:
     experiment, population, subject = world.experiment, world.population, world.subject
     facts = subject.facts(population.sizes)
     site = subject.site(world.data, world.own_test)
     store = ClientStore(len(population))
     training = _training(world, facts, store)
     if snapshot is not None:
-        training.restore(_on(world.device, snapshot))
+        training.restore(_to_device(world.device, snapshot))
     chosen = {"execution": facts.execution, "device": world.device.type, "chunk": _chunk(world, site)}
     engine = experiment.engine.model_copy(update=chosen)
-    remake = partial(_remade_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
-    pool = open_pool(engine, site, remake, population.sizes)
+    remake = partial(_rebuild_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
+    pool = open_worker_pool(engine, site, remake, population.sizes)
     bits = 8 * world.data.few(1)[0].nbytes
     besides = experiment.collect.at_sites().around(experiment.select.matched.at_sites())
-    handlers = handlers_here(engine, population.sizes) if pool is None else pool.handlers()
-    simulated = InProcess(
+    handlers = local_handlers(engine, population.sizes) if pool is None else pool.handlers()
+    simulated = SimulatedFederation(
         site=site,
         handlers={**handlers, **besides.handlers},
         filters=(simulated_noise, *besides.filters, *site_filters(experiment.filters)),
@@ -186,12 +195,14 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
         store=store,
     )
     if snapshot is not None:
-        kept = _on(world.device, snapshot).arrays
-        simulated.store.restore({n.removeprefix(CLIENTS): a for n, a in kept.items() if n.startswith(CLIENTS)})
-    return Prepared(
+        kept = _to_device(world.device, snapshot).arrays
+        simulated.store.restore(
+            {n.removeprefix(CLIENT_STATE_PREFIX): a for n, a in kept.items() if n.startswith(CLIENT_STATE_PREFIX)}
+        )
+    return PreparedRun(
         experiment=experiment.model_copy(update={"engine": engine}),
         training=training,
-        federation=Filtered(simulated, experiment.filters) if experiment.filters else simulated,
+        federation=FilteredFederation(simulated, experiment.filters) if experiment.filters else simulated,
         simulated=simulated,
         module=world.module,
         conditions=world.spread.conditions,
@@ -201,10 +212,10 @@ def _bind(world: _World, snapshot: Snapshot | None) -> Prepared:
     )
 
 
-def _training(world: _World, facts: Facts, store: ClientStore) -> Training:
+def _training(world: _RunAssembly, facts: RunInfo, store: ClientStore) -> TrainingWorkflow:
     """The workflow, and who judges its models."""
     plan, spread = world.subject.plan(facts), world.spread
-    judge = judge_of(
+    judge = build_evaluator(
         world.experiment,
         plan,
         world.subject.examiner,
@@ -215,17 +226,17 @@ def _training(world: _World, facts: Facts, store: ClientStore) -> Training:
         device=world.device,
         store=store,
     )
-    held = tensors_of(spread.reference, world.device)
+    held = to_tensors(spread.reference, world.device)
     emulate = world.subject.emulation(plan, held, world.population.sizes)
-    return Training(plan, world.subject.initial, judge, emulate)
+    return TrainingWorkflow(plan, world.subject.initial, judge, emulate)
 
 
-def _chunk(world: _World, site: LearningSite) -> int | None:
+def _chunk(world: _RunAssembly, site: LearningSite) -> int | None:
     """The clients to train together: on a CUDA device no more than its memory has room for."""
     experiment = world.experiment
     if experiment.engine.chunk is not None or world.device.type == "cpu":
         return experiment.engine.chunk
-    x, y = world.data.few(SAMPLE)
+    x, y = world.data.few(PROBE_SAMPLES)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
     clients = len(world.population)
     training = experiment.pace.together(experiment.select.invited(clients), clients)
@@ -233,7 +244,7 @@ def _chunk(world: _World, site: LearningSite) -> int | None:
     return fit if fit < together else None
 
 
-def _remade_site(
+def _rebuild_site(
     data: ClientSamples,
     own_test: TensorData | None,
     module: nn.Module,
@@ -242,13 +253,15 @@ def _remade_site(
     engine: EngineSettings,
 ) -> LearningSite:
     """The site made anew, for a worker that cannot share this process's and has one core."""
-    chosen = choose_execution(module, *data.few(SAMPLE), loss, engine.execution, threads=1, precision=engine.precision)
-    examiner = Examiner(module, loss, layer, chosen)
+    chosen = choose_execution(
+        module, *data.few(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
+    )
+    examiner = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
     return LearningSite(data=data, execution=chosen, examiner=examiner, initial=initial, own_test=own_test)
 
 
-def _on(device: torch.device, snapshot: Snapshot) -> Snapshot:
+def _to_device(device: torch.device, snapshot: Snapshot) -> Snapshot:
     """The snapshot with its tensors where the run computes."""
     arrays = {name: a.to(device) if isinstance(a, Tensor) else a for name, a in snapshot.arrays.items()}
     return Snapshot(arrays=arrays, values=snapshot.values)

@@ -13,28 +13,28 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from winnow.config.resolve import algorithm_names, resolve
+from winnow.config.schema import Experiment
 from winnow.core import ConfigError
-from winnow.experiment.reporting import write_reports
-from winnow.experiment.resolve import algorithm_names, resolve
-from winnow.experiment.schema import Experiment
-from winnow.experiment.terminal import table
+from winnow.explain.html_report import write_reports
 from winnow.learn.algorithm import Algorithm
 from winnow.report import Cells, ComparisonRow, comparison_cells, comparison_table
-from winnow.runs import Reading, RunView, Summary
-from winnow.runs.files import one_line_errors, write_text_atomically
+from winnow.runs import MetricReading, RunView, Summary
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+from winnow.terminal_tables import table
 
-ALGORITHMS = ("fedprof", "fedavg-rp")
-CUSTOM = "custom"
-SCHEMA = 1
-WIDE = 105
+DEFAULT_ALGORITHMS = ("fedprof", "fedavg-rp")
+CUSTOM_ALGORITHM = "custom"
+SCHEMA_VERSION = 1
+WIDE_TERMINAL_COLUMNS = 105
 """Terminals from this width on show the test set's column too."""
 TEST_COLUMN = 2
 
 
-def grid(
+def experiment_grid(
     config: str | Path | Mapping[str, Any],
     *,
-    algorithms: str | Iterable[str | Algorithm] = ALGORITHMS,
+    algorithms: str | Iterable[str | Algorithm] = DEFAULT_ALGORITHMS,
     seeds: int | Sequence[int] = 3,
     sets: Iterable[str] = (),
     **options: Any,
@@ -44,8 +44,8 @@ def grid(
     Algorithms are names, also as one text with commas between them, or composed of parts.
     """
     wanted = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    rivals, overrides = words(algorithms) if isinstance(algorithms, str) else list(algorithms), tuple(sets)
-    names = [CUSTOM if isinstance(each, Algorithm) else each for each in rivals]
+    rivals, overrides = split_commas(algorithms) if isinstance(algorithms, str) else list(algorithms), tuple(sets)
+    names = [CUSTOM_ALGORITHM if isinstance(each, Algorithm) else each for each in rivals]
     for what, values in (("algorithms", names), ("seeds", wanted)):
         if not values:
             raise ConfigError(f"{what}: name at least one")
@@ -58,14 +58,14 @@ def grid(
     ]
 
 
-def grid_of_all(
+def all_algorithms_grid(
     config: str | Path | Mapping[str, Any], *, plugins: Iterable[str | Path] = (), **options: Any
 ) -> tuple[list[Experiment], dict[str, str]]:
     """Every known algorithm with each seed; and those that the experiment rules out, with the reason."""
     experiments, refused = list[Experiment](), dict[str, ConfigError]()
     for name in algorithm_names(config, plugins):
         try:
-            experiments += grid(config, algorithms=[name], plugins=plugins, **options)
+            experiments += experiment_grid(config, algorithms=[name], plugins=plugins, **options)
         except ConfigError as error:
             refused[name] = error
     if not experiments:
@@ -79,21 +79,21 @@ def with_algorithm(
     """The experiment with an algorithm by name or composed of parts."""
     if not isinstance(algorithm, Algorithm):
         return resolve(config, algorithm=algorithm, **options)
-    return resolve(config, **{**options, **vars(algorithm)}).model_copy(update={"algorithm": CUSTOM})
+    return resolve(config, **{**options, **vars(algorithm)}).model_copy(update={"algorithm": CUSTOM_ALGORITHM})
 
 
-def words(text: str) -> list[str]:
+def split_commas(text: str) -> list[str]:
     """The words of a list with commas between them."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def folder_of(experiment: Experiment, out: Path) -> Path:
+def run_folder_path(experiment: Experiment, out: Path) -> Path:
     """Where a run of a comparison lives."""
     return out / f"{experiment.algorithm}-seed{experiment.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunRecord:
     """What one run achieved; None where the target was not reached."""
 
     algorithm: str
@@ -118,7 +118,7 @@ class Comparison:
         return tuple(run.summary() for run in self.runs)
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[RunRecord]:
         """One record a run."""
         return [_record(run, summary) for run, summary in zip(self.runs, self.summaries, strict=True)]
 
@@ -139,7 +139,7 @@ class Comparison:
     def save(self, path: Path) -> None:
         """Write the records and the table as JSON."""
         content = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_VERSION,
             "records": [asdict(record) for record in self.records],
             "table": [asdict(row) for row in self.table()],
             "failures": self.failures,
@@ -165,7 +165,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         text = StringIO()
-        Console(file=text, width=WIDE, no_color=True).print(self.rendered(wide=True))
+        Console(file=text, width=WIDE_TERMINAL_COLUMNS, no_color=True).print(self.rendered(wide=True))
         return text.getvalue()
 
 
@@ -173,8 +173,8 @@ def _html_row(cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
-def _record(run: RunView, summary: Summary) -> Record:
-    return Record(
+def _record(run: RunView, summary: Summary) -> RunRecord:
+    return RunRecord(
         algorithm=run.label.algorithm,
         seed=run.label.seed,
         best=_value(summary.best),
@@ -186,5 +186,5 @@ def _record(run: RunView, summary: Summary) -> Record:
     )
 
 
-def _value(reading: Reading | None) -> float | None:
+def _value(reading: MetricReading | None) -> float | None:
     return reading.value if reading else None

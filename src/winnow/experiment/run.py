@@ -12,34 +12,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnow.config.resolve import experiment_from_table, to_toml
+from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, RoundFinished, RunError, Snapshot
-from winnow.data import Conditions, DataSet, OnDemand
-from winnow.experiment.build import Prepared, prepare
-from winnow.experiment.place import current
-from winnow.experiment.reporting import write_reports
-from winnow.experiment.resolve import check, to_toml
-from winnow.experiment.schema import Experiment
-from winnow.experiment.subject import Facts
-from winnow.learn.client import ClientUpdate
+from winnow.data import DataConditions, DataSet, OnDemand
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.execution_context import current_context
+from winnow.experiment.setup import RunInfo
+from winnow.explain.html_report import write_reports
+from winnow.learn.client_store import ClientStore
+from winnow.learn.client_update import ClientUpdate
 from winnow.learn.stack import ModelState
-from winnow.learn.store import ClientStore
-from winnow.runs import RunFolder, RunLabel, RunView, Summary, names, points, result_record
+from winnow.runs import RunFolder, RunLabel, RunView, Summary, file_names, points, result_record
 from winnow.runs.checkpoint import load_checkpoint
-from winnow.runs.metrics import row_of
-from winnow.runs.summary import abandoned_text, privacy_facts
+from winnow.runs.metrics_file import row_of
+from winnow.runs.summary import abandoned_text, privacy_spent_rows
 
 CHECKPOINT_SECONDS = 2.0
 """At most this much work, or one round if that takes longer, is done again after a kill."""
 
-CHECKPOINT_SHARE = 10
+CHECKPOINT_INTERVAL_FACTOR = 10
 """Checkpoints that take long (clients may keep a lot) are so much rarer than the time they take."""
 
-OnStart = Callable[[Prepared], object]
+OnStart = Callable[[PreparedRun], object]
 OnEvent = Callable[[AnyEvent], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class RunInputs:
     """What Python code may hand over in the place of names in a configuration."""
 
     dataset: DataSet | OnDemand | None = None
@@ -48,7 +48,7 @@ class Inputs:
     data_directory: Path | None = None
 
 
-AS_CONFIGURED = Inputs()
+DEFAULT_INPUTS = RunInputs()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,7 +56,7 @@ class Result:
     """A finished run: what it achieved, and the model with its best parameters."""
 
     experiment: Experiment
-    facts: Facts
+    facts: RunInfo
     summary: Summary
     view: RunView
     model: nn.Module
@@ -93,20 +93,20 @@ class Result:
         reached = "not reached" if summary.rounds_to_target is None else f"reached in round {summary.rounds_to_target}"
         target = [] if summary.target is None else [(f"target {summary.target:g}", reached)]
         ends = {"stopped": summary.stopped, "abandoned": abandoned_text(summary)}
-        return [*shown, *target, *privacy_facts(summary), *((name, why) for name, why in ends.items() if why)]
+        return [*shown, *target, *privacy_spent_rows(summary), *((name, why) for name, why in ends.items() if why)]
 
 
-def execute(
+def run_experiment(
     experiment: Experiment,
     *,
-    inputs: Inputs = AS_CONFIGURED,
+    inputs: RunInputs = DEFAULT_INPUTS,
     out: Path | None = None,
     resume: bool = False,
     on_start: OnStart = lambda prepared: None,
     on_event: OnEvent = lambda event: None,
 ) -> Result:
     """Run an experiment; `on_start` and `on_event` watch it."""
-    place = current()
+    place = current_context()
     if place is not None:
         return place.execute(experiment, inputs, on_event)
     threads = torch.get_num_threads()
@@ -114,16 +114,16 @@ def execute(
         if out is None:
             return _in_memory(experiment, inputs, on_start, on_event)
         if resume:
-            return _resumed(experiment, inputs, out, on_start, on_event)
-        return _begun(experiment, inputs, out, on_start, on_event)
+            return _resume_in_folder(experiment, inputs, out, on_start, on_event)
+        return _start_in_folder(experiment, inputs, out, on_start, on_event)
     finally:
         torch.set_num_threads(threads)  # a notebook keeps its own
 
 
-def reread(out: Path, inputs: Inputs = AS_CONFIGURED) -> Result:
+def load_result(out: Path, inputs: RunInputs = DEFAULT_INPUTS) -> Result:
     """The result of a finished run, with its best model; nothing is written."""
     threads, view = torch.get_num_threads(), RunFolder.open(out)
-    snapshot = load_checkpoint(out / names.CHECKPOINT).snapshot
+    snapshot = load_checkpoint(out / file_names.CHECKPOINT).snapshot
     try:
         with _prepare(stored_experiment(out), inputs, snapshot, view.label.inputs) as prepared:
             return _result(prepared, view)
@@ -134,10 +134,10 @@ def reread(out: Path, inputs: Inputs = AS_CONFIGURED) -> Result:
 def stored_experiment(path: Path) -> Experiment:
     """The experiment that a run folder holds."""
     view = RunFolder.open(path)
-    return check(view.config, str(path / names.CONFIG))
+    return experiment_from_table(view.config, str(path / file_names.CONFIG))
 
 
-def _label(prepared: Prepared) -> RunLabel:
+def _label(prepared: PreparedRun) -> RunLabel:
     experiment = prepared.experiment
     return RunLabel(
         name=experiment.name,
@@ -150,14 +150,14 @@ def _label(prepared: Prepared) -> RunLabel:
     )
 
 
-def condition_record(conditions: Conditions) -> dict[str, Any]:
+def conditions_record(conditions: DataConditions) -> dict[str, Any]:
     return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist()}
 
 
 def _prepare(
-    experiment: Experiment, inputs: Inputs, snapshot: Snapshot | None = None, begun_with: str = ""
-) -> Prepared:
-    return prepare(
+    experiment: Experiment, inputs: RunInputs, snapshot: Snapshot | None = None, begun_with: str = ""
+) -> PreparedRun:
+    return prepare_run(
         experiment,
         data_directory=inputs.data_directory,
         dataset=inputs.dataset,
@@ -168,14 +168,16 @@ def _prepare(
     )
 
 
-def _begun(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStart, on_event: OnEvent) -> Result:
+def _start_in_folder(
+    experiment: Experiment, inputs: RunInputs, out: Path, on_start: OnStart, on_event: OnEvent
+) -> Result:
     with _prepare(experiment, inputs) as prepared:
-        config, conditions = to_toml(prepared.experiment), condition_record(prepared.conditions)
+        config, conditions = to_toml(prepared.experiment), conditions_record(prepared.conditions)
         with RunFolder.create(out, config, conditions, _label(prepared)) as folder:
-            return _in_folder(prepared, folder, on_start, on_event)
+            return _run_to_folder(prepared, folder, on_start, on_event)
 
 
-def _in_memory(experiment: Experiment, inputs: Inputs, on_start: OnStart, on_event: OnEvent) -> Result:
+def _in_memory(experiment: Experiment, inputs: RunInputs, on_start: OnStart, on_event: OnEvent) -> Result:
     events: list[AnyEvent] = []
     with _prepare(experiment, inputs) as prepared:
         on_start(prepared)
@@ -186,14 +188,16 @@ def _in_memory(experiment: Experiment, inputs: Inputs, on_start: OnStart, on_eve
         label=_label(prepared),
         log=events,
         config_text=to_toml(prepared.experiment),
-        conditions=condition_record(prepared.conditions),
+        conditions=conditions_record(prepared.conditions),
     )
     return _result(prepared, view)
 
 
-def _resumed(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStart, on_event: OnEvent) -> Result:
+def _resume_in_folder(
+    experiment: Experiment, inputs: RunInputs, out: Path, on_start: OnStart, on_event: OnEvent
+) -> Result:
     stored = stored_experiment(out)
-    refuse_other(experiment, stored, out)
+    check_same_experiment(experiment, stored, out)
     begun_with = RunFolder.open(out).label.inputs
     folder, snapshot = RunFolder.resume(out)
     with folder:
@@ -201,10 +205,10 @@ def _resumed(experiment: Experiment, inputs: Inputs, out: Path, on_start: OnStar
         with _prepare(longer, inputs, snapshot, begun_with) as prepared:
             if longer.rounds > stored.rounds:
                 folder.extend(to_toml(longer))
-            return _in_folder(prepared, folder, on_start, on_event)
+            return _run_to_folder(prepared, folder, on_start, on_event)
 
 
-def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
+def check_same_experiment(asked: Experiment, stored: Experiment, out: Path) -> None:
     """A run can only be resumed as what it is; more rounds may be asked for."""
     old, new = stored.model_dump(), asked.model_dump()
     left_open = {"execution": "auto", "device": "auto", "chunk": None}  # what a run chooses for its machine
@@ -219,7 +223,7 @@ def refuse_other(asked: Experiment, stored: Experiment, out: Path) -> None:
         raise RunError(f"{out} holds a run of {stored.rounds} rounds; ask for no fewer, or use another --out")
 
 
-def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_event: OnEvent) -> Result:
+def _run_to_folder(prepared: PreparedRun, folder: RunFolder, on_start: OnStart, on_event: OnEvent) -> Result:
     on_start(prepared)
     due = time.monotonic() + CHECKPOINT_SECONDS
     for event in prepared.training.run(prepared.federation):
@@ -230,7 +234,7 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
     _save(prepared, folder)
     view = folder.view()
     result = _result(prepared, view)
-    write_run_report(folder.path / names.REPORT, view)
+    write_run_report(folder.path / file_names.REPORT, view)
     folder.finish(
         result_record(
             result.summary,
@@ -244,7 +248,7 @@ def _in_folder(prepared: Prepared, folder: RunFolder, on_start: OnStart, on_even
     return result
 
 
-def _save(prepared: Prepared, folder: RunFolder) -> float:
+def _save(prepared: PreparedRun, folder: RunFolder) -> float:
     """Write a checkpoint; when the next one is due: not so soon that writing them would take much of the time."""
     begun = time.monotonic()
     training, private = prepared.training, prepared.facts.private
@@ -254,10 +258,10 @@ def _save(prepared: Prepared, folder: RunFolder) -> float:
     }
     folder.checkpoint(prepared.snapshot(), models)
     done = time.monotonic()
-    return done + max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * (done - begun))
+    return done + max(CHECKPOINT_SECONDS, CHECKPOINT_INTERVAL_FACTOR * (done - begun))
 
 
-def _result(prepared: Prepared, view: RunView) -> Result:
+def _result(prepared: PreparedRun, view: RunView) -> Result:
     training, store = prepared.training, prepared.simulated.store
     prepared.module.cpu().load_state_dict(training.best)
     return Result(

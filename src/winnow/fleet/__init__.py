@@ -1,9 +1,18 @@
 """What work costs the clients of a simulated world, in seconds and joules, and which of them vanish."""
 
-from winnow.fleet.devices import DeviceFleet, Devices, Normal
-from winnow.fleet.fleet import Costs, Fleet
+from winnow.fleet.devices import DeviceFleet, Devices, NormalDistribution
+from winnow.fleet.fleet import DeviceCosts, Fleet
+from winnow.fleet.response_times import ExponentialTimes
 from winnow.fleet.settings import FleetSettings
-from winnow.fleet.timed import Exponential
-from winnow.fleet.trace import Trace
+from winnow.fleet.trace_file import TimeTrace
 
-__all__ = ["Costs", "DeviceFleet", "Devices", "Exponential", "Fleet", "FleetSettings", "Normal", "Trace"]
+__all__ = [
+    "DeviceCosts",
+    "DeviceFleet",
+    "Devices",
+    "ExponentialTimes",
+    "Fleet",
+    "FleetSettings",
+    "NormalDistribution",
+    "TimeTrace",
+]

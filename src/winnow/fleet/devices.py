@@ -9,27 +9,27 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Settings, Work, stream
-from winnow.fleet.fleet import Costs, Fleet
-from winnow.fleet.settings import MNIST_SAMPLE_BITS, FleetSettings, NotNegative, Positive
+from winnow.fleet.fleet import DeviceCosts, Fleet
+from winnow.fleet.settings import MNIST_SAMPLE_BITS, FleetSettings, NonNegative, Positive
 
 UPLINK_SHARE = 0.5
 """The uplink has half of the downlink's bandwidth, so an upload takes twice as long as a download (equation 29)."""
 
-SLOWEST = 0.1
+MIN_SHARE_OF_MEAN = 0.1
 """No device is slower than this share of the mean: a normal draw may be negative, a device may not."""
 
-BITS = 8
+BITS_PER_BYTE = 8
 MEGABYTE = 10**6
 
 
-class Normal(Settings):
+class NormalDistribution(Settings):
     """A positive quantity that differs between devices: N(mean, sd²), clipped below at a tenth of the mean."""
 
     mean: Positive
-    sd: NotNegative = 0.0
+    sd: NonNegative = 0.0
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        return np.maximum(rng.normal(self.mean, self.sd, count), SLOWEST * self.mean)
+        return np.maximum(rng.normal(self.mean, self.sd, count), MIN_SHARE_OF_MEAN * self.mean)
 
 
 class Devices(FleetSettings):
@@ -40,13 +40,13 @@ class Devices(FleetSettings):
     """
 
     name: Literal["devices"] = "devices"
-    speed_ghz: Normal = Normal(mean=1.0, sd=0.2)
-    bandwidth_mhz: Normal = Normal(mean=1.0, sd=0.3)
+    speed_ghz: NormalDistribution = NormalDistribution(mean=1.0, sd=0.2)
+    bandwidth_mhz: NormalDistribution = NormalDistribution(mean=1.0, sd=0.3)
     snr_db: Annotated[float, Field(allow_inf_nan=False)] = 10.0
     bits_per_sample: Positive | None = None
     cycles_per_bit: Positive = 400.0
-    transmit_watts: NotNegative = 0.75
-    compute_watts: NotNegative = 0.7
+    transmit_watts: NonNegative = 0.75
+    compute_watts: NonNegative = 0.7
     message_mb: Positive | None = None
 
     def draw(
@@ -83,17 +83,17 @@ class DeviceFleet(Fleet):
     def __len__(self) -> int:
         return len(self.speed_ghz)
 
-    def costs(self, clients: NDArray[np.int64], sizes: NDArray[np.int64], work: Work, round: int = 1) -> Costs:
+    def costs(self, clients: NDArray[np.int64], sizes: NDArray[np.int64], work: Work, round: int = 1) -> DeviceCosts:
         downlink = self._downlink_bits_per_second(clients)
         uplink = UPLINK_SHARE * downlink
-        transfer = BITS * (work.download_bytes / downlink + work.upload_bytes / uplink)  # equation 29
+        transfer = BITS_PER_BYTE * (work.download_bytes / downlink + work.upload_bytes / uplink)  # equation 29
         one_pass = self._seconds_per_pass(clients, sizes)
         training = work.training_passes * one_pass  # equation 30
         generating = work.profiling_passes * one_pass  # equation 31, first term
-        reporting = BITS * work.profile_bytes / uplink  # equation 31, second term
+        reporting = BITS_PER_BYTE * work.profile_bytes / uplink  # equation 31, second term
         transmit_watts = self.settings.transmit_watts
         compute_watts = self.settings.compute_watts * self.speed_ghz[clients] ** 3
-        return Costs(
+        return DeviceCosts(
             transfer_seconds=transfer,
             training_seconds=training,
             profiling_seconds=generating + reporting,

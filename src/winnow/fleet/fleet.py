@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from winnow.core import NO_WORK, Cost, Work, stream
 
-ROUNDS_KEPT = 4
+CACHED_ROUNDS = 4
 """Rounds whose numbers are kept: tasks of one round may come in several parcels, and some outlast their round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
+class DeviceCosts:
     """What the same work costs each of K devices, by what it is spent on; every array has K entries."""
 
     transfer_seconds: NDArray[np.float64]
@@ -56,7 +56,7 @@ class Fleet(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def costs(self, clients: NDArray[np.int64], sizes: NDArray[np.int64], work: Work, round: int = 1) -> Costs:
+    def costs(self, clients: NDArray[np.int64], sizes: NDArray[np.int64], work: Work, round: int = 1) -> DeviceCosts:
         """What `work` costs these clients, which hold `sizes` samples each, in a round.
 
         A task that is repeated, by a resumed run for example, costs what it cost before.
@@ -66,11 +66,11 @@ class Fleet(ABC):
         """Which of these clients vanish while they train in a round: each with probability `dropout`."""
         if self.dropout == 0:
             return np.zeros(len(clients), bool)
-        result: NDArray[np.bool_] = _luck(self.seed, len(self), round)[clients] < self.dropout
+        result: NDArray[np.bool_] = _uniform_draws(self.seed, len(self), round)[clients] < self.dropout
         return result
 
 
-@lru_cache(ROUNDS_KEPT)
-def _luck(seed: int, clients: int, round: int) -> NDArray[np.float64]:
+@lru_cache(CACHED_ROUNDS)
+def _uniform_draws(seed: int, clients: int, round: int) -> NDArray[np.float64]:
     """One number in [0, 1) a client and round."""
     return stream(seed, "fleet", "dropout", round).random(clients)

@@ -11,7 +11,7 @@ from winnow.core import Choice
 from winnow.fleet.fleet import Fleet
 
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 MNIST_SAMPLE_BITS = 28 * 28 * 8
 

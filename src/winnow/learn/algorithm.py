@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from winnow.core import ConfigError
-from winnow.learn.aggregate import Aggregate
-from winnow.learn.client import ClientUpdate, Plain
-from winnow.learn.collect import Collect, InTheClear
-from winnow.learn.local import LocalUpdate
-from winnow.learn.pace import Pace, Rounds
-from winnow.learn.select import Selector
-from winnow.learn.server import Replace, ServerStep
+from winnow.learn.aggregation import AggregationRule
+from winnow.learn.client_update import ClientUpdate, PlainUpdate
+from winnow.learn.collect import Collect, PlainCollect
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.schedule import Schedule, SynchronousRounds
+from winnow.learn.selection import Selector
+from winnow.learn.server_optimiser import ReplaceModel, ServerOptimiser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,12 @@ class Algorithm:
     """
 
     select: Selector
-    local: LocalUpdate
-    aggregate: Aggregate
-    client: ClientUpdate = field(default_factory=Plain)
-    collect: Collect = field(default_factory=InTheClear)
-    server: ServerStep = field(default_factory=Replace)
-    pace: Pace = field(default_factory=Rounds)
+    local: LocalOptimiser
+    aggregate: AggregationRule
+    client: ClientUpdate = field(default_factory=PlainUpdate)
+    collect: Collect = field(default_factory=PlainCollect)
+    server: ServerOptimiser = field(default_factory=ReplaceModel)
+    pace: Schedule = field(default_factory=SynchronousRounds)
 
     def __post_init__(self) -> None:
         """Parts that cannot work together are refused by name."""

@@ -6,11 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from winnow.core import Arrays, Choice, Federation, Reply, Task, Until
-from winnow.learn.aggregate import Contribution, Fold, WeightedSum
-from winnow.learn.matching import AtSites
-from winnow.learn.part import Part
-from winnow.learn.parties import Identities
-from winnow.learn.replies import Expected, Refusal, finite, finite_update, sift, unexpected
+from winnow.learn.aggregation import Contribution, Fold, WeightedSum
+from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.reply_checks import (
+    Rejection,
+    RoundContext,
+    check_replies,
+    finite,
+    finite_update,
+    unexpected_fault,
+)
 from winnow.learn.stack import ModelState
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class RoundResult:
     """The aggregated model, the means of other parts, the replies that were folded, those whose reports (loss, profile)
     can be trusted though their update may not, those that were refused, and all whose cost counts.
     """
@@ -27,7 +34,7 @@ class Gathered:
     parts: Mapping[str, ModelState]
     folded: list[Reply]
     reported: list[Reply]
-    refused: list[Refusal]
+    refused: list[Rejection]
     answered: list[Reply]
     left: Mapping[str, Any] = field(default_factory=dict)
     """Named arrays for the next round's collection; they are part of a checkpoint."""
@@ -37,7 +44,7 @@ class Gathered:
     """Whether the model stands though nobody was folded: noise is added to an empty sum, too."""
 
 
-class Collect(Choice, Part):
+class Collect(Choice, AlgorithmPart):
     """One round's conversation with the invited, out of which an aggregate comes."""
 
     sums_only: ClassVar[bool] = False
@@ -73,11 +80,11 @@ class Collect(Choice, Part):
             return f'collect.name = "{own}" gives sums only, and select.name = {selector!r} compares updates'
         return None
 
-    def at_sites(self) -> AtSites:
+    def at_sites(self) -> SiteExtension:
         """What sites do besides: steps of the conversation, and filters that stand around all others."""
-        return AtSites()
+        return SiteExtension()
 
-    def sites(self, identities: Identities) -> AtSites:
+    def sites(self, identities: PartyIdentities) -> SiteExtension:
         """The same where each site is a party of its own, whose clients sign like that."""
         return self.at_sites()
 
@@ -99,12 +106,12 @@ class Collect(Choice, Part):
         until: Until,
         counts: Mapping[int, int],
         begin: Callable[[], Fold],
-        expected: Expected,
-    ) -> Gathered:
+        expected: RoundContext,
+    ) -> RoundResult:
         """Hold the conversation; `begin` starts the aggregation, `counts` says how often each client was drawn."""
 
 
-class InTheClear(Collect):
+class PlainCollect(Collect):
     """The server sees every update. Those that are unsound are refused, whatever the algorithm."""
 
     name: Literal["plain"] = "plain"
@@ -123,17 +130,21 @@ class InTheClear(Collect):
         until: Until,
         counts: Mapping[int, int],
         begin: Callable[[], Fold],
-        expected: Expected,
-    ) -> Gathered:
+        expected: RoundContext,
+    ) -> RoundResult:
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused, answered = sift(outcomes, expected)
+        sound, refused, answered = check_replies(outcomes, expected)
         folded, model, parts = fold_finite(sound, refused, counts, begin, expected)
-        return Gathered(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+        return RoundResult(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
 
 
 def fold_finite(
-    sound: list[Reply], refused: list[Refusal], counts: Mapping[int, int], begin: Callable[[], Fold], expected: Expected
+    sound: list[Reply],
+    refused: list[Rejection],
+    counts: Mapping[int, int],
+    begin: Callable[[], Fold],
+    expected: RoundContext,
 ) -> tuple[list[Reply], ModelState, Mapping[str, ModelState]]:
     """The replies that could be folded, and what they came to; others are added to the refused.
 
@@ -145,14 +156,14 @@ def fold_finite(
     if isinstance(outcome, str):
         reasons = [folding.fault(reply) for reply in sound]
         refused += [
-            Refusal(client=reply.task.client, reason=reason)
+            Rejection(client=reply.task.client, reason=reason)
             for reply, reason in zip(sound, reasons, strict=True)
             if reason is not None
         ]
         folded = [reply for reply, reason in zip(sound, reasons, strict=True) if reason is None]
         outcome = folding.fold(folded)
     if isinstance(outcome, str):  # each can be folded alone, and all together cannot
-        refused += [Refusal(client=reply.task.client, reason=outcome) for reply in folded]
+        refused += [Rejection(client=reply.task.client, reason=outcome) for reply in folded]
         folded, outcome = [], (begin().finish(), {})
     return folded, *outcome
 
@@ -171,7 +182,7 @@ class _Folding:
         except Exception as error:
             if self.simulated:
                 raise
-            return unexpected("it cannot be folded", replies[-1].task.client, error)
+            return unexpected_fault("it cannot be folded", replies[-1].task.client, error)
         sound = all(finite(part) for part in (model, *parts.values()))
         return (model, parts) if sound else "with it the model would not be finite"
 

@@ -9,21 +9,21 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Handler, ModelError, Reply, Task
-from winnow.learn.client import ClientUpdate, Job
-from winnow.learn.each import own_models, score_each
-from winnow.learn.examine import Examiner
-from winnow.learn.local import LocalUpdate
+from winnow.learn.client_update import ClientUpdate, LocalTraining
+from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.metrics import METRICS
-from winnow.learn.profile import Profile
-from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData, Trained
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.personal_evaluation import personal_models, score_personal_models
+from winnow.learn.representation_profile import Profile
+from winnow.learn.stack import ClientSamples, CohortTrainingResult, Execution, ModelState, TensorData
 
 T = TypeVar("T")
 
-OWN_MODELS_BYTES = 1 << 28
+PERSONAL_MODELS_BYTES = 1 << 28
 """So much of clients' own models is in memory at a time while they are judged."""
 
 TRAINING_METRICS = frozenset({"loss", "steps", "reach", "start_loss", "start_loss_rms"})
-VALUE_METRICS = frozenset({"start_loss", "start_loss_rms"})
+LOSS_METRICS = frozenset({"start_loss", "start_loss_rms"})
 """What replies may tell of a training, and of a model that was only looked at."""
 
 SEED_BYTES = 8
@@ -36,7 +36,7 @@ class LearningSite:
 
     data: ClientSamples
     execution: Execution
-    examiner: Examiner
+    examiner: ModelEvaluator
     initial: ModelState
     """The model every party builds from the broadcast seed."""
     own_test: TensorData | None = None
@@ -45,7 +45,7 @@ class LearningSite:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    local: LocalUpdate
+    local: LocalOptimiser
     client: ClientUpdate
     seed: int
     profile: bool
@@ -59,30 +59,30 @@ class ProfileSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValueSettings:
+class LossEvaluationSettings:
     """Tell the loss of the model that came with the task on the client's samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssessSettings:
+class ReferenceEvaluationSettings:
     metric: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class FineTuning:
     """Before it is judged, each client trains the model for itself: its own, or the one that came with the task."""
 
-    local: LocalUpdate
+    local: LocalOptimiser
     epochs: int
     seed: int
     own: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeSettings:
+class PersonalEvaluationSettings:
     client: ClientUpdate
     metric: str
-    tuning: Tuning | None = None
+    tuning: FineTuning | None = None
 
 
 def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
@@ -92,7 +92,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     first, clients = tasks[0], _clients(tasks)
     settings, start = _settings(first, TrainSettings), _model(first, site)
     data = site.data.cohort(clients)
-    job = Job(
+    job = LocalTraining(
         execution=site.execution,
         data=data,
         clients=clients,
@@ -117,7 +117,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     ]
 
 
-def _training_report(trained: Trained, job: Job) -> dict[str, list[float]]:
+def _training_report(trained: CohortTrainingResult, job: LocalTraining) -> dict[str, list[float]]:
     """The loss, the number of steps, and how far they would go along gradients of one."""
     reach = job.local.reach(trained.steps) * job.rate
     return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "reach": reach.tolist()}
@@ -132,16 +132,16 @@ def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     ]
 
 
-def value_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+def evaluate_losses(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """The loss of one model on each client's samples, without training."""
     state, blocks = _model(tasks[0], site), site.data.blocks(_clients(tasks))
     reports = (row for clients, data in blocks for row in _rows_of(_values(site.examiner, state, data, clients)))
     return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
 
-def assess_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+def evaluate_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """Score and profile the model on each client's own data; for clients that hold the reference set."""
-    settings, state = _settings(tasks[0], AssessSettings), _model(tasks[0], site)
+    settings, state = _settings(tasks[0], ReferenceEvaluationSettings), _model(tasks[0], site)
     replies = []
     for task in tasks:
         data = site.data.cohort(_clients([task]))
@@ -153,23 +153,23 @@ def assess_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     return replies
 
 
-def judge_own(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+def evaluate_personal(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """Each client scores the model that it uses itself on the samples that it kept for that."""
     state = _model(tasks[0], site)
-    together = max(1, OWN_MODELS_BYTES // sum(tensor.nbytes for tensor in state.values()))
+    together = max(1, PERSONAL_MODELS_BYTES // sum(tensor.nbytes for tensor in state.values()))
     blocks = (tasks[first : first + together] for first in range(0, len(tasks), together))
     return [reply for block in blocks for reply in _judged(block, state, site)]
 
 
 def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> list[Reply]:
-    settings, clients = _settings(tasks[0], JudgeSettings), _clients(tasks)
+    settings, clients = _settings(tasks[0], PersonalEvaluationSettings), _clients(tasks)
     own, tuning = [task.kept for task in tasks], settings.tuning
     if tuning is None or tuning.own:
-        models = own_models(settings.client, state, own)
+        models = personal_models(settings.client, state, own)
     else:
         models = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
     if tuning is not None:
-        job = Job(
+        job = LocalTraining(
             execution=site.execution,
             data=site.data.cohort(clients),
             clients=clients,
@@ -181,7 +181,7 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
         )
         models = settings.client.tuned(job, models, tuning.epochs)
     assert site.own_test is not None
-    seen = score_each(site.execution, site.examiner, models, site.own_test, clients, settings.metric)
+    seen = score_personal_models(site.execution, site.examiner, models, site.own_test, clients, settings.metric)
     reports = _rows_of({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})
     return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
@@ -189,9 +189,9 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
 HANDLERS: dict[str, Handler[LearningSite]] = {
     "train": train_clients,
     "profile": profile_clients,
-    "value": value_clients,
-    "assess": assess_clients,
-    "judge": judge_own,
+    "value": evaluate_losses,
+    "assess": evaluate_reference,
+    "judge": evaluate_personal,
 }
 
 
@@ -228,14 +228,16 @@ def _rows_of(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
 
 
 def _values(
-    examiner: Examiner, state: ModelState, data: TensorData, clients: NDArray[np.int64]
+    examiner: ModelEvaluator, state: ModelState, data: TensorData, clients: NDArray[np.int64]
 ) -> dict[str, list[float]]:
     rows, owner = _samples(data, clients)
     mean, rms = examiner.values(state, data.x, data.y, rows, owner, len(clients))
     return {"start_loss": mean.tolist(), "start_loss_rms": rms.tolist()}
 
 
-def _profiles(examiner: Examiner, state: ModelState, data: TensorData, clients: NDArray[np.int64]) -> list[Profile]:
+def _profiles(
+    examiner: ModelEvaluator, state: ModelState, data: TensorData, clients: NDArray[np.int64]
+) -> list[Profile]:
     rows, owner = _samples(data, clients)
     return examiner.profiles(state, data.x, rows, owner, len(clients))
 

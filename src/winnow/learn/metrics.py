@@ -40,17 +40,17 @@ METRICS: dict[str, Callable[[Tensor], Score]] = {
     "r2": r2_against,
     "relative-accuracy": lambda _: relative_accuracy,
 }
-FITTING = {True: ("accuracy",), False: ("r2", "relative-accuracy")}
+METRIC_CHOICES = {True: ("accuracy",), False: ("r2", "relative-accuracy")}
 """The scores that fit a classification and a regression, the default first."""
 
 
-POOLED = ("accuracy", "relative-accuracy")
+POOLABLE_METRICS = ("accuracy", "relative-accuracy")
 """The scores that several holders of data can measure apart; R² needs the variance over all of them."""
 
 
 def metric_name(asked: str | None, classes: int | None, *, pooled: bool) -> str:
     """The score to use: the one asked for, if it fits, or the task's default."""
-    fitting = [name for name in FITTING[classes is not None] if name in POOLED or not pooled]
+    fitting = [name for name in METRIC_CHOICES[classes is not None] if name in POOLABLE_METRICS or not pooled]
     if asked is not None and asked not in fitting:
         kind = "a regression" if classes is None else "a classification"
         kind += " judged by clients (reference_clients, judge.by)" if pooled else ""

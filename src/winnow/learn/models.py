@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from winnow.core import Choice, ModelError, derive
-from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, TinyConvolutional
+from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn
 
 Shape = tuple[int, ...]
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -38,7 +38,7 @@ class Linear(ModelSettings):
         return nn.Sequential(nn.Flatten(), nn.Linear(_size(sample_shape), outputs))
 
 
-class Mlp(ModelSettings):
+class MlpModel(ModelSettings):
     """Dense layers with an activation between them."""
 
     name: Literal["mlp"] = "mlp"
@@ -55,7 +55,7 @@ class Mlp(ModelSettings):
         return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
-class Cnn(ModelSettings):
+class CnnModel(ModelSettings):
     """Two small convolutions and a dense layer, for images as small as 8 × 8."""
 
     name: Literal["cnn"] = "cnn"
@@ -65,10 +65,10 @@ class Cnn(ModelSettings):
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
         image = _image(self.name, sample_shape, smallest=4)
-        return TinyConvolutional(image, self.channels, self.hidden, outputs, norm=self.norm == "group")
+        return SmallCnn(image, self.channels, self.hidden, outputs, norm=self.norm == "group")
 
 
-class Lenet5(ModelSettings):
+class LeNet5Model(ModelSettings):
     """LeNet-5 with rectifiers and max-pooling; images from 8 × 8."""
 
     name: Literal["lenet5"] = "lenet5"
@@ -79,7 +79,7 @@ class Lenet5(ModelSettings):
         return LeNet5(_image(self.name, sample_shape, smallest=8), outputs, self.channels, self.hidden)
 
 
-class Resnet18(ModelSettings):
+class ResNet18Model(ModelSettings):
     """ResNet-18 with the stem for small images: a 3 × 3 convolution and no pooling."""
 
     name: Literal["resnet18"] = "resnet18"
@@ -88,7 +88,7 @@ class Resnet18(ModelSettings):
         return ResNet18(_image(self.name, sample_shape, smallest=1)[0], outputs)
 
 
-class ShufflenetV2(ModelSettings):
+class ShuffleNetV2Model(ModelSettings):
     """ShuffleNet v2 with the stem for small images: 24 channels at full resolution."""
 
     name: Literal["shufflenet-v2"] = "shufflenet-v2"
@@ -105,7 +105,7 @@ class ShufflenetV2(ModelSettings):
         return ShuffleNetV2(_image(self.name, sample_shape, smallest=1)[0], outputs, width=self.width)
 
 
-class Lstm(ModelSettings):
+class LstmModel(ModelSettings):
     """An LSTM whose last hidden state is read out; over features [t, f], or token identifiers [t] of a vocabulary."""
 
     name: Literal["lstm"] = "lstm"
@@ -122,7 +122,7 @@ class Lstm(ModelSettings):
         return LstmNet(features, self.vocabulary, self.hidden, self.layers, outputs)
 
 
-class Python(ModelSettings):
+class PythonModel(ModelSettings):
     """A function in the user's own file, called as `function(sample_shape, outputs)`."""
 
     name: Literal["python"] = "python"

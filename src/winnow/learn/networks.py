@@ -10,11 +10,11 @@ from torch.nn import functional
 Image = tuple[int, int, int]
 
 
-MOST_GROUPS = 8
+MAX_GROUPS = 8
 """Of channels that are normalised together."""
 
 
-class TinyConvolutional(nn.Module):
+class SmallCnn(nn.Module):
     """Convolution, convolution, pooling, dense, dense; convolutions may be normalised, in groups of channels."""
 
     def __init__(self, image: Image, channels: tuple[int, int], hidden: int, outputs: int, *, norm: bool) -> None:
@@ -36,7 +36,7 @@ class TinyConvolutional(nn.Module):
 
 def _normalised(convolution: nn.Conv2d, *, norm: bool) -> nn.Module:
     wide = convolution.out_channels
-    return nn.Sequential(convolution, nn.GroupNorm(gcd(wide, MOST_GROUPS), wide)) if norm else convolution
+    return nn.Sequential(convolution, nn.GroupNorm(gcd(wide, MAX_GROUPS), wide)) if norm else convolution
 
 
 class LeNet5(nn.Module):
@@ -131,7 +131,7 @@ class ShuffleUnit(nn.Module):
         return _shuffle(torch.cat([aside, self.branch(through)], 1))
 
 
-class ShuffleDown(nn.Module):
+class ShuffleDownsamplingUnit(nn.Module):
     """The unit that halves the resolution: both branches see all channels."""
 
     def __init__(self, channels: int, wide: int) -> None:
@@ -159,7 +159,7 @@ class ShuffleNetV2(nn.Module):
         units: list[nn.Module] = []
         narrow = 24
         for wide, count in zip(stages, SHUFFLENET_UNITS, strict=True):
-            units += [ShuffleDown(narrow, wide), *(ShuffleUnit(wide) for _ in range(count - 1))]
+            units += [ShuffleDownsamplingUnit(narrow, wide), *(ShuffleUnit(wide) for _ in range(count - 1))]
             narrow = wide
         self.stages = nn.Sequential(*units)
         self.last = nn.Sequential(*_pointwise(narrow, last))

@@ -14,7 +14,7 @@ def last_layer(module: nn.Module) -> str:
     return str(last)
 
 
-def from_layer(module: nn.Module, layer: str) -> frozenset[str]:
+def entries_from_layer(module: nn.Module, layer: str) -> frozenset[str]:
     """The entries of a state that belong to a layer and to all that come after it, in the order of their writing."""
     paths = [path for path, _ in module.named_modules() if path]
     if layer not in paths:
@@ -27,7 +27,7 @@ def from_layer(module: nn.Module, layer: str) -> frozenset[str]:
     )
 
 
-def matching(module: nn.Module, patterns: tuple[str, ...]) -> frozenset[str]:
+def entries_matching(module: nn.Module, patterns: tuple[str, ...]) -> frozenset[str]:
     """The entries whose names match any of the patterns (`fc2.*`); each must match something."""
     names = list(module.state_dict())
     for pattern in patterns:

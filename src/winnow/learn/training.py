@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from winnow.core import (
     AnyEvent,
-    Assessed,
     Cost,
+    Evaluated,
     Federation,
-    Invited,
     Metrics,
     Outcome,
     Payload,
-    Refused,
+    Rejected,
     Reply,
     RoundFinished,
     Scored,
+    Selected,
     Snapshot,
     Stopped,
     Task,
@@ -28,28 +28,30 @@ from winnow.core import (
     stream,
 )
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.chance import from_the_system
-from winnow.learn.collect import Gathered
-from winnow.learn.emulation import Emulate
-from winnow.learn.judge import Judge, Verdict
-from winnow.learn.ledger import Ledger
-from winnow.learn.plan import Plan
-from winnow.learn.profile import Check, Profile
-from winnow.learn.replies import Expected, Refusal, finite, finite_update, sift
-from winnow.learn.select import Invitation, Selection, Turn, observed_one_by_one
-from winnow.learn.server import Folded
+from winnow.learn.collect import RoundResult
+from winnow.learn.emulated_client import EmulateUpdate
+from winnow.learn.evaluation import CombinedEvaluator, Evaluation
+from winnow.learn.privacy_accountant import PrivacyAccountant
+from winnow.learn.randomness import secure_generator
+from winnow.learn.reply_checks import Rejection, RoundContext, check_replies, finite, finite_update
+from winnow.learn.representation_profile import Profile, ReplyCheck
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
+from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import only
+from winnow.learn.tensor_arithmetic import only
+from winnow.learn.training_plan import TrainingPlan
 
 
-class Training:
+class TrainingWorkflow:
     """Trains a global model, round by round, and says what happens.
 
     Version v is the model after round v; version 0 is the common start. All randomness comes from streams named by the
     round, so a restored workflow goes on exactly as the first one would have.
     """
 
-    def __init__(self, plan: Plan, initial: ModelState, judge: Judge, emulate: Emulate | None = None) -> None:
+    def __init__(
+        self, plan: TrainingPlan, initial: ModelState, judge: CombinedEvaluator, emulate: EmulateUpdate | None = None
+    ) -> None:
         self._plan, self.judge, self._emulate = plan, judge, emulate
         self.round = 0
         self._now = 0.0
@@ -61,11 +63,11 @@ class Training:
         self._shared: ModelState = {}
         self._selected: Mapping[str, Any] = {}
         self._collected: Mapping[str, Any] = {}
-        self._ledger: Ledger | None = None
+        self._ledger: PrivacyAccountant | None = None
         self._booked: Mapping[str, Any] = {}
-        self._verdict: Verdict | None = None
+        self._verdict: Evaluation | None = None
         self._spent: list[Cost] = []
-        self._refusals: list[Refusal] = []
+        self._refusals: list[Rejection] = []
         self._simulated = False
         self.underway = Snapshot(arrays={}, values={})
         """What the pace itself must remember: what is under way when a round ends."""
@@ -78,7 +80,7 @@ class Training:
             self._ledger.restore(self._booked)
         if self._verdict is None:
             self._assess(federation)
-            yield Assessed(round=0, at=federation.clock.now, version=0, metrics=self._verdict_now.metrics)
+            yield Evaluated(round=0, at=federation.clock.now, version=0, metrics=self._verdict_now.metrics)
         else:
             selection.restore(self._selected)
             if self._plan.profile_bytes and self._verdict.profile is None:
@@ -107,10 +109,10 @@ class Training:
     def algorithm(self) -> Algorithm:
         return self._plan.algorithm
 
-    def begin(self, federation: Federation, oldest: int | None = None) -> Turn:
+    def begin(self, federation: Federation, oldest: int | None = None) -> SelectionContext:
         """Enter the next round. `oldest` is the oldest version that clients are still at work on."""
         self.round += 1
-        return Turn(
+        return SelectionContext(
             round=self.round,
             version=self.round - 1,
             oldest=self.round - 1 if oldest is None else oldest,
@@ -130,18 +132,18 @@ class Training:
     def _noise(self, federation: Federation, purpose: str) -> np.random.Generator:
         """Randomness that protects somebody: it repeats on virtual time, where there is nobody to protect."""
         simulated = isinstance(federation.clock, VirtualClock)
-        return stream(self._plan.seed, purpose, self.round) if simulated else from_the_system()
+        return stream(self._plan.seed, purpose, self.round) if simulated else secure_generator()
 
-    def announce(self, invitation: Invitation, federation: Federation) -> Iterator[AnyEvent]:
+    def announce(self, invitation: SelectedClients, federation: Federation) -> Iterator[AnyEvent]:
         """Say whom the selection invites."""
         at = federation.clock.now
         if invitation.scores is not None:
             yield Scored(round=self.round, at=at, scores=invitation.scores)
-        yield Invited(
+        yield Selected(
             round=self.round, at=at, version=self.round - 1, clients=invitation.clients, counts=invitation.counts
         )
 
-    def gather(self, invitation: Invitation, federation: Federation) -> Gathered:
+    def gather(self, invitation: SelectedClients, federation: Federation) -> RoundResult:
         """Have the invited train, and fold what is sound."""
         algorithm, population = self._plan.algorithm, federation.population
         clients, awaited = invitation.clients.tolist(), invitation.until.replies
@@ -164,7 +166,7 @@ class Training:
             ),
         )
 
-    def apply(self, gathered: Gathered, federation: Federation, later: Sequence[Reply] = ()) -> Gathered:
+    def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:
         """Take the server's step; what was really folded. What the folded clients proposed to keep is kept, and that of
         replies for `later`.
 
@@ -172,7 +174,7 @@ class Training:
         """
         if not self._step(gathered, federation):
             reason = "the round's model is not finite; the one before it stays"
-            refused = [Refusal(client=reply.task.client, reason=reason) for reply in gathered.folded]
+            refused = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.folded]
             gathered = replace(gathered, folded=[], refused=gathered.refused + refused)
         self._spent += [reply.cost for reply in gathered.answered]
         self._refusals += _once_each(gathered.refused)
@@ -180,11 +182,11 @@ class Training:
         federation.settle(reply.task for reply in (*gathered.folded, *later) if finite_update(reply))
         return gathered
 
-    def _step(self, gathered: Gathered, federation: Federation) -> bool:
+    def _step(self, gathered: RoundResult, federation: Federation) -> bool:
         """Whether the server's step leads anywhere: sums that nobody could look into may hold anything."""
         if not gathered.folded and not gathered.regardless:
             return True
-        folded = Folded(
+        folded = RoundAggregate(
             model=gathered.model,
             clients=len(gathered.folded),
             population=len(federation.population),
@@ -197,16 +199,16 @@ class Training:
         self._server, self.model = state, self._plan.layout.tied(self.model | model)
         return True
 
-    def observe(self, selection: Selection, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, selection: Selection, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         """Have the selection see what replies report. In a simulation, where nobody lies, its failure is a bug."""
         try:
             selection.observe(turn, replies)
         except Exception:
             if self._simulated:
                 raise
-            self._refusals += observed_one_by_one(selection, turn, replies)
+            self._refusals += observe_one_by_one(selection, turn, replies)
 
-    def finish(self, gathered: Gathered, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+    def finish(self, gathered: RoundResult, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Judge the new version, and end the round: all state is what a checkpoint should hold."""
         self._selected = selection.state()
         self._booked = {} if self._ledger is None else self._ledger.state()
@@ -254,11 +256,11 @@ class Training:
         if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score
 
-    def _ask(self, federation: Federation, tasks: Sequence[Task], check: Check | None = None) -> list[Outcome]:
+    def _ask(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None) -> list[Outcome]:
         """An exchange besides training: its cost is charged to the round, unsound replies are left out."""
         with federation.dispatch(tasks) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused, answered = sift(outcomes, self.expected, check)
+        sound, refused, answered = check_replies(outcomes, self.expected, check)
         self._spent += [reply.cost for reply in answered]
         self._refusals += refused
         return list(sound)
@@ -266,9 +268,9 @@ class Training:
     def _refused(self, federation: Federation) -> Iterator[AnyEvent]:
         refusals, self._refusals = self._refusals, []
         for refusal in refusals:
-            yield Refused(round=self.round, at=federation.clock.now, client=refusal.client, reason=refusal.reason)
+            yield Rejected(round=self.round, at=federation.clock.now, client=refusal.client, reason=refusal.reason)
 
-    def _finished(self, gathered: Gathered, federation: Federation) -> RoundFinished:
+    def _finished(self, gathered: RoundResult, federation: Federation) -> RoundFinished:
         self._now = federation.clock.now
         spent, self._spent = Cost.total(self._spent), []
         losses = [reply.metrics["loss"] for reply in gathered.folded if "loss" in reply.metrics]
@@ -283,7 +285,7 @@ class Training:
             cost=spent,
         )
 
-    def _told(self, gathered: Gathered) -> Metrics:
+    def _told(self, gathered: RoundResult) -> Metrics:
         """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
         spent = {} if self._ledger is None else self._ledger.spent()
         return {name: figures for name, figures in (("collect", gathered.measured), ("privacy", spent)) if figures}
@@ -291,14 +293,14 @@ class Training:
     # State ----------------------------------------------------------------------------------------------------------
 
     @property
-    def _verdict_now(self) -> Verdict:
+    def _verdict_now(self) -> Evaluation:
         assert self._verdict is not None, "the model has not been assessed yet"
         return self._verdict
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> RoundContext:
         """What a sound reply looks like."""
-        return Expected(
+        return RoundContext(
             parts={**self._plan.algorithm.client.sent_like(self.shared), **self.payload},
             carried=("model", *self._plan.algorithm.client.sends),
             reference=self._verdict.profile if self._verdict else None,
@@ -343,15 +345,15 @@ class Training:
         profile = Profile.of(groups["profile"]) if "profile" in groups else None
         self.round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]
-        self._verdict = Verdict(metrics=snapshot.values["metrics"], profile=profile)
+        self._verdict = Evaluation(metrics=snapshot.values["metrics"], profile=profile)
         self.underway = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
 
 
-def _once_each(refusals: Sequence[Refusal]) -> list[Refusal]:
+def _once_each(refusals: Sequence[Rejection]) -> list[Rejection]:
     """A collection of several steps may refuse a client for what it did, and again as the round is abandoned: the first
     reason is its own.
     """
-    first: dict[int, Refusal] = {}
+    first: dict[int, Rejection] = {}
     for refusal in refusals:
         first.setdefault(refusal.client, refusal)
     return list(first.values())

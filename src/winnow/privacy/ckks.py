@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, ConfigError
-from winnow.core.arrays import are_bytes
-from winnow.core.text import error_line
+from winnow.core.array_spec import is_byte_array
+from winnow.core.untrusted_text import error_line
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Context: TypeAlias = Any
-Encrypted: TypeAlias = Any
+EncryptedVector: TypeAlias = Any
 
 DEGREE = 8192
 SLOTS = DEGREE // 2
@@ -35,12 +35,12 @@ FRESH_PRIMES = len(PRIME_BITS) - 1
 """What a ciphertext has before anything was multiplied."""
 
 
-MOST_BYTES = 1 << 21
-MOST_KEY_BYTES = 1 << 27
+MAX_CIPHERTEXT_BYTES = 1 << 21
+MAX_KEY_BYTES = 1 << 27
 """No ciphertext and no keys are larger: what claims to be is not read."""
 
 
-class UnreadableError(ValueError):
+class CiphertextError(ValueError):
     """Bytes that are not what they should be, in one line."""
 
 
@@ -68,9 +68,9 @@ def read_context(data: Bytes) -> Context:
     try:
         context = library().context_from(content, n_threads=1)
     except Exception as error:  # whatever the library raises over a stranger's bytes
-        raise UnreadableError(f"the keys cannot be read ({error_line(error)})") from error
+        raise CiphertextError(f"the keys cannot be read ({error_line(error)})") from error
     if context.has_secret_key():
-        raise UnreadableError("the keys hold a secret key, which must stay with its owner")
+        raise CiphertextError("the keys hold a secret key, which must stay with its owner")
     return context
 
 
@@ -79,26 +79,26 @@ def encrypt(context: Context, values: NDArray[np.float64]) -> Bytes:
     return as_array(library().ckks_vector(context, _padded(values)).serialize())
 
 
-def read_fresh(context: Context, data: Bytes, *, slots: int = SLOTS, primes: int = FRESH_PRIMES) -> Encrypted:
+def read_fresh(context: Context, data: Bytes, *, slots: int = SLOTS, primes: int = FRESH_PRIMES) -> EncryptedVector:
     """A ciphertext as encryption makes it, and as adding leaves it: full, and with all its levels."""
     vector = read(context, data)
     ciphertexts = vector.ciphertext()
     if len(ciphertexts) != 1 or vector.size() != slots:
-        raise UnreadableError("it is no ciphertext of a whole vector")
+        raise CiphertextError("it is no ciphertext of a whole vector")
     (ciphertext,) = ciphertexts
     if ciphertext.size() != 2 or ciphertext.is_transparent():
-        raise UnreadableError("it is not as encryption leaves it")
+        raise CiphertextError("it is not as encryption leaves it")
     if ciphertext.coeff_modulus_size() != primes or ciphertext.scale != SCALE:
-        raise UnreadableError("it was encrypted with other parameters")
+        raise CiphertextError("it was encrypted with other parameters")
     return vector
 
 
-def weighted(vector: Encrypted, weights: NDArray[np.float64]) -> Encrypted:
+def multiply_plain(vector: EncryptedVector, weights: NDArray[np.float64]) -> EncryptedVector:
     """Each element times a weight in the clear."""
     return vector * _padded(weights)
 
 
-def squared_distance(one: Encrypted, other: Encrypted, more: float) -> Bytes:
+def squared_distance(one: EncryptedVector, other: EncryptedVector, more: float) -> Bytes:
     """Σ_i (one_i − other_i)² + more, as a new ciphertext.
 
     The sum runs over all slots in a circle, so every slot of the result holds the same number: whoever decrypts it
@@ -114,16 +114,16 @@ def decrypt(context: Context, data: Bytes) -> float:
     """The number in a ciphertext that `squared_distance` made; takes a private context."""
     vector = read(context, data)
     if vector.size() != 1:
-        raise UnreadableError("it holds more than one number")
+        raise CiphertextError("it holds more than one number")
     return float(vector.decrypt()[0])
 
 
-def read(context: Context, data: Bytes) -> Encrypted:
+def read(context: Context, data: Bytes) -> EncryptedVector:
     content = as_bytes(data)
     try:
         return library().ckks_vector_from(context, content)
     except Exception as error:  # whatever the library raises over a stranger's bytes
-        raise UnreadableError(error_line(error)) from error
+        raise CiphertextError(error_line(error)) from error
 
 
 def _padded(values: NDArray[np.float64]) -> list[float]:
@@ -136,17 +136,17 @@ def as_array(data: bytes) -> Bytes:
 
 
 def as_bytes(data: Bytes) -> bytes:
-    return carried({"": data}, "", MOST_KEY_BYTES).tobytes()
+    return byte_array({"": data}, "", MAX_KEY_BYTES).tobytes()
 
 
-def carried(arrays: Arrays, name: str, most: int = MOST_BYTES) -> Bytes:
+def byte_array(arrays: Arrays, name: str, most: int = MAX_CIPHERTEXT_BYTES) -> Bytes:
     """An array of bytes that another party sent. What claims to be larger than it can be is not read."""
-    if not are_bytes(arrays, name, most):
-        raise UnreadableError("it is not an array of bytes, or it is too large")
+    if not is_byte_array(arrays, name, most):
+        raise CiphertextError("it is not an array of bytes, or it is too large")
     return np.asarray(arrays[name])
 
 
-def require(by: str) -> None:
+def require_library(by: str) -> None:
     """Fail now, in one line, if the library that a setting needs is missing."""
     library(by)
 

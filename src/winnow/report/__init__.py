@@ -1,7 +1,7 @@
 """Tables, figures and the report: what came of a run, for people."""
 
-from winnow.report.numbers import Spread
-from winnow.report.privacy import Explained
+from winnow.report.number_format import MeanAndSd
+from winnow.report.privacy_section import PrivacyExplanation
 from winnow.report.report import write_report
 from winnow.report.tables import (
     Cells,
@@ -15,8 +15,8 @@ from winnow.report.tables import (
 __all__ = [
     "Cells",
     "ComparisonRow",
-    "Explained",
-    "Spread",
+    "MeanAndSd",
+    "PrivacyExplanation",
     "comparison_cells",
     "comparison_table",
     "cost_cells",

@@ -6,38 +6,38 @@ from html import escape
 import numpy as np
 import plotly.graph_objects as go
 
-from winnow.report.colours import colour, faint
-from winnow.report.figures import finish
-from winnow.report.numbers import Spread, spread_text
+from winnow.report.colours import colour, translucent
+from winnow.report.figures import apply_layout
+from winnow.report.number_format import MeanAndSd, mean_sd_text
+from winnow.report.plot_data import RunPlotData
 from winnow.report.tables import Cells
-from winnow.report.traces import Trace
 
-MEASURED = {"clients": "its own model", "tuned": "the model once tuned"}
+EVALUATED_MODELS = {"clients": "its own model", "tuned": "the model once tuned"}
 """What each client judges, by the data that its scores are filed under."""
 
-SHOWN = ("spread", "lowest_decile", "highest_decile")
+SPREAD_METRICS = ("spread", "lowest_decile", "highest_decile")
 
 
 def fairness_header(metric: str) -> Cells:
     return ("Algorithm", "Each client judges", f"Mean {metric}", "Spread", "Lowest decile", "Highest decile")
 
 
-def fairness_table(groups: Mapping[str, Sequence[Trace]]) -> list[Cells]:
+def fairness_table(groups: Mapping[str, Sequence[RunPlotData]]) -> list[Cells]:
     """The last readings over clients, on average over an algorithm's runs; nothing where clients do not judge."""
     return [
-        (algorithm, what, *(spread_text(Spread.of(column), decimals=4) for column in zip(*readings, strict=True)))
+        (algorithm, what, *(mean_sd_text(MeanAndSd.of(column), decimals=4) for column in zip(*readings, strict=True)))
         for algorithm, runs in groups.items()
-        for data, what in MEASURED.items()
+        for data, what in EVALUATED_MODELS.items()
         if (readings := [last for run in runs if (last := _last(run, data)) is not None])
     ]
 
 
-def _last(run: Trace, data: str) -> tuple[float | None, ...] | None:
+def _last(run: RunPlotData, data: str) -> tuple[float | None, ...] | None:
     point = next((point for point in reversed(run.points) if data in point.metrics), None)
-    return None if point is None else tuple(point.value(data, name) for name in (run.label.metric, *SHOWN))
+    return None if point is None else tuple(point.value(data, name) for name in (run.label.metric, *SPREAD_METRICS))
 
 
-def fairness_bands(groups: Mapping[str, Sequence[Trace]]) -> go.Figure:
+def fairness_bands(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
     """The mean over clients by round, in a band from the lowest to the highest decile; of each algorithm's first run.
 
     A dotted line without a band is the mean once clients have tuned the model.
@@ -54,7 +54,12 @@ def fairness_bands(groups: Mapping[str, Sequence[Trace]]) -> go.Figure:
             hidden = {"width": 0}
             figure.add_trace(
                 go.Scatter(
-                    **band, fill="toself", fillcolor=faint(ink, 0.15), line=hidden, hoverinfo="skip", showlegend=False
+                    **band,
+                    fill="toself",
+                    fillcolor=translucent(ink, 0.15),
+                    line=hidden,
+                    hoverinfo="skip",
+                    showlegend=False,
                 )
             )
             figure.add_trace(go.Scatter(x=own[:, 0], y=own[:, 1], name=name, mode="lines", line={"color": ink}))
@@ -64,10 +69,10 @@ def fairness_bands(groups: Mapping[str, Sequence[Trace]]) -> go.Figure:
                 go.Scatter(x=tuned[:, 0], y=tuned[:, 1], name=f"{name}, tuned", mode="lines+markers", line=dotted)
             )
     figure.update_layout(xaxis_title="Round", hovermode="closest")
-    return finish(figure, height=340)
+    return apply_layout(figure, height=340)
 
 
-def _curves(run: Trace, data: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+def _curves(run: RunPlotData, data: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
     """Columns: round, mean, lowest and highest decile, for the rounds in which clients judged."""
     names = (run.label.metric, "lowest_decile", "highest_decile")
     rows = [

@@ -7,25 +7,25 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from winnow.report.colours import SCORES, colour, faint
-from winnow.report.traces import Participation, Scores, Trace
-from winnow.runs import Point
+from winnow.report.colours import SCORE_COLOUR_SCALE, colour, translucent
+from winnow.report.plot_data import ParticipationCounts, RunPlotData, ScoreHistory
+from winnow.runs import HistoryPoint
 from winnow.runs.summary import JOULES_PER_WH, REFERENCE, TEST
 
 BARS_UP_TO = 2_000
 HEAT_ROWS_UP_TO = 120
 HEAT_COLUMNS_UP_TO = 500
-FAINTEST = 1e-3
+MIN_RELATIVE_SCORE = 1e-3
 """Scores below this share of a uniform draw's look alike: such a client is all but excluded."""
 
-AXES: dict[str, Callable[[Point], float]] = {
+AXES: dict[str, Callable[[HistoryPoint], float]] = {
     "Round": lambda point: point.round,
     "Device time (minutes)": lambda point: point.seconds / 60,
     "Energy (Wh)": lambda point: point.joules / JOULES_PER_WH,
 }
 
 
-def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
+def progress(groups: Mapping[str, Sequence[RunPlotData]], axis: str) -> go.Figure:
     """The metric against rounds, device time or energy: one colour an algorithm, thin lines for seeds, bold for means.
 
     The mean curve passes through the mean cost and the mean metric of each round. A single run that the reference set
@@ -43,7 +43,7 @@ def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
                 figure.add_trace(_line(test, f"{name}, test set", ink, width=1.5, dash="dot"))
             continue
         for run, curve in zip(runs, curves, strict=True):
-            line = _line(curve, f"{name}, seed {run.label.seed}", faint(ink, 0.35), width=1)
+            line = _line(curve, f"{name}, seed {run.label.seed}", translucent(ink, 0.35), width=1)
             figure.add_trace(line.update(showlegend=False))
         figure.add_trace(_line(_mean(curves), f"{name}, mean of {len(runs)}", ink, width=3))
     targets = {run.label.target for runs in groups.values() for run in runs}
@@ -51,16 +51,16 @@ def progress(groups: Mapping[str, Sequence[Trace]], axis: str) -> go.Figure:
         figure.add_hline(y=target, line={"dash": "dash", "width": 1, "color": "#888888"})
     axis_title = axis.replace("Device", clock(groups).capitalize())
     figure.update_layout(xaxis_title=axis_title, yaxis_title=escape(metric), hovermode="closest")
-    return finish(figure, height=380)
+    return apply_layout(figure, height=380)
 
 
-def clock(groups: Mapping[str, Sequence[Trace]]) -> str:
+def clock(groups: Mapping[str, Sequence[RunPlotData]]) -> str:
     """Whose time the runs tell: "device" unless all ran between real sites."""
     clocks = {run.label.clock for runs in groups.values() for run in runs}
     return "wall" if clocks == {"wall"} else "device"
 
 
-def _curve(run: Trace, data: str, cost: Callable[[Point], float]) -> NDArray[np.float64]:
+def _curve(run: RunPlotData, data: str, cost: Callable[[HistoryPoint], float]) -> NDArray[np.float64]:
     """Two columns: the cost so far and the metric on some data, nan where it was not measured."""
     rows = [(cost(point), point.value(data, run.label.metric)) for point in run.points]
     return np.array(rows, np.float64).reshape(-1, 2)
@@ -78,7 +78,7 @@ def _line(curve: NDArray[np.float64], name: str, ink: str, *, width: float, dash
     return go.Scatter(x=known[:, 0], y=known[:, 1], name=name, mode="lines", line=line, showlegend=len(known) > 0)
 
 
-def participation(run: Participation) -> go.Figure:
+def participation(run: ParticipationCounts) -> go.Figure:
     """Invitations by client, ordered and coloured by what was done to its data (figure 7 of the paper)."""
     figure = go.Figure()
     by_client = len(run.of_client) <= BARS_UP_TO
@@ -102,17 +102,17 @@ def participation(run: Participation) -> go.Figure:
     figure.update_xaxes(showgrid=False, title="Clients" if by_client else None)
     figure.update_yaxes(title="Invitations" if by_client else "Invitations a client")
     figure.update_layout(bargap=0.15, barmode="overlay")
-    return finish(figure, height=340)
+    return apply_layout(figure, height=340)
 
 
-def _groups(run: Participation, groups: NDArray[np.int64]) -> tuple[list[float], list[str]]:
+def _groups(run: ParticipationCounts, groups: NDArray[np.int64]) -> tuple[list[float], list[str]]:
     """Where the middle of each condition lies among places ordered by condition, and what it is called."""
     present = np.unique(groups)
     middles = [float(np.flatnonzero(groups == group).mean()) for group in present]
     return middles, [escape(run.labels[group]) for group in present]
 
 
-def score_map(scores: Scores, run: Participation) -> go.Figure:
+def score_map(scores: ScoreHistory, run: ParticipationCounts) -> go.Figure:
     """Scores by round relative to a uniform draw, on a logarithmic scale (figure 8 of the paper).
 
     Rows are clients ordered by condition; a large population has one row a condition, the mean of its clients.
@@ -133,17 +133,17 @@ def score_map(scores: Scores, run: Participation) -> go.Figure:
         tickvals=middles, ticktext=labels, autorange="reversed", showgrid=False, zeroline=False, automargin=True
     )
     figure.update_xaxes(title="Round", showgrid=False)
-    return finish(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
+    return apply_layout(figure, height=min(160 + 14 * len(rows), 900) if len(rows) > 8 else 120 + 40 * len(rows))
 
 
 def _heat(rows: NDArray[np.float64], rounds: NDArray[np.int64], names: Sequence[str]) -> go.Heatmap:
-    decades = np.arange(round(np.log10(FAINTEST)), 3)
+    decades = np.arange(round(np.log10(MIN_RELATIVE_SCORE)), 3)
     return go.Heatmap(
-        z=np.log10(np.maximum(np.nan_to_num(rows), FAINTEST)),
+        z=np.log10(np.maximum(np.nan_to_num(rows), MIN_RELATIVE_SCORE)),
         x=rounds,
         customdata=np.stack([np.broadcast_to(np.array(names)[:, None], rows.shape), _hover(rows)], axis=-1),
         hovertemplate="%{customdata[0]}<br>round %{x}<br>%{customdata[1]} × uniform<extra></extra>",
-        colorscale=SCORES,
+        colorscale=SCORE_COLOUR_SCALE,
         colorbar={
             "title": {"text": "× uniform", "side": "right"},
             "tickvals": decades,
@@ -157,7 +157,7 @@ def _hover(rows: NDArray[np.float64]) -> NDArray[np.str_]:
     return np.array([[f"{value:.3g}" for value in row] for row in rows])
 
 
-def finish(figure: go.Figure, *, height: int) -> go.Figure:
+def apply_layout(figure: go.Figure, *, height: int) -> go.Figure:
     """The look that all figures share."""
     transparent = "rgba(0,0,0,0)"
     return figure.update_layout(

@@ -49,7 +49,7 @@ def points(texts: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
 
 
-def drawing(figure: go.Figure, caption: str) -> str:
+def figure_html(figure: go.Figure, caption: str) -> str:
     """A figure as data; the page's script draws it in the colours of the reader's scheme."""
     data = figure.to_json().replace("<", "\\u003c")  # so that no text in it can end the script element
     return (
@@ -63,6 +63,6 @@ def side_by_side(*pieces: str) -> str:
     return f'<div class="pair">{"".join(pieces)}</div>'
 
 
-def folded(title: str, text: str) -> str:
+def collapsible(title: str, text: str) -> str:
     """Long text behind a heading that opens it."""
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"

@@ -7,40 +7,40 @@ from typing import TypeAlias
 
 from winnow.core import RunError
 from winnow.report import fairness, figures, tables
-from winnow.report.groups import by_experiment
+from winnow.report.html_page import page
 from winnow.report.markup import (
     card,
     cards,
-    drawing,
-    folded,
+    collapsible,
+    figure_html,
     paragraph,
     section,
     side_by_side,
     subheading,
     table,
 )
-from winnow.report.numbers import MISSING, number_text
-from winnow.report.page import page
-from winnow.report.privacy import Explain, nothing_known, privacy_section
-from winnow.report.traces import Trace
-from winnow.runs import Reading, RunView
-from winnow.runs.files import one_line_errors, write_text_atomically
-from winnow.runs.summary import JUDGES
+from winnow.report.number_format import MISSING, number_text
+from winnow.report.plot_data import RunPlotData
+from winnow.report.privacy_section import ExplainPrivacy, no_explanation, privacy_section
+from winnow.report.run_groups import group_by_experiment
+from winnow.runs import MetricReading, RunView
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+from winnow.runs.summary import EVALUATED_BY_TEXT
 
-Groups: TypeAlias = Mapping[str, Sequence[Trace]]
+Groups: TypeAlias = Mapping[str, Sequence[RunPlotData]]
 REASONS_SHOWN = 20
 NAMED_UP_TO = 6
 """More algorithms than this are counted in the title rather than named, and have no cards."""
 
 
-def write_report(path: Path, runs: Sequence[RunView], explain: Explain = nothing_known) -> Path:
+def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = no_explanation) -> Path:
     """Write the report of these runs to `path`, whole or not at all; `explain` says what a run means for privacy."""
     if not runs:
         raise RunError("there is no run to report on; name at least one run folder")
     metrics = sorted({run.label.metric for run in runs})
     if len(metrics) > 1:
         raise RunError(f"runs judged by different metrics ({', '.join(metrics)}) cannot share a report; report on each")
-    groups = by_experiment(runs)
+    groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
     sections = (_headline, _progress, _fairness, _participation, _scores, _costs, private, _refusals, _configurations)
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
@@ -67,7 +67,7 @@ def _lead(groups: Groups) -> str:
     )
 
 
-def _common_target(runs: Sequence[Trace]) -> float | None:
+def _common_target(runs: Sequence[RunPlotData]) -> float | None:
     """What all runs aim at; None where they have no target, or different ones."""
     targets = {run.label.target for run in runs}
     return targets.pop() if len(targets) == 1 else None
@@ -75,7 +75,7 @@ def _common_target(runs: Sequence[Trace]) -> float | None:
 
 def _judges(groups: Groups) -> str:
     """Who judged, in words; by algorithm where that differs."""
-    of = {algorithm: JUDGES[runs[0].label.judged_by] for algorithm, runs in groups.items()}
+    of = {algorithm: EVALUATED_BY_TEXT[runs[0].label.judged_by] for algorithm, runs in groups.items()}
     if len(set(of.values())) == 1:
         return next(iter(of.values()))
     return "; ".join(f"{algorithm} {how}" for algorithm, how in of.items())
@@ -95,7 +95,7 @@ def _headline(groups: Groups) -> str:
     return section("Summary", *few, table(caption, header, lines))
 
 
-def _run_cards(run: Trace) -> list[str]:
+def _run_cards(run: RunPlotData) -> list[str]:
     summary, target = run.summary, run.label.target
     goal = "no target was set" if target is None else f"to {run.label.metric} {target:g}"
     minutes = None if summary.seconds_to_target is None else summary.seconds_to_target / 60
@@ -112,11 +112,11 @@ def _run_cards(run: Trace) -> list[str]:
     return shown
 
 
-def _value(reading: Reading | None) -> str:
+def _value(reading: MetricReading | None) -> str:
     return f"{reading.value:.4f}" if reading else MISSING
 
 
-def _best_note(run: Trace) -> str:
+def _best_note(run: RunPlotData) -> str:
     summary = run.summary
     when = f"after round {summary.best.round}" if summary.best else "never measured"
     test = f"; {_value(summary.test_best)} on the test set" if summary.test_best else ""
@@ -133,7 +133,7 @@ def _progress(groups: Groups) -> str:
     metric = next(iter(groups.values()))[0].label.metric
     against = ("rounds", f"{figures.clock(groups)} time", "energy of all devices")
     by_round, *by_cost = (
-        drawing(figures.progress(groups, axis), f"Against {what}: {metric} {_judges(groups)}")
+        figure_html(figures.progress(groups, axis), f"Against {what}: {metric} {_judges(groups)}")
         for axis, what in zip(_axes(groups), against, strict=False)
     )
     several = any(len(runs) > 1 for runs in groups.values())
@@ -156,7 +156,7 @@ def _fairness(groups: Groups) -> str:
     note = "Every client counts once. After the last round in which they judged; mean ± standard deviation over seeds."
     return section(
         "Client by client",
-        drawing(fairness.fairness_bands(groups), caption),
+        figure_html(fairness.fairness_bands(groups), caption),
         table(note, fairness.fairness_header(metric), rows),
     )
 
@@ -169,7 +169,7 @@ def _participation(groups: Groups) -> str:
         caption = f"{algorithm}, seed {first.label.seed}: invitations by client, grouped by what was done to its data"
         pieces += [
             subheading(algorithm),
-            drawing(figures.participation(first.participation), caption),
+            figure_html(figures.participation(first.participation), caption),
             table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
         ]
     return section("Who was invited", *pieces)
@@ -185,7 +185,7 @@ def _scores(groups: Groups) -> str:
             f"{algorithm}, seed {scored.label.seed}: how likely each client was to be drawn, "
             "relative to a uniform draw; bright is likely"
         )
-        pieces.append(drawing(figures.score_map(scored.scores, scored.participation), caption))
+        pieces.append(figure_html(figures.score_map(scored.scores, scored.participation), caption))
     return section("Scores by round", *pieces) if pieces else ""
 
 
@@ -221,12 +221,12 @@ def _span(rounds: Sequence[int]) -> str:
 
 def _configurations(groups: Groups) -> str:
     pieces = [
-        folded(f"{run.label.name}, {algorithm}, seed {run.label.seed}", run.config_text)
+        collapsible(f"{run.label.name}, {algorithm}, seed {run.label.seed}", run.config_text)
         for algorithm, runs in groups.items()
         for run in runs
     ]
     return section("Configuration", *pieces)
 
 
-def _seeds(runs: Sequence[Trace]) -> str:
+def _seeds(runs: Sequence[RunPlotData]) -> str:
     return f"Seed {runs[0].label.seed}" if len(runs) == 1 else f"Mean over {len(runs)} seeds"

@@ -7,13 +7,13 @@ from typing import TypeAlias
 import numpy as np
 
 from winnow.core import Cost
-from winnow.report.numbers import MISSING, Spread, number_text, size_text, spread_text
-from winnow.report.traces import Participation
+from winnow.report.number_format import MISSING, MeanAndSd, mean_sd_text, number_text, size_text
+from winnow.report.plot_data import ParticipationCounts
 from winnow.runs import Summary
 from winnow.runs.summary import JOULES_PER_WH
 
 SECONDS_PER_MINUTE = 60.0
-KINDS = ("transfer", "training", "profiling")
+COST_KINDS = ("transfer", "training", "profiling")
 
 Cells: TypeAlias = tuple[str, ...]
 
@@ -25,11 +25,11 @@ class ComparisonRow:
     algorithm: str
     runs: int
     reached: int
-    best: Spread | None
-    test_best: Spread | None
-    rounds_to_target: Spread | None
-    seconds_to_target: Spread | None
-    wh_to_target: Spread | None
+    best: MeanAndSd | None
+    test_best: MeanAndSd | None
+    rounds_to_target: MeanAndSd | None
+    seconds_to_target: MeanAndSd | None
+    wh_to_target: MeanAndSd | None
     energy: bool
     """Whether the devices' energy was counted at all."""
 
@@ -37,12 +37,12 @@ class ComparisonRow:
         minutes = self.seconds_to_target.scaled(1 / SECONDS_PER_MINUTE) if self.seconds_to_target else None
         return (
             self.algorithm,
-            spread_text(self.best, decimals=4),
-            spread_text(self.test_best, decimals=4),
+            mean_sd_text(self.best, decimals=4),
+            mean_sd_text(self.test_best, decimals=4),
             f"{self.reached} of {self.runs}",
-            spread_text(self.rounds_to_target),
-            spread_text(minutes),
-            spread_text(self.wh_to_target),
+            mean_sd_text(self.rounds_to_target),
+            mean_sd_text(minutes),
+            mean_sd_text(self.wh_to_target),
         )
 
 
@@ -75,11 +75,11 @@ def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
         algorithm=algorithm,
         runs=len(group),
         reached=sum(summary.rounds_to_target is not None for summary in group),
-        best=Spread.of(summary.best.value for summary in group if summary.best),
-        test_best=Spread.of(summary.test_best.value for summary in group if summary.test_best),
-        rounds_to_target=Spread.of(summary.rounds_to_target for summary in group),
-        seconds_to_target=Spread.of(summary.seconds_to_target for summary in group),
-        wh_to_target=Spread.of(summary.wh_to_target for summary in group if summary.wh),
+        best=MeanAndSd.of(summary.best.value for summary in group if summary.best),
+        test_best=MeanAndSd.of(summary.test_best.value for summary in group if summary.test_best),
+        rounds_to_target=MeanAndSd.of(summary.rounds_to_target for summary in group),
+        seconds_to_target=MeanAndSd.of(summary.seconds_to_target for summary in group),
+        wh_to_target=MeanAndSd.of(summary.wh_to_target for summary in group if summary.wh),
         energy=any(summary.wh for summary in group),
     )
 
@@ -102,7 +102,7 @@ def cost_cells(summaries: Sequence[Summary]) -> tuple[Cells, list[Cells]]:
     """
     cost = _mean_cost([summary.cost for summary in summaries])
     rounds = max(float(np.mean([summary.rounds for summary in summaries])), 1.0)
-    split = {kind: (getattr(cost, f"{kind}_seconds"), getattr(cost, f"{kind}_joules")) for kind in KINDS}
+    split = {kind: (getattr(cost, f"{kind}_seconds"), getattr(cost, f"{kind}_joules")) for kind in COST_KINDS}
     split["total"] = (cost.seconds, cost.joules)
     if not cost.joules:
         return COST_HEADER[:3], [(kind, number_text(s), number_text(s / rounds)) for kind, (s, _) in split.items()]
@@ -135,7 +135,7 @@ def _mean_cost(costs: Sequence[Cost]) -> Cost:
 PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Invitations", "Invitations a client", "Relative to clean")
 
 
-def participation_table(participations: Sequence[Participation]) -> list[Cells]:
+def participation_table(participations: Sequence[ParticipationCounts]) -> list[Cells]:
     """How often clients were invited, by what was done to their data, on average over an algorithm's runs."""
     clients, invitations = dict[str, int](), dict[str, int]()
     for run in participations:

@@ -1,25 +1,25 @@
 """The run folder: what a run was, what happened, what came of it, and how to take it up again."""
 
 from winnow.runs.folder import RunFolder
+from winnow.runs.history import HistoryPoint, points
 from winnow.runs.label import RunLabel
-from winnow.runs.promises import Promise, promises
-from winnow.runs.reclock import reclocked, with_communication
-from winnow.runs.summary import Reading, Summary, result_record, summarise
-from winnow.runs.track import Point, points
+from winnow.runs.privacy_budgets import PrivacyBudget, read_privacy_budgets
+from winnow.runs.retiming import retimed_events, with_communication_cost
+from winnow.runs.summary import MetricReading, Summary, result_record, summarise
 from winnow.runs.view import RunView
 
 __all__ = [
-    "Point",
-    "Promise",
-    "Reading",
+    "HistoryPoint",
+    "MetricReading",
+    "PrivacyBudget",
     "RunFolder",
     "RunLabel",
     "RunView",
     "Summary",
     "points",
-    "promises",
-    "reclocked",
+    "read_privacy_budgets",
     "result_record",
+    "retimed_events",
     "summarise",
-    "with_communication",
+    "with_communication_cost",
 ]

@@ -12,9 +12,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from winnow.core import Arrays, RunError, Snapshot
-from winnow.runs.codec import plain
+from winnow.runs.atomic_write import write_atomically
 from winnow.runs.digests import digest_of
-from winnow.runs.files import write_atomically
+from winnow.runs.event_log import json_default
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Covered:
+class CheckpointInfo:
     """Where the run folder stood when a checkpoint was taken, and the digests of what it held."""
 
     round: int
@@ -36,7 +36,7 @@ class Covered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(Covered):
+class Checkpoint(CheckpointInfo):
     """A snapshot and what it covers."""
 
     snapshot: Snapshot
@@ -59,7 +59,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "values": snapshot.values,
         "numpy": sorted(name for name, array in snapshot.arrays.items() if isinstance(array, np.ndarray | np.generic)),
     }
-    text = json.dumps(state, default=plain)  # the standard library's, which keeps NaN and infinities
+    text = json.dumps(state, default=json_default)  # the standard library's, which keeps NaN and infinities
     tensors = {name: _tensor(array) for name, array in snapshot.arrays.items()}
     _save(path, tensors, {"state": text, "state_digest": digest_of(text.encode()), "digest": _digest(text, tensors)})
 
@@ -72,25 +72,25 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(snapshot=Snapshot(arrays=arrays, values=state["values"]), **_covered(path, state))
 
 
-def load_covered(path: Path) -> Covered:
+def load_checkpoint_info(path: Path) -> CheckpointInfo:
     """What the checkpoint covers. Its arrays are not looked at: whoever reads a run does not need them."""
-    with _damage_told(path):
+    with _report_damage(path):
         with safe_open(path, framework="np") as file:
             header = file.metadata()
         text = header["state"]
         if header.get("state_digest", digest_of(text.encode())) == digest_of(text.encode()):
-            return Covered(**_covered(path, json.loads(text)))
+            return CheckpointInfo(**_covered(path, json.loads(text)))
     raise _damaged(path)
 
 
 def _covered(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     if state.get("schema") != SCHEMA:
         raise RunError(f"{path} has schema {state.get('schema')}, this version of Winnow reads {SCHEMA}")
-    return {entry.name: state[entry.name] for entry in fields(Covered) if entry.name in state}
+    return {entry.name: state[entry.name] for entry in fields(CheckpointInfo) if entry.name in state}
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
-    with _damage_told(path):
+    with _report_damage(path):
         with safe_open(path, framework="pt") as file:
             header = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
@@ -100,7 +100,7 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, "torch.Tensor"]]:
 
 
 @contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
+def _report_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, KeyError, TypeError, ValueError):

@@ -22,40 +22,40 @@ from typing import Any, Self
 import msgspec
 
 from winnow.core import AnyEvent, Arrays, RunError, Scored, Snapshot
-from winnow.runs import names
+from winnow.runs import file_names
+from winnow.runs.atomic_write import FileLock, is_leftover, one_line_errors, write_atomically, write_text_atomically
 from winnow.runs.checkpoint import Checkpoint, load_checkpoint, save_arrays, save_checkpoint
-from winnow.runs.codec import EventLog, encode_event, plain
 from winnow.runs.digests import LogDigest, digest_of
-from winnow.runs.files import Lock, is_leftover, one_line_errors, write_atomically, write_text_atomically
+from winnow.runs.event_log import EventLog, encode_event, json_default
+from winnow.runs.history import RunHistory
 from winnow.runs.label import RunLabel
-from winnow.runs.metrics import MetricsFile
-from winnow.runs.track import Track
-from winnow.runs.verify import descriptions, refuse_damaged
+from winnow.runs.metrics_file import MetricsFile
+from winnow.runs.verify import check_integrity, read_description_files
 from winnow.runs.view import RunView
 
-SCORES_KEPT_UP_TO = 2_000
+MAX_LOGGED_SCORES = 2_000
 """Scores of larger populations are not logged: they would outweigh everything else in the folder."""
 
 
 class RunFolder:
     """A run folder that this process, and no other, writes."""
 
-    def __init__(self, path: Path, lock: Lock, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(self, path: Path, lock: FileLock, checkpoint: Checkpoint | None = None) -> None:
         """Take over a folder as of its checkpoint; `create` and `resume` are the ways in."""
         length = checkpoint.events_bytes if checkpoint else 0
         self.path = path
-        self._files = {name: [digest_of(content)] for name, content in descriptions(path).items()}
-        self._digest = LogDigest.of(path / names.EVENTS, length)
+        self._files = {name: [digest_of(content)] for name, content in read_description_files(path).items()}
+        self._digest = LogDigest.of(path / file_names.EVENTS, length)
         self._lock = lock
         self._spent_before = checkpoint.wall_seconds if checkpoint else 0.0
         self._began = time.monotonic()
         self._round = checkpoint.round if checkpoint else 0
-        self._events = (path / names.EVENTS).open("ab")
+        self._events = (path / file_names.EVENTS).open("ab")
         self._events.truncate(length)
         self._events.seek(0, os.SEEK_END)
-        self._track = Track()
-        self._metrics = MetricsFile(path / names.METRICS)
-        for event in EventLog(path / names.EVENTS):
+        self._track = RunHistory()
+        self._metrics = MetricsFile(path / file_names.METRICS)
+        for event in EventLog(path / file_names.EVENTS):
             self._add_metrics(event)
 
     @classmethod
@@ -63,13 +63,13 @@ class RunFolder:
         """Begin a run in a folder that is new, empty, or left over by a process killed right here."""
         with one_line_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            _refuse_foreign(path)
-            lock = Lock(path / names.LOCK)
+            _check_folder_is_free(path)
+            lock = FileLock(path / file_names.LOCK)
             try:
-                _refuse_foreign(path)
-                write_text_atomically(path / names.CONFIG, config_text)
-                write_text_atomically(path / names.CONDITIONS, json.dumps(conditions, default=plain) + "\n")
-                write_text_atomically(path / names.LABEL, label.to_json())
+                _check_folder_is_free(path)
+                write_text_atomically(path / file_names.CONFIG, config_text)
+                write_text_atomically(path / file_names.CONDITIONS, json.dumps(conditions, default=json_default) + "\n")
+                write_text_atomically(path / file_names.LABEL, label.to_json())
                 return cls(path, lock)
             except BaseException:
                 lock.release()
@@ -78,10 +78,10 @@ class RunFolder:
     @classmethod
     def resume(cls, path: Path) -> tuple[Self, Snapshot | None]:
         """Take up a run at its last checkpoint; without one (None) it begins again."""
-        if not (path / names.LABEL).is_file():
+        if not (path / file_names.LABEL).is_file():
             raise RunError(f"{path} holds no run to resume; leave out --resume to begin one")
         with one_line_errors(path):
-            lock = Lock(path / names.LOCK)
+            lock = FileLock(path / file_names.LOCK)
             try:
                 checkpoint = _last_checkpoint(path)
                 for leftover in filter(is_leftover, list(path.iterdir())):
@@ -103,7 +103,7 @@ class RunFolder:
 
     def record(self, event: AnyEvent) -> None:
         """Append an event to the log."""
-        if isinstance(event, Scored) and len(event.scores) > SCORES_KEPT_UP_TO:
+        if isinstance(event, Scored) and len(event.scores) > MAX_LOGGED_SCORES:
             return
         with one_line_errors(self.path):
             line = encode_event(event)
@@ -121,7 +121,7 @@ class RunFolder:
             self._events.flush()
             os.fsync(self._events.fileno())
             for name, arrays in models.items():
-                save_arrays(self.path / names.model_file(name), arrays, {"format": "pt"})
+                save_arrays(self.path / file_names.model_file(name), arrays, {"format": "pt"})
             checkpoint = Checkpoint(
                 snapshot=snapshot,
                 round=self._round,
@@ -130,28 +130,28 @@ class RunFolder:
                 events_blocks=self._digest.blocks(),
                 files=self._files,
             )
-            save_checkpoint(self.path / names.CHECKPOINT, checkpoint)
+            save_checkpoint(self.path / file_names.CHECKPOINT, checkpoint)
 
     def extend(self, config_text: str) -> None:
         """Ask more of a run that may have been finished: it is unfinished again before the new configuration stands.
 
         The checkpoint is told of both configurations first: a kill in between leaves either of them.
         """
-        old, new = self._files[names.CONFIG], [digest_of(config_text.encode())]
+        old, new = self._files[file_names.CONFIG], [digest_of(config_text.encode())]
         with one_line_errors(self.path):
-            (self.path / names.RESULT).unlink(missing_ok=True)
-            if (self.path / names.CHECKPOINT).exists():
-                checkpoint = load_checkpoint(self.path / names.CHECKPOINT)
-                both = {**self._files, names.CONFIG: [*old, *new]}
-                save_checkpoint(self.path / names.CHECKPOINT, replace(checkpoint, files=both))
-            write_text_atomically(self.path / names.CONFIG, config_text)
-        self._files[names.CONFIG] = new
+            (self.path / file_names.RESULT).unlink(missing_ok=True)
+            if (self.path / file_names.CHECKPOINT).exists():
+                checkpoint = load_checkpoint(self.path / file_names.CHECKPOINT)
+                both = {**self._files, file_names.CONFIG: [*old, *new]}
+                save_checkpoint(self.path / file_names.CHECKPOINT, replace(checkpoint, files=both))
+            write_text_atomically(self.path / file_names.CONFIG, config_text)
+        self._files[file_names.CONFIG] = new
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json: the run is done."""
-        text = msgspec.json.format(msgspec.json.encode(result, enc_hook=plain), indent=2) + b"\n"
+        text = msgspec.json.format(msgspec.json.encode(result, enc_hook=json_default), indent=2) + b"\n"
         with one_line_errors(self.path):
-            write_atomically(self.path / names.RESULT, lambda temporary: temporary.write_bytes(text))
+            write_atomically(self.path / file_names.RESULT, lambda temporary: temporary.write_bytes(text))
 
     def view(self) -> RunView:
         """What has been written so far, for reading."""
@@ -180,22 +180,22 @@ class RunFolder:
             self._metrics.add(point)
 
 
-def _refuse_foreign(path: Path) -> None:
+def _check_folder_is_free(path: Path) -> None:
     """A new run may use a folder that holds nothing, or what a process killed while creating a run left behind."""
-    if (path / names.RESULT).exists():
+    if (path / file_names.RESULT).exists():
         raise RunError(f"{path} holds a finished run; choose another --out")
-    if (path / names.LABEL).exists():
+    if (path / file_names.LABEL).exists():
         raise RunError(
             f"{path} holds an unfinished run; continue it with --resume (resume=True in Python) or choose another --out"
         )
-    ours = {names.LOCK, names.CONFIG, names.CONDITIONS}
+    ours = {file_names.LOCK, file_names.CONFIG, file_names.CONDITIONS}
     if any(entry.name not in ours and not is_leftover(entry) for entry in path.iterdir()):
         raise RunError(f"{path} is not empty and holds no run; choose another --out")
 
 
 def _last_checkpoint(path: Path) -> Checkpoint | None:
-    if not (path / names.CHECKPOINT).exists():
+    if not (path / file_names.CHECKPOINT).exists():
         return None
-    checkpoint = load_checkpoint(path / names.CHECKPOINT)
-    refuse_damaged(path, checkpoint, descriptions(path))
+    checkpoint = load_checkpoint(path / file_names.CHECKPOINT)
+    check_integrity(path, checkpoint, read_description_files(path))
     return checkpoint

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from winnow.core import AnyEvent, Cost, Invited, Refused, RoundFinished, Stopped
+from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopped
+from winnow.runs.history import HistoryPoint, RunHistory
 from winnow.runs.label import SCHEMA, RunLabel
-from winnow.runs.promises import Promise
-from winnow.runs.track import Point, Track
+from winnow.runs.privacy_budgets import PrivacyBudget
 
 JOULES_PER_WH = 3600.0
 REFERENCE, TEST, PRIVACY = "reference", "test", "privacy"
-JUDGES = {
+EVALUATED_BY_TEXT = {
     REFERENCE: "on the reference set",
     "clients": "by each client on its own samples",
     "tuned": "by each client on its own samples, once it has tuned the model",
@@ -22,12 +22,12 @@ JUDGES = {
 """Whose scores may decide, and what to call that in a sentence."""
 
 
-TOLD_ALL = "the round was abandoned: "
+ABANDONED_PREFIX = "the round was abandoned: "
 """What the reason begins with that everybody in an abandoned round is told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class MetricReading:
     """A metric after some round."""
 
     value: float
@@ -35,7 +35,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Abandoned:
+class AbandonedRounds:
     """Rounds out of which nothing came, since no reply could be folded, and the reason given most often."""
 
     rounds: int
@@ -55,10 +55,10 @@ class Summary:
     metric: str
     target: float | None
     rounds: int
-    best: Reading | None
-    last: Reading | None
-    test_best: Reading | None
-    test_last: Reading | None
+    best: MetricReading | None
+    last: MetricReading | None
+    test_best: MetricReading | None
+    test_last: MetricReading | None
     rounds_to_target: int | None
     seconds_to_target: float | None
     wh_to_target: float | None
@@ -71,26 +71,26 @@ class Summary:
     """Why the run ended before its rounds were done."""
     spent: Mapping[str, float] = field(default_factory=dict)
     """What privacy it cost, by the guarantee's name: {"epsilon": …}."""
-    promised: Mapping[str, Promise] = field(default_factory=dict)
+    promised: Mapping[str, PrivacyBudget] = field(default_factory=dict)
     """At which δ, and up to which ε, by the same names; known where the configuration is."""
-    abandoned: Abandoned | None = None
+    abandoned: AbandonedRounds | None = None
     invitations: int = 0
     """How often a client was asked to train, over all rounds and clients."""
 
 
 def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, judged_by: str = REFERENCE) -> Summary:
     """Judge a run by `metric` as `judged_by` has it: the highest is best, the first at `target` or above reaches it."""
-    track, points, costs, refused, stopped = Track(), list[Point](), list[Cost](), 0, None
-    vain, invitations = _InVain(), 0
+    track, points, costs, refused, stopped = RunHistory(), list[HistoryPoint](), list[Cost](), 0, None
+    vain, invitations = _AbandonedRoundCounter(), 0
     for event in events:
         point = track.follow(event)
         if point is not None:
             points.append(point)
         if isinstance(event, RoundFinished):
             costs.append(event.cost)
-        refused += isinstance(event, Refused)
+        refused += isinstance(event, Rejected)
         stopped = event.reason if isinstance(event, Stopped) else None
-        invitations += len(event.clients) if isinstance(event, Invited) else 0
+        invitations += len(event.clients) if isinstance(event, Selected) else 0
         vain.follow(event)
     judged = [point for point in points if _reading(point, judged_by, metric)]
     best = max(judged, key=lambda point: point.metrics[judged_by][metric], default=None)
@@ -161,26 +161,26 @@ def result_record(
     }
 
 
-def spendings(spent: Mapping[str, float], promised: Mapping[str, Promise] | None = None) -> list[str]:
+def privacy_spent_lines(spent: Mapping[str, float], promised: Mapping[str, PrivacyBudget] | None = None) -> list[str]:
     """What privacy a run has cost, as people read it: `ε 4.85 of 8, at δ = 0.001`."""
     promised = promised or {}
     return [
-        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {spending(value, promised.get(name))}"
+        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {privacy_spent_text(value, promised.get(name))}"
         for name, value in spent.items()
     ]
 
 
-def spending(value: float, promise: Promise | None, digits: int = 3) -> str:
+def privacy_spent_text(value: float, promise: PrivacyBudget | None, digits: int = 3) -> str:
     if promise is None:
         return f"{value:.{digits}g}"
     budget = "" if promise.budget is None else f" of {promise.budget:g}"
     return f"{value:.{digits}g}{budget}, at δ = {promise.delta:g}"
 
 
-def privacy_facts(summary: Summary) -> list[tuple[str, str]]:
+def privacy_spent_rows(summary: Summary) -> list[tuple[str, str]]:
     """Each guarantee's name and what it has come to, exactly enough to be compared with a budget."""
     return [
-        (name.replace("_", " "), spending(value, summary.promised.get(name), digits=4))
+        (name.replace("_", " "), privacy_spent_text(value, summary.promised.get(name), digits=4))
         for name, value in summary.spent.items()
     ]
 
@@ -193,7 +193,7 @@ def abandoned_text(summary: Summary) -> str:
     return f"{summary.abandoned.rounds} of {rounds} {were} abandoned: {summary.abandoned.reason}"
 
 
-class _InVain:
+class _AbandonedRoundCounter:
     """Counts rounds in which replies were refused and none was folded."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class _InVain:
         self._reasons, self._in_round = Counter[str](), Counter[str]()
 
     def follow(self, event: AnyEvent) -> None:
-        if isinstance(event, Refused):
+        if isinstance(event, Rejected):
             self._in_round[event.reason] += 1
         if isinstance(event, RoundFinished):
             if self._in_round and not len(event.folded):
@@ -210,23 +210,25 @@ class _InVain:
             self._in_round = Counter()
 
     @property
-    def abandoned(self) -> Abandoned | None:
+    def abandoned(self) -> AbandonedRounds | None:
         if not self._rounds:
             return None
         ((reason, _),) = self._reasons.most_common(1)
-        return Abandoned(rounds=self._rounds, reason=reason.removeprefix(TOLD_ALL))
+        return AbandonedRounds(rounds=self._rounds, reason=reason.removeprefix(ABANDONED_PREFIX))
 
 
-def _reading(point: Point | None, data: str, metric: str) -> Reading | None:
+def _reading(point: HistoryPoint | None, data: str, metric: str) -> MetricReading | None:
     value = point.value(data, metric) if point else None
-    return None if point is None or value is None or math.isnan(value) else Reading(value=value, round=point.round)
+    return (
+        None if point is None or value is None or math.isnan(value) else MetricReading(value=value, round=point.round)
+    )
 
 
-def _first_at(judged: Sequence[Point], judged_by: str, metric: str, target: float | None) -> Point | None:
+def _first_at(judged: Sequence[HistoryPoint], judged_by: str, metric: str, target: float | None) -> HistoryPoint | None:
     if target is None:
         return None
     return next((point for point in judged if point.metrics[judged_by][metric] >= target), None)
 
 
-def _record(reading: Reading | None) -> dict[str, Any] | None:
+def _record(reading: MetricReading | None) -> dict[str, Any] | None:
     return asdict(reading) if reading else None

@@ -5,20 +5,20 @@ from itertools import zip_longest
 from pathlib import Path
 
 from winnow.core import RunError
-from winnow.runs import names
-from winnow.runs.checkpoint import Covered
-from winnow.runs.codec import EventLog
+from winnow.runs import file_names
+from winnow.runs.checkpoint import CheckpointInfo
 from winnow.runs.digests import BLOCK, LogDigest, digest_of
+from winnow.runs.event_log import EventLog
 
-WHAT_TO_DO = "restore the file from a copy, or make the run again with another --out"
+REPAIR_ADVICE = "restore the file from a copy, or make the run again with another --out"
 
 
-def descriptions(folder: Path) -> dict[str, bytes]:
+def read_description_files(folder: Path) -> dict[str, bytes]:
     """The small files that say what the run is."""
-    return {name: (folder / name).read_bytes() for name in (names.LABEL, names.CONFIG, names.CONDITIONS)}
+    return {name: (folder / name).read_bytes() for name in (file_names.LABEL, file_names.CONFIG, file_names.CONDITIONS)}
 
 
-def refuse_damaged(folder: Path, covered: Covered, described: Mapping[str, bytes]) -> None:
+def check_integrity(folder: Path, covered: CheckpointInfo, described: Mapping[str, bytes]) -> None:
     """Raise a RunError that names the first file that differs, and where.
 
     `described` was read before the checkpoint: one that is being exchanged for a longer run's then never looks damaged.
@@ -26,17 +26,17 @@ def refuse_damaged(folder: Path, covered: Covered, described: Mapping[str, bytes
     for name, allowed in covered.files.items():
         if digest_of(described[name]) not in allowed:
             raise RunError(
-                f"{folder / name} is damaged: it is not what it was after round {covered.round}; {WHAT_TO_DO}"
+                f"{folder / name} is damaged: it is not what it was after round {covered.round}; {REPAIR_ADVICE}"
             )
-    log = folder / names.EVENTS
+    log = folder / file_names.EVENTS
     if not log.exists() or log.stat().st_size < covered.events_bytes:
-        raise RunError(f"{log} is damaged: it is shorter than it was after round {covered.round}; {WHAT_TO_DO}")
+        raise RunError(f"{log} is damaged: it is shorter than it was after round {covered.round}; {REPAIR_ADVICE}")
     found = LogDigest.of(log, covered.events_bytes).blocks()
     if covered.events_blocks and found != covered.events_blocks:
         _name_damage(log, found, covered)
 
 
-def _name_damage(log: Path, found: Sequence[str], covered: Covered) -> None:
+def _name_damage(log: Path, found: Sequence[str], covered: CheckpointInfo) -> None:
     """Which line it is, where that can be told; else where the first block that differs begins and ends."""
     for _ in EventLog(log):
         pass  # this names a line that is no event any more
@@ -46,5 +46,5 @@ def _name_damage(log: Path, found: Sequence[str], covered: Covered) -> None:
         within = file.read(min(BLOCK, covered.events_bytes - block * BLOCK)).count(b"\n")
     raise RunError(
         f"{log} is damaged: it is not what it was after round {covered.round}, somewhere between lines "
-        f"{before + 1} and {before + max(within, 1)}; {WHAT_TO_DO}"
+        f"{before + 1} and {before + max(within, 1)}; {REPAIR_ADVICE}"
     )

@@ -9,14 +9,14 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from winnow.core import AnyEvent, RunError
-from winnow.runs import names
-from winnow.runs.checkpoint import load_covered
-from winnow.runs.codec import EventLog
-from winnow.runs.files import one_line_errors
+from winnow.runs import file_names
+from winnow.runs.atomic_write import one_line_errors
+from winnow.runs.checkpoint import load_checkpoint_info
+from winnow.runs.event_log import EventLog
 from winnow.runs.label import RunLabel
-from winnow.runs.promises import promises
+from winnow.runs.privacy_budgets import read_privacy_budgets
 from winnow.runs.summary import Summary, summarise
-from winnow.runs.verify import descriptions, refuse_damaged
+from winnow.runs.verify import check_integrity, read_description_files
 
 Content = TypeVar("Content")
 
@@ -54,17 +54,19 @@ class RunView:
     @classmethod
     def read(cls, path: Path) -> Self:
         """The run in a folder, finished or not, even while it is being written."""
-        if not (path / names.LABEL).is_file():
-            raise RunError(f"{path} holds no run: there is no {names.LABEL} in it")
+        if not (path / file_names.LABEL).is_file():
+            raise RunError(f"{path} holds no run: there is no {file_names.LABEL} in it")
         with one_line_errors(path):
-            finished = (path / names.RESULT).exists()
+            finished = (path / file_names.RESULT).exists()
             _refuse_damaged(path)
             return cls(
-                label=RunLabel.read(path / names.LABEL),
-                log=EventLog(path / names.EVENTS, _json(path / names.RESULT, _Rounds).rounds if finished else 0),
-                config_text=(path / names.CONFIG).read_text(encoding="utf-8", errors="replace"),
-                conditions=vars(_json(path / names.CONDITIONS, _Conditions)),
-                result=_json(path / names.RESULT, dict[str, Any]) if finished else None,
+                label=RunLabel.read(path / file_names.LABEL),
+                log=EventLog(
+                    path / file_names.EVENTS, _json(path / file_names.RESULT, _Rounds).rounds if finished else 0
+                ),
+                config_text=(path / file_names.CONFIG).read_text(encoding="utf-8", errors="replace"),
+                conditions=vars(_json(path / file_names.CONDITIONS, _Conditions)),
+                result=_json(path / file_names.RESULT, dict[str, Any]) if finished else None,
                 path=path,
             )
 
@@ -80,7 +82,7 @@ class RunView:
         summary = summarise(events, metric=label.metric, target=label.target, judged_by=label.judged_by)
         if not summary.spent:
             return summary
-        known = promises(self.config)
+        known = read_privacy_budgets(self.config)
         return replace(summary, promised={name: known[name] for name in summary.spent if name in known})
 
     @property
@@ -88,20 +90,20 @@ class RunView:
         try:
             return tomllib.loads(self.config_text)
         except tomllib.TOMLDecodeError as error:
-            raise RunError(f"{(self.path or Path()) / names.CONFIG} is damaged: {error}") from None
+            raise RunError(f"{(self.path or Path()) / file_names.CONFIG} is damaged: {error}") from None
 
     @property
     def checkpoint_round(self) -> int | None:
         """The round from which the run would resume; None where it would begin again."""
-        if self.path is None or not (self.path / names.CHECKPOINT).exists():
+        if self.path is None or not (self.path / file_names.CHECKPOINT).exists():
             return None
-        return load_covered(self.path / names.CHECKPOINT).round
+        return load_checkpoint_info(self.path / file_names.CHECKPOINT).round
 
 
 def _refuse_damaged(path: Path) -> None:
-    described = descriptions(path)
-    if (path / names.CHECKPOINT).exists():
-        refuse_damaged(path, load_covered(path / names.CHECKPOINT), described)
+    described = read_description_files(path)
+    if (path / file_names.CHECKPOINT).exists():
+        check_integrity(path, load_checkpoint_info(path / file_names.CHECKPOINT), described)
 
 
 def _json(path: Path, content: type[Content]) -> Content:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from winnow.core import (
-    EVERYONE,
+    UNTIL_ALL,
     Cost,
     Failure,
     Filter,
@@ -30,7 +30,7 @@ from winnow.core import (
     wrap,
 )
 from winnow.fleet import Fleet
-from winnow.learn.store import ClientStore
+from winnow.learn.client_store import ClientStore
 
 Site = TypeVar("Site")
 
@@ -49,7 +49,7 @@ class _Arrival(NamedTuple):
     """The client vanishes while it trains; when its reply would have been due, it is given up."""
 
 
-class InProcess(Generic[Site]):
+class SimulatedFederation(Generic[Site]):
     """Reaches simulated clients, all hosted by one site in this process."""
 
     def __init__(
@@ -78,8 +78,8 @@ class InProcess(Generic[Site]):
     def clock(self) -> VirtualClock:
         return self._clock
 
-    def dispatch(self, tasks: Iterable[Task], until: Until = EVERYONE) -> "InProcessExchange[Site]":
-        exchange = InProcessExchange(self, until)
+    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "SimulatedExchange[Site]":
+        exchange = SimulatedExchange(self, until)
         exchange.send(tasks)
         return exchange
 
@@ -120,10 +120,10 @@ class InProcess(Generic[Site]):
         return replace(task, kept=kept) if kept else task
 
 
-class InProcessExchange(Generic[Site]):
+class SimulatedExchange(Generic[Site]):
     """An open exchange: outcomes come in the order of their virtual arrival, and move the clock."""
 
-    def __init__(self, federation: InProcess[Site], until: Until) -> None:
+    def __init__(self, federation: SimulatedFederation[Site], until: Until) -> None:
         self._federation, self._until = federation, until
         self._deadline = np.inf if until.seconds is None else federation.clock.now + until.seconds
         self._waiting: list[_Arrival] = []  # the next to arrive stands last

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.federation.extra import needs_deploy
-from winnow.cli.interrupts import interrupted_once, interruptible
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
+from winnow.cli.interrupts import exit_on_interrupt, single_interrupt
 from winnow.cli.options import DataFolder, Plugins, Quiet, Rounds, Sets, complete_algorithm
 
 local = typer.Typer(
@@ -27,7 +27,7 @@ def size(
 
 
 @local.command()
-@needs_deploy
+@requires_deploy_extra
 def run(
     context: typer.Context,
     source: Annotated[
@@ -45,27 +45,29 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Deal an experiment's data out to sites, run it as a job between processes, and clean up."""
-    from winnow.cli.console import answers, messages
-    from winnow.cli.results import run_lines, run_tables
-    from winnow.deploy.people.local import local_federation
-    from winnow.deploy.people.packing import describe
-    from winnow.deploy.people.watching import watch
-    from winnow.experiment.folders import RUNS, fresh, safe
+    from winnow.cli.console import stderr_console, stdout_console
+    from winnow.cli.render_results import run_summary, run_tables
+    from winnow.deploy.client.bundle import describe_job
+    from winnow.deploy.client.job_progress import watch_job
+    from winnow.deploy.client.local_federation import local_federation
+    from winnow.experiment.run_folders import RUNS_FOLDER, safe_folder_name, unused_path
     from winnow.runs import RunFolder
 
-    described = describe(source, algorithm=algorithm, seed=seed, rounds=rounds, sets=sets or (), plugins=plugins or ())
-    folder = out or fresh(RUNS / f"{safe(described.title)}-local")
-    console = messages()
+    described = describe_job(
+        source, algorithm=algorithm, seed=seed, rounds=rounds, sets=sets or (), plugins=plugins or ()
+    )
+    folder = out or unused_path(RUNS_FOLDER / f"{safe_folder_name(described.title)}-local")
+    console = stderr_console()
     with (
-        interrupted_once(),
-        interruptible(lambda: "winnow: stopped; all processes have ended and nothing is left of them"),
+        single_interrupt(),
+        exit_on_interrupt(lambda: "winnow: stopped; all processes have ended and nothing is left of them"),
         tempfile.TemporaryDirectory(prefix="winnow-local-") as scratch,
     ):
         if not quiet:
             console.print(f"starting a server and {context.obj} sites", highlight=False)
         with local_federation(described, context.obj, Path(scratch), data_directory=data) as federation:
             job = federation.connection.submit(described, min_sites=context.obj)
-            watch(job, console, shown=not quiet, all_needed=True)
+            watch_job(job, console, shown=not quiet, all_needed=True)
             job.download(folder)
     view = RunFolder.open(folder)
-    answers().print(run_lines(view), run_tables(view))
+    stdout_console().print(run_summary(view), run_tables(view))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from winnow.deploy.people.connection import Connection
+    from winnow.deploy.client.connection import Connection
 
 KitOption: TypeAlias = Annotated[
     Path,
@@ -16,6 +16,6 @@ JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="A job's 
 
 
 def connected(kit: Path) -> "Connection":
-    from winnow.deploy.people.connection import connect
+    from winnow.deploy.client.connection import connect
 
     return connect(kit)

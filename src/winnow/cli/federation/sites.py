@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.federation.extra import needs_deploy
 from winnow.cli.federation.options import KitOption, connected
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 from winnow.cli.options import AsJson
 
 sites = typer.Typer(rich_markup_mode="rich")
@@ -34,13 +34,13 @@ def all_sites(
 
 
 @sites.command("list")
-@needs_deploy
+@requires_deploy_extra
 def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
     """List the sites: who is connected, what they offer, what they are at."""
     import msgspec
 
-    from winnow.cli.console import answers, write_json
-    from winnow.experiment.terminal import table
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.terminal_tables import table
 
     with connected(kit) as connection:
         states = connection.sites()
@@ -59,11 +59,11 @@ def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
         for state in states
     ]
     heads = ("Site", "Organisation", "State", "Data", "Free", "Jobs")
-    answers().print(table(heads, rows, numbers=False) if rows else "no site was ever connected")
+    stdout_console().print(table(heads, rows, numbers=False) if rows else "no site was ever connected")
 
 
 @sites.command()
-@needs_deploy
+@requires_deploy_extra
 def stop(site: SiteName, kit: KitOption) -> None:
     """Have a site's agent stop, if its own policy allows that."""
     with connected(kit) as connection:
@@ -71,7 +71,7 @@ def stop(site: SiteName, kit: KitOption) -> None:
 
 
 @sites.command()
-@needs_deploy
+@requires_deploy_extra
 def restart(site: SiteName, kit: KitOption) -> None:
     """Have a site's agent start anew, if its own policy allows that."""
     with connected(kit) as connection:

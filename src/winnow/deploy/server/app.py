@@ -14,49 +14,49 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from winnow.core import ConfigError
-from winnow.deploy.fence.launch import RUNNER
-from winnow.deploy.server.audit import shared_log
-from winnow.deploy.server.commands import Trust
-from winnow.deploy.server.config import CONFIG, ServerConfig, read_config
+from winnow.deploy.sandbox.launch import RUNNER_MODULE
+from winnow.deploy.server.audit_store import shared_audit_log
+from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
-from winnow.deploy.server.journal import Auditor
+from winnow.deploy.server.job_logs import AuditWriter
+from winnow.deploy.server.leader import ServerResources
+from winnow.deploy.server.leader_election import LeaderElection
 from winnow.deploy.server.lease import Lease
-from winnow.deploy.server.metrics import ServerCollector, Traffic, expose
-from winnow.deploy.server.records import Records
-from winnow.deploy.server.reign import Estate
-from winnow.deploy.server.service import ServerService
-from winnow.deploy.server.spare import Spare
-from winnow.deploy.server.throne import Throne
-from winnow.deploy.trust.audit import AuditLog
-from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
+from winnow.deploy.server.prometheus_metrics import PrometheusCollector, TrafficCounter, serve_metrics
+from winnow.deploy.server.queries import Queries
+from winnow.deploy.server.request_router import RequestRouter
+from winnow.deploy.server.user_commands import ServerTrust
+from winnow.deploy.server.warm_runner import WarmRunner
+from winnow.deploy.trust.audit_log import AuditLog
+from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.errors import IdentityError
-from winnow.deploy.trust.files import own_files_only, private_folder
-from winnow.deploy.trust.identity import Peer, recogniser
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.revocation import Revocations
+from winnow.deploy.trust.peer_identity import Peer, peer_identifier
+from winnow.deploy.trust.private_files import make_private_folder, restrict_umask
+from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.server_policy import watch_server_policy
-from winnow.deploy.trust.watched import Watched
-from winnow.deploy.wire.drivers import serve
-from winnow.deploy.wire.heap import keep_freed_chunks
+from winnow.deploy.trust.watched_file import WatchedFile
+from winnow.deploy.wire.malloc_tuning import tune_malloc
 from winnow.deploy.wire.transport import Admit, Tls
+from winnow.deploy.wire.transport_registry import serve
 
 log = logging.getLogger(__name__)
 
-THREADS = 32
+IO_THREADS = 32
 """For files and the database: so many may wait for a disk at the same time."""
-GRACE = 1.0
+SHUTDOWN_SECONDS = 1.0
 """Seconds that requests under way have when the server stops."""
 
 
 class WinnowServer:
     """`config_path` is the operator's file; the one beside the kit, if there is any, unless told otherwise."""
 
-    def __init__(self, kit: Kit, config_path: Path | None = None, *, runner: str = RUNNER) -> None:
-        path = config_path or kit.path / CONFIG
+    def __init__(self, kit: Kit, config_path: Path | None = None, *, runner: str = RUNNER_MODULE) -> None:
+        path = config_path or kit.path / CONFIG_FILE
         self._kit = kit
         self.config = read_config(path, required=config_path is not None)
         self.state = self.config.state_folder(path.parent)
-        private_folder(self.state)
+        make_private_folder(self.state)
         url = self.config.database_url(path.parent)
         self.database = Database(url, patience=self.config.lease * 2 / 3)  # no standby can take over earlier
         self.address = own_address(kit, self.config)
@@ -68,13 +68,13 @@ class WinnowServer:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set."""
         kit, config = self._kit, self.config
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=THREADS))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=IO_THREADS))
         await asyncio.to_thread(self.migrate)
-        records, traffic = Records(database=self.database), Traffic()
+        records, traffic = Queries(database=self.database), TrafficCounter()
         lease = Lease(self.database, server=kit.name, address=self.address, seconds=config.lease)
-        service = ServerService(name=kit.name, version=version("winnow"), lease=lease, records=records)
+        service = RequestRouter(name=kit.name, version=version("winnow"), lease=lease, records=records)
         revocations = kit.watch_revocations()
-        identify, admit = recogniser(kit.authority), _admit(revocations)
+        identify, admit = peer_identifier(kit.authority), _admit(revocations)
         server = serve(
             self._listening(), Tls.of(kit), service, identify=identify, admit=admit, calls=config.limits.calls
         )
@@ -84,9 +84,9 @@ class WinnowServer:
             closing.callback(audit.close)
             spare = self._spare()
             closing.callback(spare.close)
-            throne = Throne(self._estate(revocations, audit, traffic, spare), lease, service)
+            throne = LeaderElection(self._estate(revocations, audit, traffic, spare), lease, service)
             if config.metrics is not None:
-                closing.enter_context(expose(config.metrics, ServerCollector(service, records, traffic)))
+                closing.enter_context(serve_metrics(config.metrics, PrometheusCollector(service, records, traffic)))
             await server.start()
             log.info("server %s of %s listens at %s, database %s", kit.name, kit.project, server.url, self.database)
             occupying = asyncio.create_task(throne.occupy())
@@ -96,23 +96,25 @@ class WinnowServer:
                 occupying.cancel()
                 with suppress(asyncio.CancelledError):
                     await occupying
-                await server.stop(GRACE)
+                await server.stop(SHUTDOWN_SECONDS)
         log.info("server %s has stopped", kit.name)
 
-    def _spare(self) -> Spare:
+    def _spare(self) -> WarmRunner:
         """Where servers share a database, each may have to take up jobs at any time."""
-        spare = Spare()
-        if self.database.shared and self._runner == RUNNER:
+        spare = WarmRunner()
+        if self.database.shared and self._runner == RUNNER_MODULE:
             spare.keep()
         return spare
 
-    def _estate(self, revocations: Watched[Revocations], audit: AuditLog, traffic: Traffic, spare: Spare) -> Estate:
+    def _estate(
+        self, revocations: WatchedFile[RevocationList], audit: AuditLog, traffic: TrafficCounter, spare: WarmRunner
+    ) -> ServerResources:
         policy = watch_server_policy(self._kit.path)
-        return Estate(
+        return ServerResources(
             config=self.config,
             state=self.state,
             database=self.database,
-            trust=Trust(
+            trust=ServerTrust(
                 authority=self._kit.authority,
                 revocations=revocations.current,
                 policy=policy.current,
@@ -131,7 +133,7 @@ class WinnowServer:
         return f"{where.scheme}://{self.config.listen or f'0.0.0.0:{where.port}'}"
 
 
-def _admit(revocations: Watched[Revocations]) -> Admit:
+def _admit(revocations: WatchedFile[RevocationList]) -> Admit:
     def admit(peer: Peer) -> str | None:
         try:
             revocations.current().check(peer)
@@ -156,7 +158,8 @@ def own_address(kit: Kit, config: ServerConfig) -> str:
     own = [endpoint for endpoint in kit.endpoints if urlsplit(endpoint).hostname in hosts]
     if len({urlsplit(endpoint).port for endpoint in own}) != 1:
         raise ConfigError(
-            f"which of {', '.join(kit.endpoints)} is server {kit.name}? say address = 'grpc://HOST:PORT' in {CONFIG}"
+            f"which of {', '.join(kit.endpoints)} is server {kit.name}? "
+            f"write address = 'grpc://HOST:PORT' in {CONFIG_FILE}"
         )
     return own[0]
 
@@ -171,10 +174,10 @@ def _hosts(certificate: x509.Certificate) -> set[str]:
 
 def _open_audit(database: Database, kit: Kit) -> AuditLog:
     """The chain lies in the database if servers share it, else in the kit."""
-    return shared_log(database, kit) if database.shared else open_audit(kit.path / AUDIT_FILE, kit)
+    return shared_audit_log(database, kit) if database.shared else open_audit_log(kit.path / AUDIT_FILE, kit)
 
 
-def _auditor(audit: AuditLog, kit: Kit) -> Auditor:
+def _auditor(audit: AuditLog, kit: Kit) -> AuditWriter:
     def note(peer: Peer | None, what: str, target: str, outcome: str) -> None:
         audit.append_for(peer or kit.peer, what, target, outcome)
 
@@ -183,15 +186,15 @@ def _auditor(audit: AuditLog, kit: Kit) -> Auditor:
 
 def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) -> None:
     """What the command does. SIGTERM and SIGINT stop the server in an orderly way."""
-    own_files_only()
+    restrict_umask()
     server = WinnowServer(Kit.load(kit, "server"), config)
     if migrate_only:
         server.migrate()
         log.info("the database %s is up to date", server.database)
         return
-    keep_freed_chunks()
+    tune_malloc()
     gc.freeze()  # what was loaded is never garbage; the collector then comes to what may be before it has piled up
-    asyncio.run(until_signalled(server))
+    asyncio.run(run_until_signalled(server))
 
 
 def _allow_all_open_files() -> None:
@@ -200,7 +203,7 @@ def _allow_all_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def until_signalled(server: WinnowServer) -> None:
+async def run_until_signalled(server: WinnowServer) -> None:
     _allow_all_open_files()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

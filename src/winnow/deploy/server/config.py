@@ -7,15 +7,15 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from winnow.core import ConfigError, Settings
-from winnow.deploy.trust.signing import JOB_DAYS
+from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 
-CONFIG = "server.toml"
-PLACES = ("folder", "reference", "test")
+CONFIG_FILE = "server.toml"
+PATH_KEYS = ("folder", "reference", "test")
 """Keys of a data table that name files."""
-TOLD = (*PLACES, "targets", "features", "task", "tokens", "classes", "scale")
+DATA_KEYS = (*PATH_KEYS, "targets", "features", "task", "tokens", "classes", "scale")
 
 
-class Limits(Settings):
+class ServerLimits(Settings):
     """What one job or one party may take up."""
 
     bundle_mb: int = Field(default=64, ge=1)
@@ -56,13 +56,13 @@ class ServerConfig(Settings):
     """
     join: float = Field(default=10.0, ge=0)
     """Seconds to wait for further sites once a job has as many as it needs."""
-    job_days: float = Field(default=JOB_DAYS, gt=0)
+    job_days: float = Field(default=MAX_JOB_AGE_DAYS, gt=0)
     """Days for which a job can be submitted after its author signed it."""
     metrics: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
     sandbox: Literal["required", "none"] = "required"
     """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
-    limits: Limits = Limits()
+    limits: ServerLimits = ServerLimits()
     data: dict[str, dict[str, Any]] = Field(default={})
     """The server's own named data, for reference and test sets."""
 
@@ -93,13 +93,13 @@ def read_config(path: Path, *, required: bool = False) -> ServerConfig:
 def _anchored(config: ServerConfig, folder: Path) -> ServerConfig:
     """Files of data are looked for beside the configuration."""
     for name, table in config.data.items():
-        if strange := sorted(table.keys() - {*TOLD}):
+        if strange := sorted(table.keys() - {*DATA_KEYS}):
             raise ConfigError(
-                f"{CONFIG}: [data.{name}] has no key {strange[0]!r}: a server's data are a folder with reference.npz "
-                "and test.npz, or files: reference = …, test = …"
+                f"{CONFIG_FILE}: [data.{name}] has no key {strange[0]!r}: a server's data are a folder with "
+                "reference.npz and test.npz, or files: reference = …, test = …"
             )
     data = {
-        name: {key: str((folder / value).resolve()) if key in PLACES else value for key, value in table.items()}
+        name: {key: str((folder / value).resolve()) if key in PATH_KEYS else value for key, value in table.items()}
         for name, table in config.data.items()
     }
     return config.model_copy(update={"data": data})

@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 from winnow.core import WinnowError
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-MIGRATING = 0x77696E6E
+MIGRATION_LOCK = 0x77696E6E
 """Key of the advisory lock under which a PostgreSQL is migrated: two servers may start at once."""
-WRITES = {"writes": True}
-SQLITE_PATIENCE = 30.0
+WRITE_OPTIONS = {"writes": True}
+SQLITE_TIMEOUT = 30.0
 """Seconds to wait for other writers."""
 logging.getLogger("alembic").setLevel(logging.WARNING)
 SQLITE_NOW = "SELECT (julianday('now') - 2440587.5) * 86400.0"
@@ -50,14 +50,14 @@ class Database:
             raise DatabaseError(
                 f"database = {url!r} is no database address; write sqlite:///FILE or postgresql://USER@HOST/NAME"
             ) from error
-        self._writing = self._engine.execution_options(**WRITES)
+        self._writing = self._engine.execution_options(**WRITE_OPTIONS)
         if not self.shared:
             event.listen(self._engine, "connect", _prepare_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
 
     def _arguments(self, patience: float) -> dict[str, Any]:
         if not self.shared:
-            return {"connect_args": {"timeout": SQLITE_PATIENCE}}
+            return {"connect_args": {"timeout": SQLITE_TIMEOUT}}
         milliseconds = int(patience * 1000)
         options = f"-c idle_in_transaction_session_timeout={milliseconds} -c lock_timeout=10000"
         connecting = {"options": options, "connect_timeout": 5, "tcp_user_timeout": 5000, "keepalives_idle": 2}
@@ -84,7 +84,7 @@ class Database:
             with self._writing.begin() as connection:
                 if self.shared:
                     connection.execute(text("SET LOCAL lock_timeout = 0"))
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
                 command.upgrade(_alembic(connection), "head")
         except OperationalError as error:
             raise DatabaseError(f"cannot reach the database {self}: {_first_line(error)}") from error
@@ -117,7 +117,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 def _write_ahead(connection: Any) -> None:
     """SQLite itself does not wait for others who are about to do the same with a new database."""
-    until = time.monotonic() + SQLITE_PATIENCE
+    until = time.monotonic() + SQLITE_TIMEOUT
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")

@@ -15,7 +15,7 @@ class DamagedRecordsError(WinnowError):
     """What the database or the blobs hold of a job is not what was committed. Trying again does not help."""
 
 
-def unchanged(chunks: Iterable[bytes], blob: Blob, what: str) -> Iterator[bytes]:
+def verified_chunks(chunks: Iterable[bytes], blob: Blob, what: str) -> Iterator[bytes]:
     """The chunks of a blob; raises after the last one if together they are not the blob."""
     digest = sha256()
     for chunk in chunks:
@@ -36,7 +36,7 @@ def next_digest(digest: str, line: str) -> str:
     return sha256(f"{digest}\n{line}".encode()).hexdigest()
 
 
-class RoundCheck:
+class EventDigestCheck:
     """Follows a job's event lines and finds the first round after which they are not what they were."""
 
     def __init__(self, job: str, config: str, rounds: Sequence[tuple[int, str | None]]) -> None:

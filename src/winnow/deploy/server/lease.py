@@ -19,10 +19,10 @@ from winnow.core import WinnowError
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import LeaseRow
 
-LEASE = 1
+LEASE_ID = 1
 RENEWALS = 3
 """In the time of a lease."""
-TICK = 0.02
+EXPIRY_MARGIN = 0.02
 """Seconds after which another's lease has run out for certain, and not just about."""
 
 
@@ -31,7 +31,7 @@ class LeaseLostError(WinnowError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leader:
+class LeaseHolder:
     """The holder as the database knows it."""
 
     server: str
@@ -42,7 +42,7 @@ class Leader:
 
 def lock_lease(session: Session) -> LeaseRow:
     """The lease's row, locked until the transaction ends; on SQLite a writing transaction has locked everything."""
-    return session.scalars(select(LeaseRow).where(LeaseRow.id == LEASE).with_for_update()).one()
+    return session.scalars(select(LeaseRow).where(LeaseRow.id == LEASE_ID).with_for_update()).one()
 
 
 class Lease:
@@ -75,7 +75,7 @@ class Lease:
             ours = row.holder == holder
             if not ours and row.expires > now and not self._is_our_past(row):
                 self._token, self._first = None, False
-                self.pause = min(self.seconds / RENEWALS, row.expires - now + TICK)
+                self.pause = min(self.seconds / RENEWALS, row.expires - now + EXPIRY_MARGIN)
                 return False
             if not ours:
                 row.token += 1
@@ -111,17 +111,17 @@ class Lease:
                 row.expires = 0.0
         self._token = None
 
-    def leader(self) -> Leader | None:
+    def leader(self) -> LeaseHolder | None:
         """Who leads, if anybody does."""
         with self._database.reading() as session:
-            row = session.get_one(LeaseRow, LEASE)
+            row = session.get_one(LeaseRow, LEASE_ID)
             if row.expires <= self._database.now(session):
                 return None
-            return Leader(server=row.server, address=row.address, token=row.token, since=row.since)
+            return LeaseHolder(server=row.server, address=row.address, token=row.token, since=row.since)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fence:
+class FencedDatabase:
     """Lets a leader write, as long as it is the leader."""
 
     database: Database

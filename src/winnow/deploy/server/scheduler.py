@@ -12,38 +12,40 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
+from winnow.config.job_settings import JobSettings
 from winnow.core import WinnowError
-from winnow.deploy.server.desks import Clock
-from winnow.deploy.server.ledger import ABORTED, FAILED, QUEUED, STARTING
-from winnow.deploy.server.runs import KEPT_ENDED, Ending, JobRun, Workshop
-from winnow.deploy.server.tables import Job
-from winnow.deploy.server.waiting import Waiting
-from winnow.deploy.server.wishes import Order
-from winnow.deploy.wire.messages import Answer, Blob, Deploy, Joined, Neighbour
-from winnow.deploy.work.orders import Member
-from winnow.experiment.job import JobSettings
+from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.server.job_spec import JobSpec
+from winnow.deploy.server.leader_writes import ABORTED, FAILED, QUEUED, STARTING
+from winnow.deploy.server.running_job import CHECKPOINTS_ENDED, JobOutcome, LeaderContext, RunningJob
+from winnow.deploy.server.site_sessions import MonotonicClock
+from winnow.deploy.server.tables import JobRow
+from winnow.deploy.server.waiting_job import WaitingJob
+from winnow.deploy.wire.messages import Blob, ClientResult, DeployJob, DeployResult, PeerSite
 
 log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    def __init__(self, workshop: Workshop, *, join: float, most: int, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, workshop: LeaderContext, *, join: float, most: int, clock: MonotonicClock = time.monotonic
+    ) -> None:
         self._shop = workshop
         self._join = join
         self._most = most
         self._clock = clock
         self._wake = asyncio.Event()
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, WaitingJob] = {}
         self._starting: set[str] = set()
-        self._runs: dict[str, JobRun] = {}
+        self._runs: dict[str, RunningJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set when a job's keeper failed in a way that ends this reign: the lease is lost, or the database gone."""
 
     # What others tell it ----------------------------------------------------------------------------------------------
 
-    def add(self, row: Job, order: Order) -> None:
-        deploy = Deploy(
+    def add(self, row: JobRow, order: JobSpec) -> None:
+        deploy = DeployJob(
             job=row.job,
             bundle=Blob(digest=row.bundle, size=row.bundle_size),
             submitter=row.submitter,
@@ -52,7 +54,7 @@ class Scheduler:
             resources=order.resources,
         )
         rank = (-row.priority, row.submitted, row.job)
-        self._waiting[row.job] = Waiting(
+        self._waiting[row.job] = WaitingJob(
             job=row.job, order=order, deploy=deploy, rank=rank, status=row.status, reason=row.reason
         )
         self._wake.set()
@@ -60,7 +62,7 @@ class Scheduler:
     def sites_changed(self) -> None:
         self._wake.set()
 
-    async def site_joined(self, site: str, message: Joined) -> None:
+    async def site_joined(self, site: str, message: DeployResult) -> None:
         waiting = self._waiting.get(message.job)
         if waiting is None or site not in waiting.offered:
             return
@@ -83,7 +85,7 @@ class Scheduler:
             log.warning("job %s: site %s refused: %s", message.job, site, message.reason)
         self._wake.set()
 
-    def site_answered(self, site: str, answer: Answer, path: Path | None) -> None:
+    def site_answered(self, site: str, answer: ClientResult, path: Path | None) -> None:
         run = self._runs.get(answer.job)
         if run is not None:
             run.answered(answer, path)
@@ -145,7 +147,7 @@ class Scheduler:
         if self._tasks:
             await asyncio.wait(self._tasks.values())
 
-    async def _consider(self, waiting: Waiting) -> None:
+    async def _consider(self, waiting: WaitingJob) -> None:
         """One step for one job."""
         if waiting.job not in self._waiting:
             return
@@ -165,7 +167,7 @@ class Scheduler:
             return
         await self._begin(waiting)
 
-    async def _offer(self, waiting: Waiting, sites: list[str]) -> None:
+    async def _offer(self, waiting: WaitingJob, sites: list[str]) -> None:
         new = [site for site in sites if site not in waiting.offered]
         if not new:
             return
@@ -175,13 +177,13 @@ class Scheduler:
             waiting.accepted.pop(site, None)
             self._shop.hub.deploy(site, waiting.deploy)
 
-    async def _begin(self, waiting: Waiting) -> None:
+    async def _begin(self, waiting: WaitingJob) -> None:
         """Fix who takes part, number the clients, and start the process."""
         members, first = [], 0
         for site in waiting.able(self._shop.hub.connected()):
             if site in waiting.accepted:
                 data = waiting.accepted[site]
-                members.append(Member(site=site, clients_from=first, data=data))
+                members.append(JobSite(site=site, clients_from=first, data=data))
                 first += len(data.sizes)
         if len(members) < waiting.wishes.needed:
             return
@@ -193,13 +195,13 @@ class Scheduler:
             self._shop.hub.dismiss(site, waiting.job, "the job began without this site")
         await self._start(waiting.deploy, members, waiting.wishes)
 
-    async def resume(self, row: Job, order: Order) -> None:
+    async def resume(self, row: JobRow, order: JobSpec) -> None:
         """A job that ran under an earlier leader: its members are fixed, and it goes on."""
         self.add(row, order)
         deploy = self._waiting.pop(row.job).deploy
         stored = await asyncio.to_thread(self._shop.records.members, row.job)
         members = [
-            Member(site=each.site, clients_from=each.clients_from, data=each.data)
+            JobSite(site=each.site, clients_from=each.clients_from, data=each.data)
             for each in stored
             if each.clients_from is not None and each.data is not None
         ]
@@ -217,7 +219,7 @@ class Scheduler:
             part.round = row.round
             part.resumed = True
 
-    async def _start(self, deploy: Deploy, members: list[Member], wishes: JobSettings) -> None:
+    async def _start(self, deploy: DeployJob, members: list[JobSite], wishes: JobSettings) -> None:
         self._starting.add(deploy.job)
         certificates = await asyncio.to_thread(self._shop.records.certificates)
         if deploy.job not in self._starting:  # it was aborted meanwhile
@@ -226,7 +228,7 @@ class Scheduler:
             return
         self._starting.discard(deploy.job)
         neighbours = [
-            Neighbour(
+            PeerSite(
                 site=member.site,
                 clients_from=member.clients_from,
                 clients=len(member.data.sizes),
@@ -241,10 +243,10 @@ class Scheduler:
             self._shop.hub.know(member.site, certificates.get(member.site, b""))
         sites = [member.site for member in members]
         self._shop.hub.attend(deploy.job, sites, needed=wishes.needed, timeout=wishes.site_timeout)
-        run = self._runs[deploy.job] = JobRun(self._shop, deploy.job, deploy.bundle, members)
+        run = self._runs[deploy.job] = RunningJob(self._shop, deploy.job, deploy.bundle, members)
         self._tasks[deploy.job] = asyncio.create_task(self._attend(run), name=f"job {deploy.job}")
 
-    async def _attend(self, run: JobRun) -> None:
+    async def _attend(self, run: RunningJob) -> None:
         """See a job through to its end. If we are stopped before that, sites hear nothing: the job will go on."""
         try:
             await self._conclude(run, await self._outcome(run))
@@ -259,25 +261,25 @@ class Scheduler:
             self._wake.set()
 
     @staticmethod
-    async def _outcome(run: JobRun) -> Ending:
+    async def _outcome(run: RunningJob) -> JobOutcome:
         """A fault of our own ends the one job that met it, and no other."""
         try:
             return await run.run()
         except DataError as error:
-            return Ending(failure=f"the database does not take what it says: {error.orig}")
+            return JobOutcome(failure=f"the database does not take what it says: {error.orig}")
         except (WinnowError, SQLAlchemyError):
             raise
         except Exception as error:
             log.exception("job %s met a fault of the server", run.job)
-            return Ending(failure=f"the server failed at it ({type(error).__name__}); its log says more")
+            return JobOutcome(failure=f"the server failed at it ({type(error).__name__}); its log says more")
 
-    async def _clear_up(self, run: JobRun) -> None:
+    async def _clear_up(self, run: RunningJob) -> None:
         self._shop.hub.ended(run.job, [member.site for member in run.members], "the job is over")
         await asyncio.to_thread(self._shop.inboxes.clear, run.job)
         self._shop.journal.forget(run.job)
         self._wake.set()
 
-    async def _conclude(self, run: JobRun, ending: Ending) -> None:
+    async def _conclude(self, run: RunningJob, ending: JobOutcome) -> None:
         ledger, job = self._shop.ledger, run.job
         await self._shop.journal.flush()
         if ending.outputs is not None:
@@ -288,16 +290,16 @@ class Scheduler:
             log.error("job %s failed: %s", job, ending.failure)
         outcome = "finished" if ending.outputs is not None else f"failed: {ending.failure}"
         await self._shop.journal.audit(None, "job ended", job, outcome)
-        await run.retire(KEPT_ENDED)
+        await run.retire(CHECKPOINTS_ENDED)
 
-    def _withdraw(self, waiting: Waiting, reason: str) -> None:
+    def _withdraw(self, waiting: WaitingJob, reason: str) -> None:
         for site in waiting.offered:
             self._shop.hub.dismiss(site, waiting.job, reason)
         waiting.offered.clear()
         waiting.accepted.clear()
         waiting.enough_since = None
 
-    async def _note(self, waiting: Waiting, status: str, reason: str) -> None:
+    async def _note(self, waiting: WaitingJob, status: str, reason: str) -> None:
         if (waiting.status, waiting.reason) != (status, reason):
             waiting.status, waiting.reason = status, reason
             await asyncio.to_thread(self._shop.ledger.set_status, waiting.job, status, reason)

@@ -7,11 +7,11 @@ NAME = String(100)
 DIGEST = String(64)
 
 
-class Table(DeclarativeBase):
+class TableBase(DeclarativeBase):
     """Whatever has rows."""
 
 
-class Job(Table):
+class JobRow(TableBase):
     """A job and how it stands. `round` is its last committed round."""
 
     __tablename__ = "jobs"
@@ -34,7 +34,7 @@ class Job(Table):
     """Msgpack of metrics by source."""
 
 
-class Round(Table):
+class RoundRow(TableBase):
     """A committed round. The key makes committing one twice impossible."""
 
     __tablename__ = "rounds"
@@ -55,7 +55,7 @@ class Round(Table):
     at: Mapped[float] = mapped_column(Float)
 
 
-class LineRow(Table):
+class LogLineRow(TableBase):
     """A line of a job's log: what people follow."""
 
     __tablename__ = "lines"
@@ -68,7 +68,7 @@ class LineRow(Table):
     text: Mapped[str] = mapped_column(Text)
 
 
-class MemberRow(Table):
+class MemberRow(TableBase):
     """A site's part in a job: offered, accepted or refused."""
 
     __tablename__ = "members"
@@ -86,7 +86,7 @@ class MemberRow(Table):
     """Since when it is left out of the running job, for `reason`; None while it takes part."""
 
 
-class Output(Table):
+class OutputRow(TableBase):
     """A file that a finished job left."""
 
     __tablename__ = "outputs"
@@ -97,7 +97,7 @@ class Output(Table):
     size: Mapped[int] = mapped_column(BigInteger)
 
 
-class BlobRow(Table):
+class BlobRow(TableBase):
     """A blob that is there as a whole. Blobs belong to a job, so that clearing up after one cannot hurt another."""
 
     __tablename__ = "blobs"
@@ -107,7 +107,7 @@ class BlobRow(Table):
     size: Mapped[int] = mapped_column(BigInteger)
 
 
-class Chunk(Table):
+class BlobChunkRow(TableBase):
     """A piece of a blob, where servers share no disk."""
 
     __tablename__ = "chunks"
@@ -118,7 +118,7 @@ class Chunk(Table):
     data: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class SiteRow(Table):
+class SiteRow(TableBase):
     """A site as it last introduced itself."""
 
     __tablename__ = "sites"
@@ -133,7 +133,7 @@ class SiteRow(Table):
     """PEM, for those who seal letters to it."""
 
 
-class LeaseRow(Table):
+class LeaseRow(TableBase):
     """The one row that says who leads. Its lock orders everything that a leader writes."""
 
     __tablename__ = "lease"
@@ -148,7 +148,7 @@ class LeaseRow(Table):
     expires: Mapped[float] = mapped_column(Float)
 
 
-class AuditRow(Table):
+class AuditRow(TableBase):
     """An entry of the audit's chain."""
 
     __tablename__ = "audit"
@@ -157,7 +157,7 @@ class AuditRow(Table):
     line: Mapped[str] = mapped_column(Text)
 
 
-class AuditHead(Table):
+class AuditHeadRow(TableBase):
     """The one row that says how far the chain reaches. Its lock lets one server at a time extend it."""
 
     __tablename__ = "audit_head"

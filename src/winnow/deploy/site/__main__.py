@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.site.service import serve
+from winnow.deploy.site.agent_process import run_agent
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument("--json-logs", action="store_true")
     given = parser.parse_args()
     try:
-        serve(given.kit, given.config, json_logs=given.json_logs)
+        run_agent(given.kit, given.config, json_logs=given.json_logs)
     except WinnowError as error:
         print(f"winnow: error: {error}", file=sys.stderr)
         sys.exit(2)

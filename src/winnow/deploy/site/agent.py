@@ -1,7 +1,7 @@
 """The agent of a site: it connects, asks for orders, and has them followed. It opens no port.
 
-It may be killed at any moment. Orders are the same when they come twice; what must survive is in `SiteState` before it
-is acknowledged or told to anybody.
+It may be killed at any moment. Orders are the same when they come twice; what must survive is in `SiteStateStore`
+before it is acknowledged or told to anybody.
 """
 
 import importlib.metadata
@@ -12,52 +12,54 @@ from pathlib import Path
 from threading import Event
 
 from winnow.core.errors import WinnowError
-from winnow.deploy.fence.kernel import release_code
-from winnow.deploy.fence.launch import GATE, WORKER
-from winnow.deploy.site.config import SiteConfig, discretion
-from winnow.deploy.site.job import HostedJob
-from winnow.deploy.site.judge import Judge
-from winnow.deploy.site.office import Office
-from winnow.deploy.site.room import Room
-from winnow.deploy.site.state import SiteState
+from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
+from winnow.deploy.sandbox.syscalls import drop_code_pages
+from winnow.deploy.site.admission_control import AdmissionControl
+from winnow.deploy.site.config import SiteConfig, redactor_for
+from winnow.deploy.site.context import SiteContext
+from winnow.deploy.site.hosted_job import HostedJob
+from winnow.deploy.site.resource_pool import ResourcePool
+from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.site.uplink import Uplink
-from winnow.deploy.trust.audit_file import AUDIT_FILE, open_audit
+from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.wire.drivers import connect
-from winnow.deploy.wire.errors import Refused, Unreachable, WireError
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError
 from winnow.deploy.wire.messages import (
     PROTOCOLS,
-    Answer,
-    Assign,
-    Cancel,
-    Control,
-    Deploy,
+    AssignTask,
+    CancelTasks,
+    ClientResult,
+    ControlAgent,
+    DeployJob,
     Hello,
-    Order,
-    Orders,
     Poll,
     Settle,
-    Stop,
+    SiteInstruction,
+    SiteInstructions,
+    StopJob,
     Welcome,
 )
-from winnow.deploy.wire.reconnecting import Backoff, Reconnecting
-from winnow.deploy.wire.transport import CALL_SECONDS, Link, Tls
+from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
+from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink, Tls
+from winnow.deploy.wire.transport_registry import connect
 
 log = logging.getLogger(__name__)
 
 STATE_FILE = "site.sqlite"
-PATIENCE = 20.0
+RETRY_SECONDS = 20.0
 """Seconds for which a single request is tried again and again; then a new session begins."""
-SEARCH = Backoff(longest=1.0)
+RECONNECT_BACKOFF = Backoff(longest=1.0)
 """While the leader is looked for: the next one is there within seconds, and work stands still until it is found."""
-LEAVING = 10.0
+SHUTDOWN_SECONDS = 10.0
 """Seconds that jobs have to end when the agent does."""
 
 
-def link_of(kit: Kit) -> Link:
+def connect_to_leader(kit: Kit) -> ServerLink:
     """The link to whichever of the project's servers leads."""
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
-    return Reconnecting(urls, lambda url: connect(url, Tls.of(kit)), backoff=SEARCH, patience=PATIENCE)
+    return ReconnectingLink(
+        urls, lambda url: connect(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, patience=RETRY_SECONDS
+    )
 
 
 class Agent:
@@ -67,10 +69,10 @@ class Agent:
         self,
         kit: Kit,
         config: SiteConfig,
-        link: Link,
+        link: ServerLink,
         *,
-        worker: str = WORKER,
-        gate: str = GATE,
+        worker: str = WORKER_MODULE,
+        gate: str = OUTPUT_FILTER_MODULE,
         now: Callable[[], float] = time.time,
         backoff: Backoff = Backoff(first=0.5),  # noqa: B008 - frozen
     ) -> None:
@@ -83,14 +85,14 @@ class Agent:
         self._received = 0
         self._polled = False
         """Whether the present session has been of use."""
-        self._office = Office(
+        self._office = SiteContext(
             kit=kit,
             config=config,
-            state=SiteState(Path(config.state) / STATE_FILE),
-            judge=Judge(kit, config),
-            room=Room(config.resources, config.disk_mb),
-            uplink=Uplink(link, discretion(config, kit.path)),
-            audit=open_audit(kit.path / AUDIT_FILE, kit),
+            state=SiteStateStore(Path(config.state) / STATE_FILE),
+            judge=AdmissionControl(kit, config),
+            room=ResourcePool(config.resources, config.disk_mb),
+            uplink=Uplink(link, redactor_for(config, kit.path)),
+            audit=open_audit_log(kit.path / AUDIT_FILE, kit),
             worker=worker,
             gate=gate,
         )
@@ -107,7 +109,9 @@ class Agent:
             except (WinnowError, OSError) as error:
                 if not self._stopping.is_set():
                     log.warning("%s; trying again", error)
-                if not (self._polled and isinstance(error, Refused)):  # a new leader does not know our session
+                if not (
+                    self._polled and isinstance(error, RequestRefusedError)
+                ):  # a new leader does not know our session
                     self._stopping.wait(self._backoff.seconds(failures))
                 failures += 1
         self._leave()
@@ -131,11 +135,13 @@ class Agent:
         if not isinstance(welcome, Welcome):
             raise WireError(f"the server answered a greeting with {type(welcome).__name__}")
         if welcome.protocol not in PROTOCOLS:
-            raise Refused(f"the server wants to speak protocol {welcome.protocol}, which this Winnow does not know")
+            raise RequestRefusedError(
+                f"the server wants to speak protocol {welcome.protocol}, which this Winnow does not know"
+            )
         self._received = 0
         self._office.uplink.begin(welcome.session)
         log.info("connected; the project's server wants to hear from us every %g s", welcome.heartbeat)
-        release_code()
+        drop_code_pages()
         return welcome
 
     def _obey(self, welcome: Welcome) -> None:
@@ -143,7 +149,7 @@ class Agent:
         while not self._stopping.is_set() and not self._office.uplink.lost:
             poll = Poll(session=welcome.session, received=self._received, free=self._office.room.free())
             orders = self._link.call(poll, timeout=welcome.heartbeat + CALL_SECONDS)
-            if not isinstance(orders, Orders):
+            if not isinstance(orders, SiteInstructions):
                 raise WireError(f"the server answered a poll with {type(orders).__name__}")
             self._polled = True
             for number, order in enumerate(orders.orders, orders.first):
@@ -151,15 +157,15 @@ class Agent:
                     self._follow(order)
                     self._received = number
         if not self._stopping.is_set():
-            raise Unreachable("something was not delivered in this session")
+            raise UnreachableError("something was not delivered in this session")
 
-    def _follow(self, order: Order) -> None:
+    def _follow(self, order: SiteInstruction) -> None:
         """Have an order followed. What it changes for good is done on return: it is acknowledged then."""
-        if isinstance(order, Deploy):
+        if isinstance(order, DeployJob):
             self._job(order.job).order(order)
-        elif isinstance(order, Assign):
+        elif isinstance(order, AssignTask):
             self._assign(order)
-        elif isinstance(order, Cancel):
+        elif isinstance(order, CancelTasks):
             if order.job in self._jobs:
                 self._jobs[order.job].cancel(order.tasks)
         elif isinstance(order, Settle):
@@ -168,7 +174,7 @@ class Agent:
             self._office.state.settle(order)
             if order.job in self._jobs:
                 self._jobs[order.job].order(order)
-        elif isinstance(order, Stop):
+        elif isinstance(order, StopJob):
             self._end(order)
         else:
             self._controlled(order)
@@ -181,7 +187,7 @@ class Agent:
             self._jobs[name].start()
         return self._jobs[name]
 
-    def _assign(self, order: Assign) -> None:
+    def _assign(self, order: AssignTask) -> None:
         """A job that we were told of before we were killed is deployed again first; of others we know nothing."""
         if order.job in self._jobs:
             self._jobs[order.job].order(order)
@@ -192,10 +198,12 @@ class Agent:
             reason = f"this site was never told of job {order.job}"
             log.warning("%s, but is asked to do its task %s", reason, order.task.id[:12])
             for client in order.task.clients:
-                failed = Answer(job=order.job, task=order.task.id, client=client, stage="admission", failure=reason)
+                failed = ClientResult(
+                    job=order.job, task=order.task.id, client=client, stage="admission", failure=reason
+                )
                 self._office.uplink.give(failed, None)
 
-    def _end(self, order: Stop) -> None:
+    def _end(self, order: StopJob) -> None:
         if order.job not in self._jobs and order.job not in self._office.state.jobs():
             return
         log.info("job %s is over here%s", order.job, f": {order.reason}" if order.reason else "")
@@ -205,7 +213,7 @@ class Agent:
         self._leaving.append(job)
         job.end(forget=True)
 
-    def _controlled(self, order: Control) -> None:
+    def _controlled(self, order: ControlAgent) -> None:
         what = "restart" if order.restart else "stop"
         reason = self._office.judge.controllable()
         self._office.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
@@ -220,7 +228,7 @@ class Agent:
         """End all processes; what must be known next time is on the disk."""
         for job in self._jobs.values():
             job.end(forget=False)
-        until = time.monotonic() + LEAVING
+        until = time.monotonic() + SHUTDOWN_SECONDS
         for job in [*self._jobs.values(), *self._leaving]:
             job.join(max(0.0, until - time.monotonic()))
         self._office.audit.note("agent stopped")

@@ -17,7 +17,7 @@
     targets = ["outcome"]
     owner = "ward"
 
-A job asks for data by name. Where they are stays here: `Discretion` takes it out of whatever is told to the server.
+A job asks for data by name. Where they are stays here: `Redactor` takes it out of whatever is told to the server.
 """
 
 import tomllib
@@ -30,8 +30,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from winnow.core.errors import ConfigError
-from winnow.deploy.site import room
-from winnow.deploy.trust.signing import JOB_DAYS
+from winnow.deploy.site import resource_pool
+from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 from winnow.deploy.wire.messages import Name, Resources
 
 CONFIG_FILE = "site.toml"
@@ -39,7 +39,7 @@ STATE_FOLDER = "state"
 FILE_ENDINGS = (".csv", ".csv.gz", ".parquet", ".npz")
 
 
-class SiteData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A [data.NAME] table: a `file`, a `folder` with an .npz a client, or a `query` to the database at `url`.
 
     The other keys mean what they mean in a job's own [data] section. `classes` is how many there are or their labels,
@@ -74,24 +74,24 @@ class SiteData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: str = STATE_FOLDER
     """A folder of this site's own, relative to the kit."""
-    resources: Resources = msgspec.field(default_factory=room.of_this_machine)
+    resources: Resources = msgspec.field(default_factory=resource_pool.machine_resources)
     disk_mb: Annotated[int, Meta(ge=1)] = 20_000
     """What a job may write, and what may be downloaded for it, each."""
-    job_days: Annotated[float, Meta(gt=0)] = JOB_DAYS
+    job_days: Annotated[float, Meta(gt=0)] = MAX_JOB_AGE_DAYS
     """Days for which a job can begin here after its author signed it; one that has begun goes on."""
     results: str | None = None
     """The folder, relative to the kit, for files that jobs leave here in `results`; without it they are deleted."""
-    data: dict[Name, SiteData] = {}
+    data: dict[Name, DataSource] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discretion:
+class Redactor:
     """Knows what nobody outside may read: paths, addresses, queries. The longest is taken out first."""
 
     secrets: tuple[str, ...] = field(repr=False)
 
     @classmethod
-    def about(cls, secrets: Iterable[str | Path]) -> "Discretion":
+    def about(cls, secrets: Iterable[str | Path]) -> "Redactor":
         words = {str(each) for each in secrets} - {"", "/", "."}
         return cls(secrets=tuple(sorted(words, key=len, reverse=True)))
 
@@ -120,16 +120,16 @@ def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
     return _anchored(config, kit, chosen.parent)
 
 
-def discretion(config: SiteConfig, kit: Path) -> Discretion:
+def redactor_for(config: SiteConfig, kit: Path) -> Redactor:
     secrets: set[str | Path] = {kit, kit.resolve(), config.state, config.results or ""}
     for data in config.data.values():
         secrets |= {each for each in (data.place, data.url, data.query) if each}
         if data.place:
             secrets.add(Path(data.place).parent)
-    return Discretion.about(secrets)
+    return Redactor.about(secrets)
 
 
-def _problem(data: SiteData, folder: Path) -> str | None:
+def _problem(data: DataSource, folder: Path) -> str | None:
     """What is wrong with a table, if anything."""
     if sum(each is not None for each in (data.file, data.folder, data.query)) != 1:
         return "needs one of file, folder or query (with the url of a database)"
@@ -158,7 +158,7 @@ def _anchored(config: SiteConfig, kit: Path, folder: Path | None = None) -> Site
     return msgspec.structs.replace(config, state=str(_resolved(config.state, kit)), results=results, data=data)
 
 
-def _absolute(data: SiteData, folder: Path) -> SiteData:
+def _absolute(data: DataSource, folder: Path) -> DataSource:
     places = {
         key: str(_resolved(place, folder)) for key in ("file", "folder") if (place := getattr(data, key)) is not None
     }

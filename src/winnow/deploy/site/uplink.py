@@ -7,11 +7,11 @@ from threading import Event, Lock
 
 from msgspec.structs import replace
 
-from winnow.deploy.wire.blobs import SpoolFolder
-from winnow.deploy.wire.errors import Refused, Unreachable, one_line
-from winnow.deploy.wire.messages import Answer, Blob, DataDescription, Given, Joined, Report
-from winnow.deploy.wire.transfer import download, upload
-from winnow.deploy.wire.transport import Link
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
+from winnow.deploy.wire.messages import Blob, ClientResult, DataDescription, DeployResult, SiteReport, SubmitResult
+from winnow.deploy.wire.transport import ServerLink
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Uplink:
     """Used by all jobs' threads; the agent tells it which session is the present one."""
 
-    def __init__(self, link: Link, discreet: Callable[[str], str]) -> None:
+    def __init__(self, link: ServerLink, discreet: Callable[[str], str]) -> None:
         self.link = link
         self._discreet = discreet
         self._session: str | None = None
@@ -41,12 +41,12 @@ class Uplink:
         told = self._outward(reason)
         self._deliver(
             lambda session: self.link.call(
-                Joined(session=session, job=job, accepted=data is not None, reason=told, data=data)
+                DeployResult(session=session, job=job, accepted=data is not None, reason=told, data=data)
             ),
             f"the word about job {job}",
         )
 
-    def give(self, answer: Answer, payload: Path | None) -> None:
+    def give(self, answer: ClientResult, payload: Path | None) -> None:
         """Hand over an answer, its blob first."""
         if answer.failure is not None:
             answer = replace(answer, failure=self._outward(answer.failure), stage=self._outward(answer.stage))
@@ -54,21 +54,21 @@ class Uplink:
         def send(session: str) -> None:
             if payload is not None and answer.blob is not None:
                 upload(self.link, answer.job, payload, answer.blob)
-            self.link.call(Given(session=session, answer=answer))
+            self.link.call(SubmitResult(session=session, answer=answer))
 
         self._deliver(send, f"the answer of client {answer.client} to task {answer.task[:12]} of job {answer.job}")
 
     def report(self, job: str, lines: Sequence[str], metrics: dict[str, float]) -> None:
         told = [self._outward(line) for line in lines]
         self._deliver(
-            lambda session: self.link.call(Report(session=session, job=job, lines=told, metrics=metrics)),
+            lambda session: self.link.call(SiteReport(session=session, job=job, lines=told, metrics=metrics)),
             f"the log of job {job}",
         )
 
-    def fetch(self, job: str, blob: Blob, spool: SpoolFolder) -> Path:
+    def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
         try:
             return download(self.link, job, blob, spool)
-        except Unreachable:
+        except UnreachableError:
             self._lost.set()
             raise
 
@@ -79,11 +79,11 @@ class Uplink:
             return
         try:
             send(session)
-        except Refused as refused:
+        except RequestRefusedError as refused:
             log.warning("the server refused %s: %s", what, refused.reason)
             if refused.again:
                 self._lost.set()
-        except Unreachable as error:
+        except UnreachableError as error:
             log.warning("%s was not delivered: %s", what, error)
             self._lost.set()
 

@@ -27,7 +27,7 @@ class PolicyError(TrustError):
     """A policy file cannot be understood."""
 
 
-class LetterError(TrustError):
+class SealedMessageError(TrustError):
     """A sealed letter cannot be made or opened."""
 
 

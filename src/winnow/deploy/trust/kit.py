@@ -19,37 +19,44 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from winnow.core.decode import UnreadableError, from_json
-from winnow.deploy.trust.documents import read_document
 from winnow.deploy.trust.errors import KitError, TrustError
-from winnow.deploy.trust.files import read_small
-from winnow.deploy.trust.identity import Kind, Peer, check_certificate, letter_key_of, read_certificate, utc_now
-from winnow.deploy.trust.revocation import REVOKED_FILE, Revocations, watch_revocations
-from winnow.deploy.trust.watched import Watched
+from winnow.deploy.trust.peer_identity import (
+    PartyKind,
+    Peer,
+    check_certificate,
+    read_certificate,
+    sealing_key_of,
+    utc_now,
+)
+from winnow.deploy.trust.private_files import read_small
+from winnow.deploy.trust.revocation_list import REVOKED_FILE, RevocationList, watch_revocations
+from winnow.deploy.trust.signed_documents import read_document
+from winnow.deploy.trust.watched_file import WatchedFile
 
 MANIFEST_FILE = "kit.json"
-KEY_FILE, LETTER_KEY_FILE = "key.pem", "letter-key.pem"
+KEY_FILE, SEALING_KEY_FILE = "key.pem", "letter-key.pem"
 CERTIFICATE_FILE, AUTHORITY_FILE = "certificate.pem", "ca.pem"
 PARTY_FILE, ENDPOINTS_FILE = "party.json", "endpoints.json"
-PRIVATE_FILES = (KEY_FILE, LETTER_KEY_FILE)
-MANIFEST = "kit manifest"
+PRIVATE_FILES = (KEY_FILE, SEALING_KEY_FILE)
+MANIFEST_PURPOSE = "kit manifest"
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KitManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project: str
     name: str
-    kind: Kind
+    kind: PartyKind
     files: dict[str, str]
     """SHA-256 of each file."""
     revocations: int
     """The number of the newest revocation list when the kit was signed: no older one may lie beside it."""
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartyDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`party.json`: the certificate's contents in plain sight, for people and scripts."""
 
     project: str
     name: str
-    kind: Kind
+    kind: PartyKind
     organisation: str
     role: str
 
@@ -65,7 +72,7 @@ class Kit:
     """Of the project's servers: grpc://host:port."""
     certificate: x509.Certificate
     authority: x509.Certificate
-    revocations: Revocations
+    revocations: RevocationList
     """As of loading; `watch_revocations` follows the file."""
     certificate_pem: bytes = field(repr=False)
     authority_pem: bytes = field(repr=False)
@@ -78,7 +85,7 @@ class Kit:
         return self.peer.name
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PartyKind:
         return self.peer.kind
 
     @property
@@ -90,7 +97,7 @@ class Kit:
         return self.peer.role
 
     @classmethod
-    def load(cls, path: Path | str, kind: Kind | None = None, now: datetime | None = None) -> "Kit":
+    def load(cls, path: Path | str, kind: PartyKind | None = None, now: datetime | None = None) -> "Kit":
         """Read a kit and check all of it; `kind` is what it is needed for."""
         folder = Path(path)
         try:
@@ -100,15 +107,15 @@ class Kit:
         except TrustError as error:
             raise KitError(f"kit {folder}: {error}") from error
 
-    def watch_revocations(self) -> Watched[Revocations]:
+    def watch_revocations(self) -> WatchedFile[RevocationList]:
         return watch_revocations(self.path / REVOKED_FILE, self.authority, self.revocations)
 
 
-def read_manifest(folder: Path, authority: x509.Certificate) -> Manifest:
-    return read_document(_file(folder, MANIFEST_FILE), MANIFEST, authority, Manifest)
+def read_manifest(folder: Path, authority: x509.Certificate) -> KitManifest:
+    return read_document(_file(folder, MANIFEST_FILE), MANIFEST_PURPOSE, authority, KitManifest)
 
 
-def _load(folder: Path, kind: Kind | None, now: datetime) -> Kit:
+def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
     if not folder.is_dir():
         raise KitError(f"kit {folder} is not there; a kit is a folder made by winnow provision")
     authority_pem = _file(folder, AUTHORITY_FILE)
@@ -122,7 +129,7 @@ def _load(folder: Path, kind: Kind | None, now: datetime) -> Kit:
         raise KitError(f"kit {folder}: its certificate is that of {peer}, not of {manifest.kind} {manifest.name}")
     if kind is not None and peer.kind != kind:
         raise KitError(f"kit {folder} is that of {peer}; the kit of a {kind} is needed here")
-    revocations = Revocations.read(_file(folder, REVOKED_FILE), authority, at_least=manifest.revocations)
+    revocations = RevocationList.read(_file(folder, REVOKED_FILE), authority, at_least=manifest.revocations)
     revocations.check(peer)
     return Kit(
         path=folder,
@@ -136,7 +143,7 @@ def _load(folder: Path, kind: Kind | None, now: datetime) -> Kit:
         revocations=revocations,
         key=_key(folder, files[KEY_FILE], certificate),
         key_pem=files[KEY_FILE],
-        letter_key=_letter_key(folder, files[LETTER_KEY_FILE], certificate) if peer.kind == "site" else None,
+        letter_key=_letter_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
     )
 
 
@@ -160,9 +167,9 @@ def _listed(folder: Path, name: str, digest: str) -> bytes:
     return content
 
 
-def _refuse_gaps(folder: Path, manifest: Manifest) -> None:
+def _refuse_gaps(folder: Path, manifest: KitManifest) -> None:
     needed = {KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, PARTY_FILE, ENDPOINTS_FILE}
-    needed |= {LETTER_KEY_FILE} if manifest.kind == "site" else set()
+    needed |= {SEALING_KEY_FILE} if manifest.kind == "site" else set()
     for name in sorted(needed - manifest.files.keys()):
         raise KitError(f"kit {folder} is incomplete: {name} is not listed in {MANIFEST_FILE}; ask for the kit again")
 
@@ -175,9 +182,9 @@ def _key(folder: Path, pem: bytes, certificate: x509.Certificate) -> ec.Elliptic
 
 
 def _letter_key(folder: Path, pem: bytes, certificate: x509.Certificate) -> X25519PrivateKey:
-    key = _private_key(folder, LETTER_KEY_FILE, pem)
-    if not isinstance(key, X25519PrivateKey) or key.public_key() != letter_key_of(certificate):
-        _mismatch(folder, LETTER_KEY_FILE)
+    key = _private_key(folder, SEALING_KEY_FILE, pem)
+    if not isinstance(key, X25519PrivateKey) or key.public_key() != sealing_key_of(certificate):
+        _mismatch(folder, SEALING_KEY_FILE)
     return key
 
 

@@ -9,17 +9,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
+from winnow.config.config_errors import config_error
 from winnow.core import ConfigError, Settings
-from winnow.deploy.trust.identity import Kind, Role
-from winnow.experiment.explain import explain
+from winnow.deploy.trust.peer_identity import PartyKind, Role
 
-Name = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\z")]
+PartyName = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\z")]
 """Safe as the name of a folder, and short enough for a certificate."""
 Organisation = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f*]+\z")]
 HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*\Z")
 
 
-def is_address(host: str) -> bool:
+def is_ip_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
@@ -28,21 +28,21 @@ def is_address(host: str) -> bool:
 
 
 def _host(host: str) -> str:
-    if not is_address(host) and not HOST_NAME.match(host):
+    if not is_ip_address(host) and not HOST_NAME.match(host):
         raise ValueError(f"{host!r} is neither a host's name nor its address")
     return host
 
 
-class Server(Settings):
+class ProjectServer(Settings):
     """A server, under every name that it may be reached by."""
 
-    name: Name
+    name: PartyName
     organisation: Organisation
     hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(min_length=1)
     port: int = Field(default=8443, ge=1, le=65_535)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PartyKind:
         return "server"
 
     @property
@@ -54,12 +54,12 @@ class Server(Settings):
         return [f"grpc://[{host}]:{self.port}" if ":" in host else f"grpc://{host}:{self.port}" for host in self.hosts]
 
 
-class Site(Settings):
-    name: Name
+class ProjectSite(Settings):
+    name: PartyName
     organisation: Organisation
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PartyKind:
         return "site"
 
     @property
@@ -67,25 +67,25 @@ class Site(Settings):
         return ""
 
 
-class Person(Settings):
-    name: Name
+class ProjectPerson(Settings):
+    name: PartyName
     organisation: Organisation
     role: Role
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PartyKind:
         return "person"
 
 
 class Project(Settings):
-    name: Name
-    servers: tuple[Server, ...] = Field(min_length=1)
-    sites: tuple[Site, ...] = ()
-    people: tuple[Person, ...] = ()
+    name: PartyName
+    servers: tuple[ProjectServer, ...] = Field(min_length=1)
+    sites: tuple[ProjectSite, ...] = ()
+    people: tuple[ProjectPerson, ...] = ()
     validity_days: int = Field(default=365, ge=1, le=3650)
 
     @property
-    def parties(self) -> tuple[Server | Site | Person, ...]:
+    def parties(self) -> tuple[ProjectServer | ProjectSite | ProjectPerson, ...]:
         return (*self.servers, *self.sites, *self.people)
 
     @property
@@ -109,4 +109,4 @@ def read_project(path: Path) -> Project:
     try:
         return Project.model_validate(table)
     except ValidationError as error:
-        raise explain(error, str(path), Project, table) from error
+        raise config_error(error, str(path), Project, table) from error

@@ -6,15 +6,15 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from winnow.deploy.trust.identity import Peer
-from winnow.deploy.trust.policy import POLICY_FILE, Decision, Who, names, read_policy
-from winnow.deploy.trust.watched import Watched
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
+from winnow.deploy.trust.watched_file import WatchedFile
 
 Command: TypeAlias = Literal["status", "sites", "jobs", "logs", "download", "submit", "abort", "control"]
 """`control` is to stop or restart a site's agent. To clone a job is to download it and to submit it again."""
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
-DEFAULT = """
+DEFAULT_SERVER_POLICY = """
 [[allow]]
 roles = ["admin"]
 commands = ["*"]
@@ -45,7 +45,7 @@ of = "organisation"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class CommandTarget:
     """What a command is about: a job with its submitter, or a site. Nothing in particular by default."""
 
     name: str = ""
@@ -53,44 +53,46 @@ class Target:
     owner: str = ""
 
 
-NOTHING = Target()
+NO_TARGET = CommandTarget()
 
 
-class Rule(Who, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CommandRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commands: tuple[Command | Literal["*"], ...]
     of: Literal["any", "organisation", "own"] = "any"
     """Whose jobs or sites: anybody's, those of the person's organisation, or the person's own."""
 
 
 class ServerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    allow: tuple[Rule, ...] = ()
+    allow: tuple[CommandRule, ...] = ()
 
 
-def allows(policy: ServerPolicy, peer: Peer, command: Command, target: Target = NOTHING) -> Decision:
+def allows(policy: ServerPolicy, peer: Peer, command: Command, target: CommandTarget = NO_TARGET) -> PolicyDecision:
     """Whether some rule allows this person this command on this target."""
     if peer.kind != "person":
-        return Decision(allowed=False, reason=f"{peer} is not a person and may give no commands")
-    about = [rule for rule in policy.allow if rule.includes(peer) and names(rule.commands, command)]
+        return PolicyDecision(allowed=False, reason=f"{peer} is not a person and may give no commands")
+    about = [rule for rule in policy.allow if rule.includes(peer) and matches(rule.commands, command)]
     if not about:
-        return Decision(allowed=False, reason=f"{peer} may not {command} here")
+        return PolicyDecision(allowed=False, reason=f"{peer} may not {command} here")
     if not any(_reaches(rule, peer, target) for rule in about):
-        return Decision(allowed=False, reason=f"{peer} may not {command} {target.name or 'this'}: it is another's")
-    return Decision(allowed=True, reason=f"{peer} may {command}")
+        return PolicyDecision(
+            allowed=False, reason=f"{peer} may not {command} {target.name or 'this'}: it is another's"
+        )
+    return PolicyDecision(allowed=True, reason=f"{peer} may {command}")
 
 
-def watch_server_policy(folder: Path) -> Watched[ServerPolicy]:
+def watch_server_policy(folder: Path) -> WatchedFile[ServerPolicy]:
     """The policy beside a kit, as it is now. A file that cannot be understood allows nothing."""
-    usual = read_policy(DEFAULT.encode(), ServerPolicy)
+    usual = read_policy(DEFAULT_SERVER_POLICY.encode(), ServerPolicy)
 
     def read(content: bytes, _: ServerPolicy) -> ServerPolicy:
         return read_policy(content, ServerPolicy)
 
-    return Watched(
+    return WatchedFile(
         folder / POLICY_FILE, read, first=usual, absent=lambda _: usual, broken=lambda _: ServerPolicy(allow=())
     )
 
 
-def _reaches(rule: Rule, peer: Peer, target: Target) -> bool:
+def _reaches(rule: CommandRule, peer: Peer, target: CommandTarget) -> bool:
     if rule.of == "organisation":
         return target.organisation == peer.organisation
     return rule.of == "any" or target.owner == peer.name

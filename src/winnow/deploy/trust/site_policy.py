@@ -11,19 +11,19 @@ import msgspec
 from msgspec import Meta
 
 from winnow.deploy.trust.errors import PolicyError
-from winnow.deploy.trust.identity import Peer
-from winnow.deploy.trust.policy import POLICY_FILE, Decision, Who, names, read_policy
-from winnow.deploy.trust.watched import Watched
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.trust.policy_rules import POLICY_FILE, PolicyDecision, PolicyRule, matches, read_policy
+from winnow.deploy.trust.watched_file import WatchedFile
 
 
-class JobRule(Who, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """These persons may submit jobs that use these data, and bring code of their own if it says so."""
 
     data: tuple[str, ...]
     own_code: bool = False
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobResourceLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most that one job may ask for; what is not given is limited by what the site has."""
 
     cpus: Annotated[float, Meta(gt=0)] | None = None
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jobs: tuple[JobRule, ...] = ()
-    limits: Limits = Limits()
+    limits: JobResourceLimits = JobResourceLimits()
     filters: tuple[dict[str, Any], ...] = ()
     """Forced on every job, in this order: tables with a `name` and the filter's settings."""
     control: bool = False
@@ -58,15 +58,15 @@ class JobRequest:
 DENY_ALL = SitePolicy()
 
 
-def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> Decision:
+def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
     """Whether this person's job may run here. One rule must allow all of it; rules do not add up."""
     known = [rule for rule in policy.jobs if rule.includes(author)]
     if not known:
         return _denied(f"{author} may not run jobs here")
     for name in job.data:
-        if not any(names(rule.data, name) for rule in known):
+        if not any(matches(rule.data, name) for rule in known):
             return _denied(f"{author} may not use data {name!r} here")
-    fitting = [rule for rule in known if all(names(rule.data, name) for name in job.data)]
+    fitting = [rule for rule in known if all(matches(rule.data, name) for name in job.data)]
     if not fitting:
         return _denied(f"{author} may not use these data together here: {', '.join(job.data)}")
     if job.own_code and not any(rule.own_code for rule in fitting):
@@ -74,19 +74,19 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> Decision:
     return _within(policy.limits, author, job)
 
 
-def may_control(policy: SitePolicy) -> Decision:
+def allows_control(policy: SitePolicy) -> PolicyDecision:
     if not policy.control:
         return _denied("this site's agent takes no orders to stop or restart")
-    return Decision(allowed=True, reason="this site's agent may be stopped and restarted")
+    return PolicyDecision(allowed=True, reason="this site's agent may be stopped and restarted")
 
 
-def watch_site_policy(folder: Path) -> Watched[SitePolicy]:
+def watch_site_policy(folder: Path) -> WatchedFile[SitePolicy]:
     """The policy beside a kit, as it is now. A missing file, or one that cannot be understood, denies everything."""
 
     def deny_all(_: SitePolicy) -> SitePolicy:
         return DENY_ALL
 
-    return Watched(folder / POLICY_FILE, _read, first=DENY_ALL, absent=deny_all, broken=deny_all)
+    return WatchedFile(folder / POLICY_FILE, _read, first=DENY_ALL, absent=deny_all, broken=deny_all)
 
 
 def _read(content: bytes, _: SitePolicy) -> SitePolicy:
@@ -97,14 +97,14 @@ def _read(content: bytes, _: SitePolicy) -> SitePolicy:
     return policy
 
 
-def _within(limits: Limits, author: Peer, job: JobRequest) -> Decision:
+def _within(limits: JobResourceLimits, author: Peer, job: JobRequest) -> PolicyDecision:
     asked = {"cpus": job.cpus, "memory_mb": job.memory_mb, "gpus": job.gpus}
     for resource, wanted in asked.items():
         most = getattr(limits, resource)
         if most is not None and not wanted <= most:  # refuses what is no number, too
             return _denied(f"the job asks for {wanted:g} {resource}, and {most:g} is the most here")
-    return Decision(allowed=True, reason=f"{author} may run this job")
+    return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 
-def _denied(reason: str) -> Decision:
-    return Decision(allowed=False, reason=reason)
+def _denied(reason: str) -> PolicyDecision:
+    return PolicyDecision(allowed=False, reason=reason)

@@ -10,28 +10,28 @@ WinnowError
 """
 
 from winnow.core.errors import WinnowError
-from winnow.core.text import one_line
+from winnow.core.untrusted_text import one_line
 
-__all__ = ["Damaged", "NoRoom", "Refused", "Unreachable", "WireError", "one_line"]
+__all__ = ["BlobDamagedError", "RequestRefusedError", "StorageFullError", "UnreachableError", "WireError", "one_line"]
 
 
 class WireError(WinnowError):
     """What arrived is malformed, damaged, too large or incomplete."""
 
 
-class NoRoom(WireError):  # noqa: N818 - they say what is the case
+class StorageFullError(WireError):
     """It cannot be stored now."""
 
 
-class Damaged(WireError):  # noqa: N818
+class BlobDamagedError(WireError):
     """It must be sent anew, from its first byte on."""
 
 
-class Unreachable(WinnowError):  # noqa: N818
+class UnreachableError(WinnowError):
     """Nobody answered. The request may or may not have been heard; all requests may be sent twice."""
 
 
-class Refused(WinnowError):  # noqa: N818
+class RequestRefusedError(WinnowError):
     """The other side said no. `leader` is the endpoint to ask instead; `again` says that it may work later."""
 
     def __init__(self, reason: str, *, leader: str = "", again: bool = False) -> None:
@@ -41,7 +41,7 @@ class Refused(WinnowError):  # noqa: N818
         self.again = again
 
 
-class TooMuch(Refused):
+class TooManyRequestsError(RequestRefusedError):
     """Whoever asks has too much under way already; later it may work."""
 
     def __init__(self, reason: str) -> None:

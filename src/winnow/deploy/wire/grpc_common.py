@@ -5,9 +5,9 @@ There is no generated code: a method takes and gives bytes, and the bytes are ou
 
 from typing import TypeAlias
 
-from winnow.deploy.wire.codec import MAX_MESSAGE, decode, encode
-from winnow.deploy.wire.errors import Refused, WireError, one_line
-from winnow.deploy.wire.messages import Refusal
+from winnow.deploy.wire.errors import RequestRefusedError, WireError, one_line
+from winnow.deploy.wire.message_codec import MAX_MESSAGE, decode, encode
+from winnow.deploy.wire.messages import RequestRefusal
 
 SERVICE = "winnow.Wire"
 CALL, FETCH, PUT, FOLLOW = "Call", "Fetch", "Put", "Follow"
@@ -17,7 +17,7 @@ REFUSAL_KEY = "winnow-refusal-bin"
 
 Options: TypeAlias = list[tuple[str, int]]
 
-LIMITS: Options = [
+COMMON_OPTIONS: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE + 1024),
     ("grpc.max_send_message_length", MAX_MESSAGE + 1024),
     ("grpc.http2.bdp_probe", 0),
@@ -27,16 +27,16 @@ KEEPALIVE_TIMEOUT_MS = 4_000
 """After so long a server lets go of a caller whose machine lost its power."""
 
 
-def pack(refused: Refused) -> bytes:
-    return encode(Refusal(reason=refused.reason, leader=one_line(refused.leader), again=refused.again))
+def encode_refusal(refused: RequestRefusedError) -> bytes:
+    return encode(RequestRefusal(reason=refused.reason, leader=one_line(refused.leader), again=refused.again))
 
 
-def unpack(data: bytes) -> Refused:
+def decode_refusal(data: bytes) -> RequestRefusedError:
     try:
-        refusal = decode(data, Refusal)
+        refusal = decode(data, RequestRefusal)
     except WireError:
-        return Refused("the server refused and gave no reason that can be read")
-    return Refused(refusal.reason, leader=refusal.leader, again=refusal.again)
+        return RequestRefusedError("the server refused and gave no reason that can be read")
+    return RequestRefusedError(refusal.reason, leader=refusal.leader, again=refusal.again)
 
 
 def host_and_port(url: str) -> str:

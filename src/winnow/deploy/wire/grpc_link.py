@@ -8,22 +8,22 @@ from typing import Any
 
 import grpc
 
-from winnow.deploy.wire.codec import decode, decode_response, encode
-from winnow.deploy.wire.errors import Refused, Unreachable, one_line
-from winnow.deploy.wire.files import CHUNK
+from winnow.deploy.wire.atomic_files import CHUNK
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
 from winnow.deploy.wire.grpc_common import (
     CALL,
+    COMMON_OPTIONS,
     FETCH,
     FOLLOW,
-    LIMITS,
     PUT,
     REFUSAL_KEY,
     SERVICE,
+    decode_refusal,
     host_and_port,
-    unpack,
 )
-from winnow.deploy.wire.messages import Fetch, Follow, Line, Put, Received, Request, Response
-from winnow.deploy.wire.stall import Watch
+from winnow.deploy.wire.message_codec import decode, decode_response, encode
+from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, Request, Response, UploadedSize
+from winnow.deploy.wire.stall_detector import StallDetector
 from winnow.deploy.wire.transport import CALL_SECONDS, STALL_SECONDS, Tls
 
 PING_MS, PONG_MS = 2_000, 3_000
@@ -39,7 +39,7 @@ network is quick it then buffers tens of megabytes for each.
 """
 
 OPTIONS = [
-    *LIMITS,
+    *COMMON_OPTIONS,
     ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.keepalive_time_ms", PING_MS),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -50,8 +50,8 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 2_000),  # which is gRPC's name for the time that one attempt may take
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
-ASKING = [*OPTIONS, ("grpc.keepalive_timeout_ms", PONG_MS), ("grpc.http2.ping_timeout_ms", PONG_MS)]
-MOVING = [*OPTIONS, ("grpc.keepalive_timeout_ms", CONGESTED_MS)]
+CALL_OPTIONS = [*OPTIONS, ("grpc.keepalive_timeout_ms", PONG_MS), ("grpc.http2.ping_timeout_ms", PONG_MS)]
+TRANSFER_OPTIONS = [*OPTIONS, ("grpc.keepalive_timeout_ms", CONGESTED_MS)]
 
 _FINAL = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 
@@ -65,8 +65,8 @@ class GrpcLink:
         self.url = url
         self._stall = stall
         credentials = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
-        asking = grpc.secure_channel(host_and_port(url), credentials, options=ASKING)
-        moving = grpc.secure_channel(host_and_port(url), credentials, options=MOVING)
+        asking = grpc.secure_channel(host_and_port(url), credentials, options=CALL_OPTIONS)
+        moving = grpc.secure_channel(host_and_port(url), credentials, options=TRANSFER_OPTIONS)
         self._channels = (asking, moving)
         self._call = asking.unary_unary(f"/{SERVICE}/{CALL}")
         self._follow = asking.unary_stream(f"/{SERVICE}/{FOLLOW}")
@@ -84,32 +84,32 @@ class GrpcLink:
                     self._end_transfers()
                 raise
 
-    def fetch(self, request: Fetch) -> Iterator[bytes]:
+    def fetch(self, request: FetchBlob) -> Iterator[bytes]:
         with self._telling():
-            watch = Watch(self._stall)
+            watch = StallDetector(self._stall)
             with self._moving(self._fetch(encode(request))) as arriving, watch.watching(arriving.cancel):
                 for chunk in arriving:
                     with watch.paused():
                         yield chunk
 
-    def put(self, head: Put, chunks: Iterable[bytes]) -> Received:
+    def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize:
         failures: list[Exception] = []
-        watch = Watch(self._stall)
+        watch = StallDetector(self._stall)
         with self._telling():
             sent = watch.each(chain([encode(head)], _remembering(chunks, failures)))
             try:
                 with self._moving(self._put.future(sent)) as leaving, watch.watching(leaving.cancel):
-                    return decode(leaving.result(), Received)
+                    return decode(leaving.result(), UploadedSize)
             finally:
                 if failures:
                     raise failures[0]
 
-    def follow(self, request: Follow) -> Iterator[Line]:
+    def follow(self, request: FollowLog) -> Iterator[LogLine]:
         with self._telling():
             arriving = self._follow(encode(request))
             try:
                 for line in arriving:
-                    yield decode(line, Line)
+                    yield decode(line, LogLine)
             finally:
                 arriving.cancel()
 
@@ -142,21 +142,21 @@ class GrpcLink:
         except grpc.RpcError as error:
             raise self._translated(error) from None
         except grpc.FutureCancelledError:
-            raise Unreachable(f"{self.url}: nothing moved for {self._stall:g} seconds") from None
+            raise UnreachableError(f"{self.url}: nothing moved for {self._stall:g} seconds") from None
         except ValueError as error:
             if "closed channel" not in str(error):
                 raise
-            raise Unreachable(f"the link to {self.url} is closed") from None
+            raise UnreachableError(f"the link to {self.url} is closed") from None
 
     def _translated(self, error: Any) -> Exception:
         for key, value in error.trailing_metadata() or ():
             if key == REFUSAL_KEY:
-                return unpack(value)
+                return decode_refusal(value)
         if error.code() is grpc.StatusCode.CANCELLED:
-            return Unreachable(f"{self.url}: the link was lost, or nothing moved for {self._stall:g} seconds")
+            return UnreachableError(f"{self.url}: the link was lost, or nothing moved for {self._stall:g} seconds")
         if error.code() in _FINAL:
-            return Refused(f"{self.url}: {one_line(error.details())}")
-        return Unreachable(f"{self.url}: {_plainly(error.details() or str(error.code()))}")
+            return RequestRefusedError(f"{self.url}: {one_line(error.details())}")
+        return UnreachableError(f"{self.url}: {_plainly(error.details() or str(error.code()))}")
 
 
 def _plainly(details: str) -> str:

@@ -8,22 +8,22 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from winnow.deploy.wire.door import Door
-from winnow.deploy.wire.errors import Refused, TooMuch, WireError
-from winnow.deploy.wire.files import CHUNK
+from winnow.deploy.wire.atomic_files import CHUNK
+from winnow.deploy.wire.errors import RequestRefusedError, TooManyRequestsError, WireError
 from winnow.deploy.wire.grpc_common import (
     CALL,
+    COMMON_OPTIONS,
     FETCH,
     FOLLOW,
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
-    LIMITS,
     PUT,
     REFUSAL_KEY,
     SERVICE,
+    encode_refusal,
     host_and_port,
-    pack,
 )
+from winnow.deploy.wire.request_frontend import RequestFrontend
 from winnow.deploy.wire.transport import Tls
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ STREAMS = 100
 IDLE_MS = 300_000
 """A connection without requests is closed; those who come back connect anew without noticing."""
 
-CONNECTIONS = "grpc.max_allowed_incoming_connections"
+MAX_CONNECTIONS_OPTION = "grpc.max_allowed_incoming_connections"
 """Strangers' count too: they must leave a server the descriptors that it needs for its files."""
 
 ANY_FILES = 1 << 20
 """Where there is no limit."""
 
 OPTIONS = [
-    *LIMITS,
+    *COMMON_OPTIONS,
     ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.so_reuseport", 0),  # a second server on this port is a mistake, not a helper
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
@@ -60,10 +60,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class GrpcServer:
-    def __init__(self, url: str, tls: Tls, door: Door) -> None:
+    def __init__(self, url: str, tls: Tls, door: RequestFrontend) -> None:
         self.url = url
         self._door = door
-        self._server = grpc.aio.server(options=[*OPTIONS, (CONNECTIONS, _open_files() // 2)])
+        self._server = grpc.aio.server(options=[*OPTIONS, (MAX_CONNECTIONS_OPTION, _open_files() // 2)])
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._credentials = grpc.ssl_server_credentials(
             [(tls.key, tls.certificate)], root_certificates=tls.authority, require_client_auth=True
@@ -125,9 +125,9 @@ def _certificate(context: Context) -> bytes:
 async def _or_refuse(context: Context, answer: Callable[[], Awaitable[bytes]]) -> bytes:
     try:
         return await answer()
-    except TooMuch as refused:
-        status, packed = grpc.StatusCode.RESOURCE_EXHAUSTED, ((REFUSAL_KEY, pack(refused)),)
-    except Refused as refused:
-        status, packed = grpc.StatusCode.FAILED_PRECONDITION, ((REFUSAL_KEY, pack(refused)),)
+    except TooManyRequestsError as refused:
+        status, packed = grpc.StatusCode.RESOURCE_EXHAUSTED, ((REFUSAL_KEY, encode_refusal(refused)),)
+    except RequestRefusedError as refused:
+        status, packed = grpc.StatusCode.FAILED_PRECONDITION, ((REFUSAL_KEY, encode_refusal(refused)),)
     await context.abort(status, "refused", packed)
     raise AssertionError("abort does not return")

@@ -1,7 +1,7 @@
 """The messages. Each is a frozen struct, told apart by its tag; what does not fit its type is refused when it is read.
 
 Three conversations use them: a site with its server (it calls, the server answers), a person with a server, and a
-server or site with the process of a job (`winnow.deploy.work`). Arrays never travel in messages: they are *blobs*,
+server or site with the process of a job (`winnow.deploy.jobs`). Arrays never travel in messages: they are *blobs*,
 files of safetensors that are named by the digest of their contents and move in chunks.
 """
 
@@ -23,7 +23,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
-class Message(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+class WireMessage(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """Whatever is sent."""
 
 
@@ -75,7 +75,7 @@ class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """To a client, from clients: sealed, or meant for everybody's eyes."""
 
 
-class Answer(Message, frozen=True, kw_only=True):
+class ClientResult(WireMessage, frozen=True, kw_only=True):
     """One client's outcome of a task: a blob with its parts, or why there is none."""
 
     job: Name
@@ -92,7 +92,7 @@ class Answer(Message, frozen=True, kw_only=True):
 # A site and its server ------------------------------------------------------------------------------------------------
 
 
-class Hello(Message, frozen=True, kw_only=True):
+class Hello(WireMessage, frozen=True, kw_only=True):
     """A site introduces itself. Its name is that of its certificate; clocks are compared."""
 
     protocols: list[int]
@@ -106,14 +106,14 @@ class Hello(Message, frozen=True, kw_only=True):
     """For sites that want to seal letters to this one (PEM; vouched for by the project's authority)."""
 
 
-class Welcome(Message, frozen=True, kw_only=True):
+class Welcome(WireMessage, frozen=True, kw_only=True):
     protocol: int
     session: Name
     heartbeat: Seconds
     """Poll at least so often."""
 
 
-class Poll(Message, frozen=True, kw_only=True):
+class Poll(WireMessage, frozen=True, kw_only=True):
     """What a site asks all the time; the server answers when there is something to do, or after a heartbeat.
 
     Orders are numbered; those up to `received` need not be sent again.
@@ -124,7 +124,7 @@ class Poll(Message, frozen=True, kw_only=True):
     free: Resources
 
 
-class Neighbour(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PeerSite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site of the same job: which clients are its, and the certificate to seal letters with."""
 
     site: Name
@@ -133,8 +133,8 @@ class Neighbour(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     certificate: bytes
 
 
-class Deploy(Message, frozen=True, kw_only=True):
-    """Prepare for a job: judge it by the site's policy, start its process, and say how it went (`Joined`)."""
+class DeployJob(WireMessage, frozen=True, kw_only=True):
+    """Prepare for a job: judge it by the site's policy, start its process, and say how it went (`DeployResult`)."""
 
     job: Name
     bundle: Blob
@@ -144,23 +144,23 @@ class Deploy(Message, frozen=True, kw_only=True):
     resources: Resources
     clients_from: Count | None = None
     """The number of this site's first client, once it is known."""
-    neighbours: list[Neighbour] = []
+    neighbours: list[PeerSite] = []
     """All sites of the job, once their clients are numbered and where letters go between them."""
 
 
-class Assign(Message, frozen=True, kw_only=True):
+class AssignTask(WireMessage, frozen=True, kw_only=True):
     job: Name
     task: WireTask
 
 
-class Cancel(Message, frozen=True, kw_only=True):
+class CancelTasks(WireMessage, frozen=True, kw_only=True):
     """Nobody waits for these tasks any more."""
 
     job: Name
     tasks: list[Digest]
 
 
-class Settle(Message, frozen=True, kw_only=True):
+class Settle(WireMessage, frozen=True, kw_only=True):
     """A round is committed. What the clients listed with a task proposed to keep is kept, and their replies are needed
     no more. Tasks that are `over` have ended: what others proposed for them is forgotten. Other tasks go on.
     """
@@ -171,29 +171,29 @@ class Settle(Message, frozen=True, kw_only=True):
     over: list[Digest] = []
 
 
-class Stop(Message, frozen=True, kw_only=True):
+class StopJob(WireMessage, frozen=True, kw_only=True):
     """The job is over at this site; its process ends, and what it kept is deleted."""
 
     job: Name
     reason: Text = ""
 
 
-class Control(Message, frozen=True, kw_only=True):
+class ControlAgent(WireMessage, frozen=True, kw_only=True):
     """A person wants the site's agent to stop or to start anew."""
 
     restart: bool
 
 
-Order: TypeAlias = Deploy | Assign | Cancel | Settle | Stop | Control
+SiteInstruction: TypeAlias = DeployJob | AssignTask | CancelTasks | Settle | StopJob | ControlAgent
 
 
-class Orders(Message, frozen=True, kw_only=True):
+class SiteInstructions(WireMessage, frozen=True, kw_only=True):
     first: Count
     """The number of the first of these orders."""
-    orders: list[Order]
+    orders: list[SiteInstruction]
 
 
-class Joined(Message, frozen=True, kw_only=True):
+class DeployResult(WireMessage, frozen=True, kw_only=True):
     """Whether a site takes part in a job, and with which data."""
 
     session: Name
@@ -203,14 +203,14 @@ class Joined(Message, frozen=True, kw_only=True):
     data: DataDescription | None = None
 
 
-class Given(Message, frozen=True, kw_only=True):
+class SubmitResult(WireMessage, frozen=True, kw_only=True):
     """A site hands over an answer; its blob has been put before."""
 
     session: Name
-    answer: Answer
+    answer: ClientResult
 
 
-class Report(Message, frozen=True, kw_only=True):
+class SiteReport(WireMessage, frozen=True, kw_only=True):
     """What a site wants to be seen: lines of a job's log, metrics while it works."""
 
     session: Name
@@ -222,14 +222,14 @@ class Report(Message, frozen=True, kw_only=True):
 # Blobs ----------------------------------------------------------------------------------------------------------------
 
 
-class Held(Message, frozen=True, kw_only=True):
+class GetUploadedSize(WireMessage, frozen=True, kw_only=True):
     """How much of this blob do you have already?"""
 
     job: Name
     blob: Blob
 
 
-class Fetch(Message, frozen=True, kw_only=True):
+class FetchBlob(WireMessage, frozen=True, kw_only=True):
     """Stream the blob from `offset` on."""
 
     job: Name
@@ -237,7 +237,7 @@ class Fetch(Message, frozen=True, kw_only=True):
     offset: Count = 0
 
 
-class Put(Message, frozen=True, kw_only=True):
+class PutBlob(WireMessage, frozen=True, kw_only=True):
     """The head of a stream of chunks: the blob from `offset` on."""
 
     job: Name
@@ -245,7 +245,7 @@ class Put(Message, frozen=True, kw_only=True):
     offset: Count = 0
 
 
-class Received(Message, frozen=True, kw_only=True):
+class UploadedSize(WireMessage, frozen=True, kw_only=True):
     """So much of a blob is there."""
 
     size: Count
@@ -254,20 +254,20 @@ class Received(Message, frozen=True, kw_only=True):
 # A person and a server ------------------------------------------------------------------------------------------------
 
 
-class Submit(Message, frozen=True, kw_only=True):
+class SubmitJob(WireMessage, frozen=True, kw_only=True):
     """A new job; its bundle has been put under this name. Submitting the same again changes nothing."""
 
     job: Name
     bundle: Blob
 
 
-class Jobs(Message, frozen=True, kw_only=True):
+class ListJobs(WireMessage, frozen=True, kw_only=True):
     """All jobs, or one."""
 
     job: Name | None = None
 
 
-class Absence(Struct, frozen=True, kw_only=True):
+class AbsentSite(Struct, frozen=True, kw_only=True):
     """A site that is left out of a running job at present."""
 
     site: Name
@@ -275,7 +275,7 @@ class Absence(Struct, frozen=True, kw_only=True):
     reason: Text
 
 
-class JobState(Struct, frozen=True, kw_only=True):
+class JobInfo(Struct, frozen=True, kw_only=True):
     job: Name
     title: Text
     status: Text
@@ -289,23 +289,23 @@ class JobState(Struct, frozen=True, kw_only=True):
     sites: list[Name]
     submitted: float
     metrics: dict[str, dict[str, float]]
-    out: list[Absence] = []
+    out: list[AbsentSite] = []
 
 
-class JobList(Message, frozen=True, kw_only=True):
-    jobs: list[JobState]
+class JobList(WireMessage, frozen=True, kw_only=True):
+    jobs: list[JobInfo]
 
 
-class Abort(Message, frozen=True, kw_only=True):
+class AbortJob(WireMessage, frozen=True, kw_only=True):
     job: Name
     reason: Text = ""
 
 
-class Sites(Message, frozen=True, kw_only=True):
+class ListSites(WireMessage, frozen=True, kw_only=True):
     """All sites."""
 
 
-class SiteState(Struct, frozen=True, kw_only=True):
+class SiteInfo(Struct, frozen=True, kw_only=True):
     site: Name
     organisation: Text
     connected: bool
@@ -316,20 +316,20 @@ class SiteState(Struct, frozen=True, kw_only=True):
     jobs: list[Name]
 
 
-class SiteList(Message, frozen=True, kw_only=True):
-    sites: list[SiteState]
+class SiteList(WireMessage, frozen=True, kw_only=True):
+    sites: list[SiteInfo]
 
 
-class ControlSite(Message, frozen=True, kw_only=True):
+class ControlSite(WireMessage, frozen=True, kw_only=True):
     site: Name
     restart: bool
 
 
-class Status(Message, frozen=True, kw_only=True):
+class GetStatus(WireMessage, frozen=True, kw_only=True):
     """How is the federation?"""
 
 
-class ServerStatus(Message, frozen=True, kw_only=True):
+class ServerStatus(WireMessage, frozen=True, kw_only=True):
     server: Name
     leader: Name
     token: Count
@@ -341,13 +341,13 @@ class ServerStatus(Message, frozen=True, kw_only=True):
     """What an operator should know of running jobs, a line each."""
 
 
-class Result(Message, frozen=True, kw_only=True):
+class GetJobResult(WireMessage, frozen=True, kw_only=True):
     """What is there of a job to download?"""
 
     job: Name
 
 
-class ResultState(Message, frozen=True, kw_only=True):
+class JobResult(WireMessage, frozen=True, kw_only=True):
     config: Text
     bundle: Blob
     events: Blob | None = None
@@ -355,7 +355,7 @@ class ResultState(Message, frozen=True, kw_only=True):
     output: dict[str, Blob] = {}
 
 
-class Follow(Message, frozen=True, kw_only=True):
+class FollowLog(WireMessage, frozen=True, kw_only=True):
     """Stream a job's lines from this number on, until it ends or (unless `wait`) there are no more."""
 
     job: Name
@@ -363,7 +363,7 @@ class Follow(Message, frozen=True, kw_only=True):
     wait: bool = True
 
 
-class Line(Message, frozen=True, kw_only=True):
+class LogLine(WireMessage, frozen=True, kw_only=True):
     number: Count
     at: float
     source: Name
@@ -376,13 +376,13 @@ class Line(Message, frozen=True, kw_only=True):
 # Answers to all -------------------------------------------------------------------------------------------------------
 
 
-class Done(Message, frozen=True, kw_only=True):
+class Acknowledgement(WireMessage, frozen=True, kw_only=True):
     """So be it."""
 
     note: Text = ""
 
 
-class Refusal(Message, frozen=True, kw_only=True):
+class RequestRefusal(WireMessage, frozen=True, kw_only=True):
     """No, and why, in one line. `leader` says whom to ask instead; `again` that it may work later."""
 
     reason: Text
@@ -391,6 +391,28 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 
 Request: TypeAlias = (
-    Hello | Poll | Joined | Given | Report | Held | Submit | Jobs | Abort | Sites | ControlSite | Status | Result
+    Hello
+    | Poll
+    | DeployResult
+    | SubmitResult
+    | SiteReport
+    | GetUploadedSize
+    | SubmitJob
+    | ListJobs
+    | AbortJob
+    | ListSites
+    | ControlSite
+    | GetStatus
+    | GetJobResult
 )
-Response: TypeAlias = Welcome | Orders | Received | JobList | SiteList | ServerStatus | ResultState | Done | Refusal
+Response: TypeAlias = (
+    Welcome
+    | SiteInstructions
+    | UploadedSize
+    | JobList
+    | SiteList
+    | ServerStatus
+    | JobResult
+    | Acknowledgement
+    | RequestRefusal
+)

@@ -1,4 +1,4 @@
-"""What every transport offers: a `Link` to those who call, a `Service` behind those who answer.
+"""What every transport offers: a `ServerLink` to those who call, a `WireService` behind those who answer.
 
 A link blocks and may be used by many threads. A service is asynchronous: one server answers hundreds of sites.
 """
@@ -7,45 +7,45 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from winnow.deploy.trust.identity import Peer
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.wire.messages import Fetch, Follow, Line, Put, Received, Request, Response
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, Request, Response, UploadedSize
 
 CALL_SECONDS = 30.0
 STALL_SECONDS = 60.0
 """A transfer in which nothing moves for so long is given up."""
 
 
-class Link(Protocol):
+class ServerLink(Protocol):
     """A connection to a server. Raises `Unreachable` or `Refused`; what arrives malformed is a `WireError`."""
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
         """The answer, which is never a `Refusal`: that is raised."""
 
-    def fetch(self, request: Fetch) -> Iterator[bytes]: ...
+    def fetch(self, request: FetchBlob) -> Iterator[bytes]: ...
 
-    def put(self, head: Put, chunks: Iterable[bytes]) -> Received: ...
+    def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize: ...
 
-    def follow(self, request: Follow) -> Iterator[Line]:
+    def follow(self, request: FollowLog) -> Iterator[LogLine]:
         """Ends when the job does; it may wait long for a line."""
 
     def close(self) -> None:
         """Those who wait for something are told `Unreachable`."""
 
 
-class Service(Protocol):
+class WireService(Protocol):
     """What a server does. It may raise any `WinnowError` and `Refused` in particular, or return a `Refusal`."""
 
     async def call(self, peer: Peer, request: Request) -> Response: ...
 
-    def fetch(self, peer: Peer, request: Fetch) -> AsyncIterator[bytes]: ...
+    def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]: ...
 
-    async def put(self, peer: Peer, head: Put, chunks: AsyncIterator[bytes]) -> Received: ...
+    async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize: ...
 
-    def follow(self, peer: Peer, request: Follow) -> AsyncIterator[Line]: ...
+    def follow(self, peer: Peer, request: FollowLog) -> AsyncIterator[LogLine]: ...
 
 
-class Server(Protocol):
+class TransportServer(Protocol):
     """A service that can be reached."""
 
     url: str

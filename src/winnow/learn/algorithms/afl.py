@@ -9,11 +9,11 @@ from pydantic import Field
 
 from winnow.core import Population, Reply
 from winnow.learn.algorithm import Recipe
-from winnow.learn.select import Distinct, Invitation, Selection, Turn, draw
-from winnow.learn.value import START_LOSS, ask_values, clients_of, told
+from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
 
 
-class ByValuation(Distinct):
+class ValuationSelector(SelectorWithoutReplacement):
     """Valuations v_k = 1/√n_k · Σ_i loss_i, and the draw of the paper's algorithm 2.
 
     The fraction `alpha1` of clients with the smallest valuations is left out; of the others (1 − `alpha3`)·K are drawn
@@ -40,7 +40,7 @@ class ByValuation(Distinct):
 
 
 class _ValuationSelection(Selection):
-    def __init__(self, settings: ByValuation, population: Population) -> None:
+    def __init__(self, settings: ValuationSelector, population: Population) -> None:
         self._settings = settings
         self._root_sizes = np.sqrt(population.sizes)
         invited = settings.invited(len(population))
@@ -49,14 +49,14 @@ class _ValuationSelection(Selection):
         self._left_out = min(int(settings.alpha1 * len(population)), len(population) - self._valued)
         self._valuations = np.zeros(len(population))
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         if turn.version == 0 and not self._valuations.any():
-            self._renew(ask_values(turn, np.arange(len(self._valuations))))
+            self._renew(request_losses(turn, np.arange(len(self._valuations))))
         by_value = draw(self._log_weights(turn.rng), self._valued, turn.rng, replacement=False)
         rest = np.delete(np.arange(len(self._valuations)), by_value.clients)
         uniform = turn.rng.choice(rest, self._uniform, replace=False)
         clients = np.sort(np.concatenate([by_value.clients, uniform]))
-        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64), scores=by_value.scores)
+        return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64), scores=by_value.scores)
 
     def _log_weights(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """α2·v_k, and minus infinity for those left out; among equal valuations chance decides."""
@@ -68,13 +68,13 @@ class _ValuationSelection(Selection):
             weights[rng.choice(at, self._left_out - len(below), replace=False)] = -np.inf
         return weights
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         self._renew(replies)
 
     def _renew(self, replies: Sequence[Reply]) -> None:
         """√n_k times the mean loss. Who tells no finite loss is worth nothing."""
         clients = clients_of(replies)
-        self._valuations[clients] = self._root_sizes[clients] * told(replies, START_LOSS, otherwise=0.0)
+        self._valuations[clients] = self._root_sizes[clients] * reported_metric(replies, START_LOSS, otherwise=0.0)
 
     def state(self) -> Mapping[str, Any]:
         return {"valuations": self._valuations}

@@ -6,13 +6,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import EVERYONE, Population, Reply, Until
+from winnow.core import UNTIL_ALL, Population, Reply, Until
 from winnow.learn.algorithm import Recipe
-from winnow.learn.select import Distinct, Invitation, Selection, Turn
-from winnow.learn.value import clients_of, seconds_of
+from winnow.learn.client_losses import clients_of, seconds_of
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 
 
-class FirstCome(Distinct):
+class FirstComeSelector(SelectorWithoutReplacement):
     """The first K replies are merged, those of clients that were not merged in the last round before all others.
 
     Where more than K clients were left out of the last round, they alone are invited, and the first K replies end the
@@ -32,15 +32,15 @@ class _FirstComeSelection(Selection):
         self._merged = np.zeros(clients, bool)
         self._seconds = np.full(clients, np.inf)
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         first = np.flatnonzero(~self._merged)
         if len(first) > self._quota:
             return _invitation(first, Until(replies=self._quota))
         again = np.flatnonzero(self._merged)
         fastest = again[np.argsort(self._seconds[again], kind="stable")][: self._quota - len(first)]
-        return _invitation(np.sort(np.concatenate([first, fastest])), EVERYONE)
+        return _invitation(np.sort(np.concatenate([first, fastest])), UNTIL_ALL)
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         clients = clients_of(replies)
         self._merged[:] = False
         self._merged[clients] = True
@@ -54,8 +54,8 @@ class _FirstComeSelection(Selection):
         self._seconds = np.array(state["seconds"], np.float64)
 
 
-def _invitation(clients: NDArray[np.int64], until: Until) -> Invitation:
-    return Invitation(clients=clients, counts=np.ones(len(clients), np.int64), until=until)
+def _invitation(clients: NDArray[np.int64], until: Until) -> SelectedClients:
+    return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64), until=until)
 
 
 cfcfm = Recipe(

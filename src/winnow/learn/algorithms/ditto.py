@@ -6,13 +6,13 @@ from pydantic import Field
 
 from winnow.core import Payload
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.stack import ModelState
 
 PERSONAL = "personal"
 
 
-class Personal(ClientUpdate):
+class DittoUpdate(ClientUpdate):
     """v_k ← v_k − η·(∇f_k(v_k) + λ·(v_k − θ)), from where v_k was left; it stays at the client.
 
     The global model is trained as ever. A client's first v_k is the first global model that it receives. `pull` is λ:
@@ -23,10 +23,10 @@ class Personal(ClientUpdate):
     pull: float = Field(1.0, ge=0)
     trainings: ClassVar[float] = 2.0
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
         own = job.train(job.kept(PERSONAL, job.model), pull=self.pull, anchor=job.model)
-        return Update(model=trained.states, trained=trained, keep={PERSONAL: own.states})
+        return LocalResult(model=trained.states, trained=trained, keep={PERSONAL: own.states})
 
     def personal(self, model: ModelState, kept: Payload) -> ModelState:
         return dict(kept.get(PERSONAL, model))

@@ -9,14 +9,14 @@ from pydantic import Field
 
 from winnow.core import Population, Reply
 from winnow.learn.algorithm import Recipe
-from winnow.learn.select import Distinct, Invitation, Selection, Turn
-from winnow.learn.updates import LastUpdates
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
+from winnow.learn.update_distances import LastUpdates
 
 TIE = 1e-5
 """Relative differences below this are rounding: training is in single precision, and pairs of clients often tie."""
 
 
-class Diverse(Distinct):
+class DiverseSelector(SelectorWithoutReplacement):
     """Greedy facility location: K clients S with a small Σ_k min_{i∈S} ‖g_k − g_i‖, the paper's bound on the error of
     letting them stand for all.
 
@@ -34,14 +34,14 @@ class Diverse(Distinct):
 
 
 class _DiverseSelection(Selection):
-    def __init__(self, settings: Diverse, clients: int) -> None:
+    def __init__(self, settings: DiverseSelector, clients: int) -> None:
         self._sample, self._count = settings.sample, settings.invited(clients)
         self._updates = LastUpdates(clients)
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         self._updates.make_room(turn)
-        clients = np.sort(stand_ins(self._distances(), self._count, turn.rng, self._sample))
-        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64))
+        clients = np.sort(representative_clients(self._distances(), self._count, turn.rng, self._sample))
+        return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
     def _distances(self) -> NDArray[np.float64]:
         distances, known = self._updates.distances("euclidean"), self._updates.known
@@ -50,7 +50,7 @@ class _DiverseSelection(Selection):
         np.fill_diagonal(distances, 0)
         return distances
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         self._updates.renew(turn, replies)
 
     def state(self) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ class _DiverseSelection(Selection):
         self._updates.restore(state)
 
 
-def stand_ins(
+def representative_clients(
     distances: NDArray[np.float64], count: int, rng: np.random.Generator, sample: int | None = None
 ) -> NDArray[np.int64]:
     """Clients chosen one after another, each so that all are then nearest to those chosen; chance breaks ties."""

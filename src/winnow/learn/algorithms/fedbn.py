@@ -6,14 +6,14 @@ from torch import nn
 
 from winnow.core import Payload
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import only
+from winnow.learn.tensor_arithmetic import only
 
 NORMS = "norms"
 
 
-class OwnNorms(ClientUpdate):
+class LocalBatchNormUpdate(ClientUpdate):
     """Training departs from the global model with the client's own normalisation layers, statistics included.
 
     The whole model is sent, so that the global one has averaged statistics and can be judged as well. What a client
@@ -22,11 +22,11 @@ class OwnNorms(ClientUpdate):
 
     name: Literal["own-norms"] = "own-norms"
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         names = norm_names(job.execution.module)
         own = job.kept(NORMS, only(job.model, names))
         trained = job.train(job.model | own)
-        return Update(model=trained.states, trained=trained, keep={NORMS: only(trained.states, names)})
+        return LocalResult(model=trained.states, trained=trained, keep={NORMS: only(trained.states, names)})
 
     def notice(self, module: nn.Module) -> str:
         return "" if norm_names(module) else "the model has no batch normalisation: trained as by fedavg-rp"

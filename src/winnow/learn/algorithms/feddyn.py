@@ -8,30 +8,30 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from winnow.learn.algorithm import Algorithm, Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
-from winnow.learn.server import Folded, ServerStep
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import minus, only, plus, scaled, zeros
+from winnow.learn.tensor_arithmetic import minus, only, plus, scaled, zeros
 
 GRADIENT = "gradient"
 
 
-class DynamicRegulariser(ClientUpdate):
+class DynamicRegulariserUpdate(ClientUpdate):
     """min L_k(w) − ⟨g_k, w⟩ + α/2·‖w − θ‖²; then g_k ← g_k − α·(θ_k − θ), which estimates ∇L_k(θ_k)."""
 
     name: Literal["dynamic-regulariser"] = "dynamic-regulariser"
     alpha: float = Field(0.01, gt=0)
     needs: ClassVar[Mapping[str, str]] = {"server": "feddyn"}
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         common = only(job.model, job.trained)
         own = job.kept(GRADIENT, zeros(common))
         trained = job.train(pull=self.alpha, drift=scaled(own, -1.0))
         walked = minus(only(trained.states, job.trained), common)
-        return Update(model=trained.states, trained=trained, keep={GRADIENT: plus(own, walked, -self.alpha)})
+        return LocalResult(model=trained.states, trained=trained, keep={GRADIENT: plus(own, walked, -self.alpha)})
 
 
-class Dynamic(ServerStep):
+class FedDynServerOptimiser(ServerOptimiser):
     """h ← h − α·|S|/N·(mean(θ_k) − θ) and θ ← mean(θ_k) − h/α, where α is the clients'."""
 
     name: Literal["feddyn"] = "feddyn"
@@ -40,14 +40,14 @@ class Dynamic(ServerStep):
 
     def objection(self, whole: Algorithm) -> str | None:
         client = whole.client
-        if isinstance(client, DynamicRegulariser) and client.alpha != self.alpha:
+        if isinstance(client, DynamicRegulariserUpdate) and client.alpha != self.alpha:
             return f"client.alpha = {client.alpha} and server.alpha = {self.alpha} must be the same; set both"
         return None
 
     def start(self, trained: ModelState) -> ModelState:
         return zeros(trained)
 
-    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
         mean, now = only(folded.model, folded.trained), only(model, folded.trained)
         h = plus(state, minus(mean, now), -self.alpha * folded.clients / folded.population)
         return h, folded.model | plus(mean, h, -1 / self.alpha)

@@ -10,15 +10,15 @@ import torch
 
 from winnow.core import Payload
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
-from winnow.learn.server import Folded, ServerStep
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import divided, minus, only, plus
+from winnow.learn.tensor_arithmetic import divided, minus, only, plus
 
-REACH = "reach"
+EFFECTIVE_STEPS = "reach"
 
 
-class Normalised(ClientUpdate):
+class NormalisedUpdate(ClientUpdate):
     """Sends θ + d_k with d_k = (θ_k − θ)/‖a_k‖₁, an average step (equation 6), and what the server needs for τ_eff.
 
     ‖a_k‖₁ is the number of steps for plain SGD, and more with momentum (`LocalUpdate.reach`). Batch statistics are sent
@@ -26,33 +26,33 @@ class Normalised(ClientUpdate):
     """
 
     name: Literal["normalised"] = "normalised"
-    sends: ClassVar[tuple[str, ...]] = (REACH,)
+    sends: ClassVar[tuple[str, ...]] = (EFFECTIVE_STEPS,)
     needs: ClassVar[Mapping[str, str]] = {"server": "fednova"}
 
     def sent_like(self, model: ModelState) -> Payload:
-        return {REACH: {"weighted": torch.zeros(()), "samples": torch.zeros(())}}
+        return {EFFECTIVE_STEPS: {"weighted": torch.zeros(()), "samples": torch.zeros(())}}
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
         reach = job.local.reach(trained.steps.clamp(min=1))
         now = only(job.model, job.trained)
         step = divided(minus(only(trained.states, job.trained), now), reach)
         samples = torch.as_tensor(job.data.sizes(job.clients)).to(reach)
-        return Update(
+        return LocalResult(
             model=trained.states | plus(step, now),
             trained=trained,
-            parts={REACH: {"weighted": samples * reach, "samples": samples}},
+            parts={EFFECTIVE_STEPS: {"weighted": samples * reach, "samples": samples}},
         )
 
 
-class EffectiveSteps(ServerStep):
+class FedNovaServerOptimiser(ServerOptimiser):
     """θ ← θ + τ_eff·Σ p_k·d_k with τ_eff = Σ p_k·‖a_k‖₁ and p_k = |D_k| / |D_S| (equation 7)."""
 
     name: Literal["fednova"] = "fednova"
     needs: ClassVar[Mapping[str, str]] = {"client": "normalised"}
 
-    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
-        reach = folded.parts[REACH]
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
+        reach = folded.parts[EFFECTIVE_STEPS]
         weighted, samples = float(reach["weighted"]), float(reach["samples"])
         if not (weighted > 0 and samples > 0):  # in a sum that nobody looks into, one client can make it anything
             return state, model

@@ -12,15 +12,15 @@ from pydantic import Field
 from torch import Tensor
 
 from winnow.learn.algorithm import Recipe
-from winnow.learn.server import Folded, ServerStep
+from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import combine, minus, only, plus, zeros
+from winnow.learn.tensor_arithmetic import combine, minus, only, plus, zeros
 
 FIRST, SECOND = "first/", "second/"
 """The moments' names in the state begin with these."""
 
 
-class Momentum(ServerStep):
+class ServerMomentum(ServerOptimiser):
     """m ← β·m + Δ and θ ← θ + η·m (FedAvgM, which has η = 1)."""
 
     name: Literal["momentum"] = "momentum"
@@ -30,12 +30,12 @@ class Momentum(ServerStep):
     def start(self, trained: ModelState) -> ModelState:
         return zeros(trained)
 
-    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
-        velocity = plus(change(model, folded), state, self.momentum)
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
+        velocity = plus(mean_update(model, folded), state, self.momentum)
         return velocity, folded.model | plus(only(model, folded.trained), velocity, self.learning_rate)
 
 
-class Adaptive(ServerStep):
+class AdaptiveServerOptimiser(ServerOptimiser):
     """m ← β₁·m + (1 − β₁)·Δ and θ ← θ + η·m/(√v + τ), where v starts at τ² and is what the members differ in."""
 
     learning_rate: float = Field(0.01, gt=0)
@@ -50,8 +50,8 @@ class Adaptive(ServerStep):
         second = combine(lambda t: torch.full_like(t, self.tau**2), trained)
         return _named(FIRST, zeros(trained)) | _named(SECOND, second)
 
-    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
-        delta = change(model, folded)
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
+        delta = mean_update(model, folded)
         m = combine(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, _under(FIRST, state), delta)
         v = combine(lambda v, d: self.second(v, d * d), _under(SECOND, state), delta)
         step = combine(lambda m, v: m / (v.sqrt() + self.tau), m, v)
@@ -59,7 +59,7 @@ class Adaptive(ServerStep):
         return _named(FIRST, m) | _named(SECOND, v), folded.model | moved
 
 
-class Adagrad(Adaptive):
+class ServerAdagrad(AdaptiveServerOptimiser):
     """v ← v + Δ². As in the paper's experiments there is no momentum unless asked for."""
 
     name: Literal["adagrad"] = "adagrad"
@@ -70,7 +70,7 @@ class Adagrad(Adaptive):
         return v + squared
 
 
-class Adam(Adaptive):
+class ServerAdam(AdaptiveServerOptimiser):
     """v ← β₂·v + (1 − β₂)·Δ²."""
 
     name: Literal["adam"] = "adam"
@@ -80,7 +80,7 @@ class Adam(Adaptive):
         return self.beta2 * v + (1 - self.beta2) * squared
 
 
-class Yogi(Adaptive):
+class ServerYogi(AdaptiveServerOptimiser):
     """v ← v − (1 − β₂)·Δ²·sign(v − Δ²)."""
 
     name: Literal["yogi"] = "yogi"
@@ -90,7 +90,7 @@ class Yogi(Adaptive):
         return v - (1 - self.beta2) * squared * (v - squared).sign()
 
 
-def change(model: ModelState, folded: Folded) -> ModelState:
+def mean_update(model: ModelState, folded: RoundAggregate) -> ModelState:
     """Δ: how far the aggregate lies from the model, in what is trained."""
     return minus(only(folded.model, folded.trained), only(model, folded.trained))
 

@@ -7,16 +7,16 @@ from torch import nn
 
 from winnow.core import ConfigError, Payload
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
-from winnow.learn.local import LocalUpdate
-from winnow.learn.split import from_layer, last_layer, matching
-from winnow.learn.stack import Layout, ModelState
-from winnow.learn.tree import only
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.split import entries_from_layer, entries_matching, last_layer
+from winnow.learn.stack import ModelState, StateLayout
+from winnow.learn.tensor_arithmetic import only
 
-OWN = "own"
+PRIVATE_PART = "own"
 
 
-class InTwoParts(ClientUpdate):
+class PrivatePartUpdate(ClientUpdate):
     """A model whose `private` part, its head or its body, stays with the client and is never sent.
 
     The head is the layer `cut` and all after it (the last layer unless given), or what is called by one of `names`
@@ -40,7 +40,11 @@ class InTwoParts(ClientUpdate):
 
     def head(self, module: nn.Module) -> frozenset[str]:
         """The entries of a state that make up the head."""
-        head = matching(module, self.names) if self.names else from_layer(module, self.cut or last_layer(module))
+        head = (
+            entries_matching(module, self.names)
+            if self.names
+            else entries_from_layer(module, self.cut or last_layer(module))
+        )
         if len(head) == len(module.state_dict()):
             instead = "name less of the model" if self.names else "cut the model further towards its end"
             raise ConfigError(f"{self._key}: everything would belong to the head; {instead}")
@@ -48,32 +52,34 @@ class InTwoParts(ClientUpdate):
 
     def private_names(self, module: nn.Module) -> frozenset[str]:
         head = self.head(module)
-        for name, first in Layout.of(module).aliases.items():
+        for name, first in StateLayout.of(module).aliases.items():
             if (name in head) != (first in head):
                 raise ConfigError(f"{self._key}: {name} and {first} are one tensor, which cannot be private and sent")
         return head if self.private == "head" else frozenset(module.state_dict()) - head
 
     def personal(self, model: ModelState, kept: Payload) -> ModelState:
-        return model | dict(kept.get(OWN, {}))
+        return model | dict(kept.get(PRIVATE_PART, {}))
 
-    def own(self, job: Job) -> ModelState:
+    def own(self, job: LocalTraining) -> ModelState:
         """The clients' own parts, [K, ...]; before the first training the one that all parties build."""
         names = self.private_names(job.execution.module)
-        return job.kept(OWN, {name: tensor for name, tensor in job.model.items() if name in names})
+        return job.kept(PRIVATE_PART, {name: tensor for name, tensor in job.model.items() if name in names})
 
 
-class Split(InTwoParts):
+class SplitUpdate(PrivatePartUpdate):
     """Both parts are trained together, from the common part and the client's own."""
 
     name: Literal["split"] = "split"
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         own = self.own(job)
         trained = job.train(job.model | own)
-        return Update(model=_without(trained.states, own), trained=trained, keep={OWN: only(trained.states, own)})
+        return LocalResult(
+            model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
+        )
 
 
-class Alternating(InTwoParts):
+class AlternatingUpdate(PrivatePartUpdate):
     """FedRep's scheme (Collins et al., 2021; SRPFL, equations 3 and 4): first the head is trained while the body stands
     still, then the body while the head does.
 
@@ -83,15 +89,17 @@ class Alternating(InTwoParts):
     name: Literal["alternating"] = "alternating"
     head_epochs: int = Field(10, ge=1)
 
-    def passes(self, local: LocalUpdate, samples: int) -> float:
+    def passes(self, local: LocalOptimiser, samples: int) -> float:
         return self.head_epochs + local.passes(samples)
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         own, head = self.own(job), self.head(job.execution.module)
         body = frozenset(job.model) - head
         fitted = job.train(job.model | own, moving=head, epochs=self.head_epochs)
         trained = job.train(fitted.states, moving=body, phase=1)
-        return Update(model=_without(trained.states, own), trained=trained, keep={OWN: only(trained.states, own)})
+        return LocalResult(
+            model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
+        )
 
 
 def _without(states: ModelState, private: ModelState) -> ModelState:

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from winnow.core import ConfigError, Outcome, Population, Reply, Task, Work
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings
-from winnow.learn.matching import InPlainSight, Matching
-from winnow.learn.profile import Ask, Profile, ReferenceProfile, check_layer, default_layer
-from winnow.learn.select import Invitation, Selection, Selector, Turn, draw
+from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
+from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, check_layer, default_layer
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, Selector, draw
 
 REFERENCE = "reference/"
 """Under this name a checkpoint holds the reference profiles of versions that clients are still at work on."""
 
 NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
-COMPARED_TOGETHER = 4096
+COMPARISON_BATCH = 4096
 """Profiles that are compared with the reference at a time: temporary arrays stay small where all clients send one."""
 
 
-class ByProfile(Selector):
+class ProfileSelector(Selector):
     """Scores λ_k = exp(−α_k · div(RP_k, RP_V)) of equation 13; clients are drawn by λ_k / Λ.
 
     `alpha` is one factor for all clients or a list with one a client; 0 is uniform sampling. With
@@ -37,13 +37,13 @@ class ByProfile(Selector):
     alpha: NotNegative | tuple[NotNegative, ...] = 10.0
     divergence: Literal["raw", "normalised"] = "raw"
     layer: str | None = None
-    matching: Matching = InPlainSight()
+    matching: ProfileComparison = PlainComparison()
 
     def objection(self, whole: Algorithm) -> str | None:
         return self.matching.objection(whole)
 
     @property
-    def matched(self) -> Matching:
+    def matched(self) -> ProfileComparison:
         return self.matching
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str:
@@ -61,7 +61,7 @@ class _ProfileSelection(Selection):
     longer.
     """
 
-    def __init__(self, settings: ByProfile, clients: int) -> None:
+    def __init__(self, settings: ProfileSelector, clients: int) -> None:
         self._settings = settings
         self._count = settings.invited(clients)
         self._alpha = np.asarray(settings.alpha, np.float64)
@@ -71,22 +71,22 @@ class _ProfileSelection(Selection):
         self._version = np.full(clients, -1, np.int64)
         self._references: dict[int, ReferenceProfile] = {}
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         self._remember_reference(turn)
         if turn.version == 0 and turn.reference is not None and np.isnan(self._divergence).all():
             self._fold(turn.ask(self._first_profiles(turn)), turn.ask)
         return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         self._remember_reference(turn)
         self._fold(replies, turn.ask)
 
-    def _remember_reference(self, turn: Turn) -> None:
+    def _remember_reference(self, turn: SelectionContext) -> None:
         self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest}
         if turn.reference is not None:  # its holders may have failed
             self._references[turn.version] = turn.reference
 
-    def _first_profiles(self, turn: Turn) -> list[Task]:
+    def _first_profiles(self, turn: SelectionContext) -> list[Task]:
         work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)
         settings = ProfileSettings()
         return [
@@ -94,14 +94,14 @@ class _ProfileSelection(Selection):
             for k in range(len(self._version))
         ]
 
-    def _fold(self, outcomes: Sequence[Outcome], ask: Ask) -> None:
+    def _fold(self, outcomes: Sequence[Outcome], ask: SendTasks) -> None:
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         for version in sorted({reply.task.version for reply in replies} & self._references.keys()):
             group = [reply for reply in replies if reply.task.version == version]
-            for first in range(0, len(group), COMPARED_TOGETHER):
-                self._compare(group[first : first + COMPARED_TOGETHER], version, ask)
+            for first in range(0, len(group), COMPARISON_BATCH):
+                self._compare(group[first : first + COMPARISON_BATCH], version, ask)
 
-    def _compare(self, replies: Sequence[Reply], version: int, ask: Ask) -> None:
+    def _compare(self, replies: Sequence[Reply], version: int, ask: SendTasks) -> None:
         clients = [reply.task.client for reply in replies]
         profiles = [reply.payload["profile"] for reply in replies]
         self._divergence[clients] = self._references[version].divergences(profiles, ask)

@@ -9,28 +9,28 @@ from pydantic import Field
 
 from winnow.core import Population
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
-from winnow.learn.select import ByWeight, Selection, Selector
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.selection import Selection, Selector, WeightedSelection
 
 
-class BySize(Selector):
+class SizeSelector(Selector):
     """Clients are drawn with probability p_k = |D_k| / |D|."""
 
     name: Literal["size"] = "size"
 
     def start(self, population: Population) -> Selection:
-        return ByWeight(np.log(population.sizes), self.invited(len(population)), replacement=self.replacement)
+        return WeightedSelection(np.log(population.sizes), self.invited(len(population)), replacement=self.replacement)
 
 
-class Proximal(ClientUpdate):
+class ProximalUpdate(ClientUpdate):
     """min f_k(w) + μ/2·‖w − w_t‖² (equation 2), so that the gradient has the term μ·(w − w_t)."""
 
     name: Literal["proximal"] = "proximal"
     mu: float = Field(0.01, ge=0)
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train(pull=self.mu)
-        return Update(model=trained.states, trained=trained)
+        return LocalResult(model=trained.states, trained=trained)
 
 
 fedprox = Recipe(

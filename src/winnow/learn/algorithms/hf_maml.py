@@ -13,13 +13,13 @@ from pydantic import Field
 from torch import Tensor
 
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import TUNING, ClientUpdate, Job, Update
-from winnow.learn.local import Sgd
-from winnow.learn.stack import Batch, Gradients, ModelState
+from winnow.learn.client_update import FINE_TUNING_PHASE, ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.local_optimiser import Sgd
+from winnow.learn.stack import Batch, GradientFunction, ModelState
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianFree:
+class HessianFreeGradient:
     """∇f(w'; D') − α·d with w' = w − α·∇f(w; D), where d is the difference of gradients along g = ∇f(w'; D'):
 
     d = (∇f(w + δ·g; D'') − ∇f(w − δ·g; D'')) / (2·δ). D, D' and D'' are batches of their own.
@@ -30,7 +30,7 @@ class HessianFree:
     batches: ClassVar[int] = 3
 
     def __call__(
-        self, gradients: Gradients, parameters: list[Tensor], batches: Sequence[Batch]
+        self, gradients: GradientFunction, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         first, second, third = batches
         inner, _ = gradients(parameters, first)
@@ -45,7 +45,7 @@ def _moved(tensors: list[Tensor], along: list[Tensor], by: float) -> list[Tensor
     return list(torch._foreach_add(tensors, along, alpha=by))
 
 
-class MetaLearning(ClientUpdate):
+class MamlUpdate(ClientUpdate):
     """`local` makes its steps (β) along the Hessian-free meta-gradient. The loss reported is that after the inner step.
 
     A step takes four gradients. Tuned models are made as the method means them to be: by plain steps of α.
@@ -56,13 +56,13 @@ class MetaLearning(ClientUpdate):
     delta: float = Field(0.001, gt=0)
     trainings: ClassVar[float] = 4.0
 
-    def update(self, job: Job) -> Update:
-        trained = job.train(slope=HessianFree(alpha=self.alpha, delta=self.delta))
-        return Update(model=trained.states, trained=trained)
+    def update(self, job: LocalTraining) -> LocalResult:
+        trained = job.train(slope=HessianFreeGradient(alpha=self.alpha, delta=self.delta))
+        return LocalResult(model=trained.states, trained=trained)
 
-    def tuned(self, job: Job, start: ModelState, epochs: int) -> ModelState:
+    def tuned(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
         inner = Sgd(learning_rate=self.alpha, batch_size=job.local.batch_size, epochs=epochs)
-        return replace(job, local=inner).train(start, phase=TUNING).states
+        return replace(job, local=inner).train(start, phase=FINE_TUNING_PHASE).states
 
 
 hf_maml = Recipe(

@@ -8,16 +8,16 @@ from pydantic import Field
 from torch import Tensor
 
 from winnow.core import Arrays, ModelError, Population
-from winnow.learn.aggregate import Aggregate, Contribution, Fold, WeightedSum
+from winnow.learn.aggregation import AggregationRule, Contribution, Fold, WeightedSum
 from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import real
+from winnow.learn.tensor_arithmetic import real
 
 BLOCK = 2**20
 """Coordinates whose products are taken together."""
 
 
-class Nearest(Aggregate):
+class KrumRule(AggregationRule):
     """An update's score is the sum of its squared distances to the n − f − 2 updates nearest to it (section 4).
 
     `attackers` is f, by default as many as n allows: n ≥ 2f + 3. Each client counts once, however often it was drawn:
@@ -47,7 +47,7 @@ class Nearest(Aggregate):
         return _NearestFold(self, model)
 
 
-class Krum(Nearest):
+class Krum(KrumRule):
     """The one update with the lowest score is the new model."""
 
     name: Literal["krum"] = "krum"
@@ -56,7 +56,7 @@ class Krum(Nearest):
         return 1
 
 
-class MultiKrum(Nearest):
+class MultiKrum(KrumRule):
     """The mean of the `keep` updates with the lowest scores; by default of n − f."""
 
     name: Literal["multi-krum"] = "multi-krum"
@@ -71,7 +71,7 @@ class MultiKrum(Nearest):
 
 
 class _NearestFold:
-    def __init__(self, rule: Nearest, model: ModelState) -> None:
+    def __init__(self, rule: KrumRule, model: ModelState) -> None:
         self._rule, self._model = rule, model
         self._updates: list[Arrays] = []
 

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from winnow.core import Population
-from winnow.learn.aggregate import Aggregate, Contribution, Fold, Partial
+from winnow.learn.aggregation import AggregationRule, Contribution, Fold, PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import minus, norm, only, plus, real
+from winnow.learn.tensor_arithmetic import minus, norm, only, plus, real
 
 
-class NormBound(Aggregate):
+class NormBound(AggregationRule):
     """θ + Σ w_k·Δ_k·min(1, M/‖Δ_k‖) with Δ_k = θ_k − θ and w_k = |D_k| / |D_S|.
 
     `bound` is M; without it, the median of the round's norms, for which all updates must be there first.
@@ -23,7 +23,7 @@ class NormBound(Aggregate):
     bound: float | None = Field(None, gt=0)
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
-        return _BoundedFold(self.bound, model, Partial().start(model, population, invited))
+        return _BoundedFold(self.bound, model, PartialAggregation().start(model, population, invited))
 
 
 class _BoundedFold:

@@ -9,11 +9,18 @@ from pydantic import Field
 
 from winnow.core import Population, Reply
 from winnow.learn.algorithm import Recipe
-from winnow.learn.select import TINY, Distinct, Invitation, Selection, Turn, draw
-from winnow.learn.value import START_LOSS_RMS, clients_of, seconds_of, told
+from winnow.learn.client_losses import START_LOSS_RMS, clients_of, reported_metric, seconds_of
+from winnow.learn.selection import (
+    TINY,
+    SelectedClients,
+    Selection,
+    SelectionContext,
+    SelectorWithoutReplacement,
+    draw,
+)
 
 
-class ByUtility(Distinct):
+class UtilitySelector(SelectorWithoutReplacement):
     """(U_k + √(0.1·log R / L_k)) · (T / t_k)^`penalty`, with U_k = n_k·√(mean loss²) over all of a client's samples.
 
     R is the round, L_k the last round in which the client took part, t_k how long it took; the last factor only counts
@@ -48,7 +55,7 @@ class ByUtility(Distinct):
 
 
 class _UtilitySelection(Selection):
-    def __init__(self, settings: ByUtility, population: Population) -> None:
+    def __init__(self, settings: UtilitySelector, population: Population) -> None:
         clients = len(population)
         self._settings, self._sizes = settings, population.sizes
         self._invited = settings.invited(clients)
@@ -57,15 +64,15 @@ class _UtilitySelection(Selection):
         self._gathered = np.zeros(0)
         self._preferred = settings.preferred
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         tried, untried = self._within_blacklist()
         exploring = min(len(untried), max(round(self._exploration(turn) * self._invited), self._invited - len(tried)))
         exploited = self._exploit(turn, tried, self._invited - exploring)
         explored = turn.rng.choice(untried, exploring, replace=False)
         clients = np.sort(np.concatenate([exploited, explored]))
-        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64))
+        return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
-    def _exploration(self, turn: Turn) -> float:
+    def _exploration(self, turn: SelectionContext) -> float:
         settings = self._settings
         return max(settings.exploration_least, settings.exploration * settings.exploration_decay ** (turn.round - 1))
 
@@ -78,7 +85,7 @@ class _UtilitySelection(Selection):
         tried = self._last > 0
         return np.flatnonzero(allowed & tried), np.flatnonzero(allowed & ~tried)
 
-    def _exploit(self, turn: Turn, tried: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    def _exploit(self, turn: SelectionContext, tried: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         if count == 0:
             return tried[:0]
         utilities = self._utilities(turn, tried)
@@ -88,7 +95,7 @@ class _UtilitySelection(Selection):
         result: NDArray[np.int64] = tried[good][drawn.clients]
         return result
 
-    def _utilities(self, turn: Turn, tried: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _utilities(self, turn: SelectionContext, tried: NDArray[np.int64]) -> NDArray[np.float64]:
         utility, seconds = self._utility[tried], self._seconds[tried]
         clipped = np.minimum(utility, np.quantile(utility, self._settings.clip))
         uncertainty = np.sqrt(0.1 * np.log(turn.round) / self._last[tried])
@@ -97,15 +104,15 @@ class _UtilitySelection(Selection):
         result: NDArray[np.float64] = (clipped + uncertainty) * quickness**self._settings.penalty
         return result
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         clients = clients_of(replies)
-        self._utility[clients] = self._sizes[clients] * told(replies, START_LOSS_RMS, otherwise=0.0)
+        self._utility[clients] = self._sizes[clients] * reported_metric(replies, START_LOSS_RMS, otherwise=0.0)
         self._seconds[clients] = seconds_of(replies)
         self._last[clients] = turn.round
         self._times[clients] += 1
         self._pace(turn, self._utility[clients].sum())
 
-    def _pace(self, turn: Turn, gathered: float) -> None:
+    def _pace(self, turn: SelectionContext, gathered: float) -> None:
         """Be content with slower clients where the quick ones have less and less to give."""
         window = self._settings.pacer_window
         self._gathered = np.append(self._gathered, gathered)[-2 * window :]

@@ -7,11 +7,11 @@ from pydantic import Field
 
 from winnow.core import Population
 from winnow.learn.algorithm import Recipe
-from winnow.learn.select import Distinct, Invitation, Selection, Turn, draw
-from winnow.learn.value import START_LOSS, ask_values, clients_of, told
+from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
 
 
-class OfCandidates(Distinct):
+class PowerOfChoiceSelector(SelectorWithoutReplacement):
     """d = `candidates`·K clients are drawn by the size of their data, without replacement; each tells its loss of the
     present model, and the K with the highest are invited (the paper's π_pow-d). Ties are broken by chance.
     """
@@ -34,14 +34,14 @@ class _CandidateSelection(Selection):
         self._log_sizes = np.log(population.sizes)
         self._invited, self._candidates = invited, candidates
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         candidates = draw(self._log_sizes, self._candidates, turn.rng, replacement=False).clients
         losses = np.full(len(self._log_sizes), -np.inf)  # of those who do not answer, or tell no finite loss
-        replies = ask_values(turn, candidates)
-        losses[clients_of(replies)] = told(replies, START_LOSS, otherwise=-np.inf)
+        replies = request_losses(turn, candidates)
+        losses[clients_of(replies)] = reported_metric(replies, START_LOSS, otherwise=-np.inf)
         shuffled = turn.rng.permutation(candidates)
         highest = shuffled[np.argsort(-losses[shuffled], kind="stable")[: self._invited]]
-        return Invitation(clients=np.sort(highest), counts=np.ones(self._invited, np.int64))
+        return SelectedClients(clients=np.sort(highest), counts=np.ones(self._invited, np.int64))
 
 
 power_of_choice = Recipe(

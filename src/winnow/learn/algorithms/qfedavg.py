@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from winnow.core import Population
-from winnow.learn.aggregate import Aggregate, Contribution, Fold, WeightedSum
+from winnow.learn.aggregation import AggregationRule, Contribution, Fold, WeightedSum
 from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import minus, norm, real
+from winnow.learn.tensor_arithmetic import minus, norm, real
 
 LARGEST_INVERSE = 1e9
 """Nobody trains at a lower rate than its inverse; who says so has nothing to weigh it by."""
@@ -20,7 +20,7 @@ TINY = 1e-10
 """Added to losses: where q < 1, a loss of nothing would have an infinite power."""
 
 
-class Fair(Aggregate):
+class FairAggregation(AggregationRule):
     """θ ← θ − Σ Δ_k / Σ h_k, where F_k is client k's loss of θ, and
 
         Δ_k = F_k^q·L·(θ − θ_k)    and    h_k = q·F_k^(q−1)·L²·‖θ − θ_k‖² + L·F_k^q.

@@ -8,23 +8,23 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import AnyEvent, Exchange, Federation, Outcome, Reply, Snapshot
-from winnow.learn.aggregate import Contribution
+from winnow.learn.aggregation import Contribution
 from winnow.learn.algorithm import Recipe
-from winnow.learn.collect import Gathered, mean_parts
-from winnow.learn.pace import Pace
-from winnow.learn.replies import Refusal, finite_update, sift
-from winnow.learn.select import Invitation, Selection
+from winnow.learn.client_store import ClientStore
+from winnow.learn.collect import RoundResult, mean_parts
+from winnow.learn.pending_tasks import PendingTasks
+from winnow.learn.reply_checks import Rejection, check_replies, finite_update
+from winnow.learn.schedule import Schedule
+from winnow.learn.selection import SelectedClients, Selection
 from winnow.learn.stack import ModelState
-from winnow.learn.store import ClientStore
-from winnow.learn.training import Training
-from winnow.learn.underway import Underway
+from winnow.learn.training import TrainingWorkflow
 
 CACHE = "cache/"
-PICKED = "picked"
+LAST_PICKED = "picked"
 MODEL = "model"
 
 
-class LagTolerant(Pace):
+class LagTolerantSchedule(Schedule):
     """Everybody trains; the first replies fill a quota, as large as what `select` invites, and end the round.
 
     Clients that were not picked in the last round are picked first (compensatory first come, first merged). The server
@@ -40,11 +40,11 @@ class LagTolerant(Pace):
     def together(self, invited: int, clients: int) -> int:
         return clients
 
-    def run(self, training: Training, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+    def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         clients = range(len(federation.population))
         cache, picked_last = _restored(training.underway, len(clients))
         with federation.dispatch(()) as exchange:
-            underway = Underway.resumed(training, federation, exchange)
+            underway = PendingTasks.resumed(training, federation, exchange)
             while training.round < training.rounds:
                 turn = training.begin(federation, underway.oldest(training.round))
                 quota = len(selection.propose(turn).clients)
@@ -61,10 +61,10 @@ class LagTolerant(Pace):
                 yield from training.finish(gathered, selection, federation)
 
     def _harvest(
-        self, quota: int, picked_last: set[int], training: Training, exchange: Exchange, underway: Underway
-    ) -> "_Harvest":
+        self, quota: int, picked_last: set[int], training: TrainingWorkflow, exchange: Exchange, underway: PendingTasks
+    ) -> "_ArrivedReplies":
         """Replies in the order of their arrival, until the quota is full or nobody is left."""
-        harvest, present = _Harvest(), training.round - 1
+        harvest, present = _ArrivedReplies(), training.round - 1
         for outcome in exchange:
             underway.done(outcome.task)
             sound = harvest.check(outcome, training)
@@ -80,28 +80,28 @@ class LagTolerant(Pace):
 
 
 @dataclass
-class _Harvest:
+class _ArrivedReplies:
     """What came in a round: those picked for the quota, those that were not, and everything that was not sound."""
 
     picked: list[Reply] = field(default_factory=list)
     late: list[Reply] = field(default_factory=list)
     answered: list[Reply] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[Rejection] = field(default_factory=list)
 
-    def check(self, outcome: Outcome, training: Training) -> Reply | None:
+    def check(self, outcome: Outcome, training: TrainingWorkflow) -> Reply | None:
         """The reply, if it can be used."""
-        sound, refused, answered = sift([outcome], training.expected)
+        sound, refused, answered = check_replies([outcome], training.expected)
         self.refused += refused
         self.answered += answered
         if sound and not finite_update(sound[0]):
-            self.refused.append(Refusal(client=outcome.task.client, reason="the update is not finite"))
+            self.refused.append(Rejection(client=outcome.task.client, reason="the update is not finite"))
             return None
         return sound[0] if sound else None
 
 
 def _fold(
-    harvest: _Harvest, lagging: set[int], cache: ClientStore, training: Training, federation: Federation
-) -> Gathered:
+    harvest: _ArrivedReplies, lagging: set[int], cache: ClientStore, training: TrainingWorkflow, federation: Federation
+) -> RoundResult:
     for client in lagging:
         cache.write(client, {MODEL: training.shared})
     _store(harvest.picked, cache)
@@ -111,7 +111,7 @@ def _fold(
         fold.add(Contribution(model=_entry(cache, client, training.initial), client=client))
     _store(harvest.late, cache)
     harvest.picked.sort(key=lambda reply: reply.task.client)
-    return Gathered(
+    return RoundResult(
         model=fold.finish(),
         parts=mean_parts(harvest.picked),
         folded=harvest.picked,
@@ -131,20 +131,20 @@ def _entry(cache: ClientStore, client: int, initial: ModelState) -> Mapping[str,
     return cache.read(client).get(MODEL, initial)
 
 
-def _invitation(clients: list[int]) -> Invitation:
-    return Invitation(clients=np.array(clients, np.int64), counts=np.ones(len(clients), np.int64))
+def _invitation(clients: list[int]) -> SelectedClients:
+    return SelectedClients(clients=np.array(clients, np.int64), counts=np.ones(len(clients), np.int64))
 
 
-def _snapshot(underway: Underway, cache: ClientStore, picked: set[int]) -> Snapshot:
+def _snapshot(underway: PendingTasks, cache: ClientStore, picked: set[int]) -> Snapshot:
     tasks = underway.snapshot()
     kept = {f"{CACHE}{name}": array for name, array in cache.state().items()}
-    return Snapshot(arrays={**tasks.arrays, **kept}, values={**tasks.values, PICKED: sorted(picked)})
+    return Snapshot(arrays={**tasks.arrays, **kept}, values={**tasks.values, LAST_PICKED: sorted(picked)})
 
 
 def _restored(before: Snapshot, clients: int) -> tuple[ClientStore, set[int]]:
     cache = ClientStore(clients)
     cache.restore({n.removeprefix(CACHE): array for n, array in before.arrays.items() if n.startswith(CACHE)})
-    return cache, set(before.values.get(PICKED, ()))
+    return cache, set(before.values.get(LAST_PICKED, ()))
 
 
 safa = Recipe(

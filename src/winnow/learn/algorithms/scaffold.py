@@ -7,15 +7,15 @@ from pydantic import Field
 
 from winnow.core import Payload
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client import ClientUpdate, Job, Update
-from winnow.learn.server import Folded, ServerStep
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
-from winnow.learn.tree import combine, divided, minus, only, plus, zeros
+from winnow.learn.tensor_arithmetic import combine, divided, minus, only, plus, zeros
 
 CONTROL = "control"
 
 
-class ControlVariates(ClientUpdate):
+class ControlVariatesUpdate(ClientUpdate):
     """Steps along ∇f_k(w) − c_k + c; then c_k⁺ = c_k − c + (x − y_k)/(τ_k·η), the paper's option II.
 
     Sent are the model and c_k⁺ − c_k. The rule is derived for plain SGD; with momentum, where a step is longer than η,
@@ -27,17 +27,19 @@ class ControlVariates(ClientUpdate):
     sends: ClassVar[tuple[str, ...]] = (CONTROL,)
     needs: ClassVar[Mapping[str, str]] = {"server": "scaffold", "local": "sgd"}
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         common = job.received(CONTROL)
         own = job.kept(CONTROL, zeros(common))
         trained = job.train(drift=minus(common, own))
         walked = minus(only(job.model, job.trained), only(trained.states, job.trained))
         slope = divided(walked, job.local.reach(trained.steps.clamp(min=1)) * job.rate)
         change = combine(lambda s, c: s - c, slope, common)
-        return Update(model=trained.states, trained=trained, parts={CONTROL: change}, keep={CONTROL: plus(own, change)})
+        return LocalResult(
+            model=trained.states, trained=trained, parts={CONTROL: change}, keep={CONTROL: plus(own, change)}
+        )
 
 
-class Controlled(ServerStep):
+class ScaffoldServerOptimiser(ServerOptimiser):
     """x ← x + η_g·(x̄ − x) and c ← c + |S|/N·mean(c_k⁺ − c_k); c goes out with every task."""
 
     name: Literal["scaffold"] = "scaffold"
@@ -51,7 +53,7 @@ class Controlled(ServerStep):
     def broadcast(self, state: ModelState) -> Payload:
         return {CONTROL: state}
 
-    def step(self, state: ModelState, model: ModelState, folded: Folded) -> tuple[ModelState, ModelState]:
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
         control = plus(state, folded.parts[CONTROL], folded.clients / folded.population)
         now, mean = only(model, folded.trained), only(folded.model, folded.trained)
         return control, folded.model | plus(now, minus(mean, now), self.learning_rate)

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from winnow.core import Population, Reply, Until
 from winnow.learn.algorithm import Algorithm, Recipe
-from winnow.learn.matching import Matching
-from winnow.learn.select import Invitation, Selection, Selector, Turn, Uniform
+from winnow.learn.profile_comparison import ProfileComparison
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, Selector, UniformSelector
 
-ONE_IN = 10
+FIRST_STAGE_DIVISOR = 10
 """Unless told otherwise one in so many of the sample takes part in the first stage: 10 of 100 in the authors' code."""
 
 AMOUNT = ("fraction", "count", "replacement")
 """How many are sampled is said once, for the whole."""
 
-HELD, SAMPLE = "held/", "sample/"
+HELD_PREFIX, SAMPLE = "held/", "sample/"
 
 
-class Doubling(Selector):
+class DoublingSelector(Selector):
     """In stage r, N clients are invited and the first n_r = min(N, 2^r·n₀) replies end the round (algorithm 1).
 
     Nobody's speed needs to be known: who answers first is fast (remark 3.2). N is `fraction` or `count`; `sample` says
@@ -62,7 +62,7 @@ class Doubling(Selector):
 
     @model_validator(mode="after")
     def _alike(self) -> Self:
-        if isinstance(self.sample, Doubling):
+        if isinstance(self.sample, DoublingSelector):
             raise ValueError("sample: doubling goes around another selection, not around itself")
         if any(getattr(self.sample, key) != getattr(self, key) for key in AMOUNT if self.sample is not None):
             raise ValueError(f"sample: leave out {', '.join(AMOUNT)}, which select itself has")
@@ -77,7 +77,7 @@ class Doubling(Selector):
         """How the N are drawn."""
         if self.sample is not None:
             return self.sample
-        return Uniform(fraction=self.fraction, count=self.count, replacement=self.replacement)
+        return UniformSelector(fraction=self.fraction, count=self.count, replacement=self.replacement)
 
     def objection(self, whole: Algorithm) -> str | None:
         return self.sampled.objection(whole)
@@ -86,7 +86,7 @@ class Doubling(Selector):
         return self.sampled.layer_for(module, x)
 
     @property
-    def matched(self) -> Matching:
+    def matched(self) -> ProfileComparison:
         return self.sampled.matched
 
     @property
@@ -99,39 +99,39 @@ class Doubling(Selector):
 
     def awaited_at_first(self, clients: int) -> int:
         most = self.invited(clients)
-        return min(most, self.first or max(1, round(most / ONE_IN)))
+        return min(most, self.first or max(1, round(most / FIRST_STAGE_DIVISOR)))
 
     def start(self, population: Population) -> Selection:
         return _DoublingSelection(self, population)
 
 
 class _DoublingSelection(Selection):
-    def __init__(self, settings: Doubling, population: Population) -> None:
+    def __init__(self, settings: DoublingSelector, population: Population) -> None:
         self._settings = settings
         self._sample = settings.sampled.start(population)
         self._first = settings.awaited_at_first(len(population))
         self._most = settings.invited(len(population))
         self._stage = self._rounds = 0
-        self._held: Invitation | None = None
+        self._held: SelectedClients | None = None
 
     @property
     def _awaited(self) -> int:
         """n_r"""
         return min(self._most, self._first << self._stage)
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         sampled = self._held or self._sample.propose(turn)
         if self._settings.renew == "stage":
-            self._held = Invitation(clients=sampled.clients, counts=sampled.counts)
+            self._held = SelectedClients(clients=sampled.clients, counts=sampled.counts)
         replies = min(self._awaited, len(sampled.clients), sampled.until.replies or self._most)
-        return Invitation(
+        return SelectedClients(
             clients=sampled.clients,
             counts=sampled.counts,
             until=Until(replies=replies, seconds=sampled.until.seconds),
             scores=sampled.scores,
         )
 
-    def observe(self, turn: Turn, replies: Sequence[Reply]) -> None:
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         self._sample.observe(turn, replies)
         self._rounds += 1
         if self._rounds >= self._settings.rounds_per_stage or self._target_met(replies):
@@ -145,15 +145,15 @@ class _DoublingSelection(Selection):
 
     def state(self) -> Mapping[str, Any]:
         held = self._held
-        kept = {} if held is None else {f"{HELD}clients": held.clients, f"{HELD}counts": held.counts}
+        kept = {} if held is None else {f"{HELD_PREFIX}clients": held.clients, f"{HELD_PREFIX}counts": held.counts}
         inner = {f"{SAMPLE}{name}": array for name, array in self._sample.state().items()}
         return {"stage": np.array([self._stage, self._rounds]), **kept, **inner}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._stage, self._rounds = (int(number) for number in state["stage"])
-        if f"{HELD}clients" in state:
-            clients, counts = (np.array(state[f"{HELD}{name}"], np.int64) for name in ("clients", "counts"))
-            self._held = Invitation(clients=clients, counts=counts)
+        if f"{HELD_PREFIX}clients" in state:
+            clients, counts = (np.array(state[f"{HELD_PREFIX}{name}"], np.int64) for name in ("clients", "counts"))
+            self._held = SelectedClients(clients=clients, counts=counts)
         inner = {name.removeprefix(SAMPLE): array for name, array in state.items() if name.startswith(SAMPLE)}
         self._sample.restore(inner)
 

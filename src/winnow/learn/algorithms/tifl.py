@@ -10,13 +10,13 @@ from pydantic import Field
 
 from winnow.core import ConfigError, ModelError, Population, Reply
 from winnow.learn.algorithm import Recipe
-from winnow.learn.select import Distinct, Invitation, Selection, Turn
-from winnow.learn.value import START_LOSS, ask_values, clients_of, seconds_of, told
+from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses, seconds_of
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
 
-class ByTier(Distinct):
+class TierSelector(SelectorWithoutReplacement):
     """All of a round's clients are drawn from one tier, and the tier adaptively (the paper's algorithm 2).
 
     Before round 1 every client is sent the model and tells its loss; those who do not answer are left out for good, the
@@ -42,7 +42,7 @@ class ByTier(Distinct):
 
 
 class _TierSelection(Selection):
-    def __init__(self, settings: ByTier, population: Population) -> None:
+    def __init__(self, settings: TierSelector, population: Population) -> None:
         self._settings, self._sizes = settings, population.sizes
         self._invited = settings.invited(len(population))
         tiers = max(1, min(settings.tiers, len(population) // self._invited))
@@ -56,23 +56,23 @@ class _TierSelection(Selection):
         self._chances: NDArray[np.float64] = np.ones(tiers)
         self._used, self._looked_at = 0, -1
 
-    def propose(self, turn: Turn) -> Invitation:
+    def propose(self, turn: SelectionContext) -> SelectedClients:
         if turn.version != self._looked_at:  # a pace may have several proposals made for one version
             self._look_at(turn)
         self._used = self._next_tier(turn.rng)
         members = np.flatnonzero(self._tier == self._used)
         clients = np.sort(turn.rng.choice(members, min(self._invited, len(members)), replace=False))
-        return Invitation(clients=clients, counts=np.ones(len(clients), np.int64))
+        return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
-    def _look_at(self, turn: Turn) -> None:
+    def _look_at(self, turn: SelectionContext) -> None:
         self._looked_at = turn.version
         if turn.version == 0:
             self._form_tiers(turn)
         elif turn.version % self._settings.interval == 0:
             self._adapt(turn)
 
-    def _form_tiers(self, turn: Turn) -> None:
-        replies = ask_values(turn, np.arange(len(self._tier)), always_send=True)
+    def _form_tiers(self, turn: SelectionContext) -> None:
+        replies = request_losses(turn, np.arange(len(self._tier)), always_send=True)
         if not replies:
             raise ModelError("selection by tier needs replies to its first exchange, and no client answered")
         quickest_first = clients_of(replies)[np.argsort(seconds_of(replies), kind="stable")]
@@ -85,15 +85,15 @@ class _TierSelection(Selection):
         on_panel = np.isin(clients_of(replies), self._panel)
         self._losses = self._tier_losses(list(compress(replies, on_panel)))
 
-    def _adapt(self, turn: Turn) -> None:
-        losses = self._tier_losses(ask_values(turn, np.sort(self._panel)))
+    def _adapt(self, turn: SelectionContext) -> None:
+        losses = self._tier_losses(request_losses(turn, np.sort(self._panel)))
         if losses[self._used] >= self._losses[self._used]:
             self._chances = losses.argsort(kind="stable").argsort().astype(np.float64) + 1
         self._losses = losses
 
     def _tier_losses(self, replies: Sequence[Reply]) -> NDArray[np.float64]:
         """The mean over the samples of each tier's panel; the former loss where nobody tells a finite one."""
-        clients, losses = clients_of(replies), told(replies, START_LOSS, otherwise=np.nan)
+        clients, losses = clients_of(replies), reported_metric(replies, START_LOSS, otherwise=np.nan)
         clients, losses = clients[np.isfinite(losses)], losses[np.isfinite(losses)]
         tiers, sizes = self._tier[clients], self._sizes[clients]
         sums = np.bincount(tiers, sizes * losses, minlength=len(self._losses))

@@ -1,37 +1,37 @@
 """Local training over a leading dimension of clients, for any `nn.Module`."""
 
-from winnow.learn.stack.choose import Force, choose_execution
-from winnow.learn.stack.data import ClientSamples, LoadedData, TensorData, as_tensor
-from winnow.learn.stack.departure import Departure
-from winnow.learn.stack.execution import Batch, Execution, Gradients, Slope
+from winnow.learn.stack.benchmark import StepBenchmark
+from winnow.learn.stack.client_tensors import ClientSamples, LazyTensorData, TensorData, as_tensor
+from winnow.learn.stack.execution import Batch, Execution, GradientFunction, GradientRule
+from winnow.learn.stack.execution_choice import ExecutionSetting, choose_execution
+from winnow.learn.stack.gpu_memory import clients_that_fit, free_bytes
+from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
-from winnow.learn.stack.memory import clients_that_fit, free_bytes
-from winnow.learn.stack.pace import Pace
-from winnow.learn.stack.precision import Precision, allow_tf32, casting
-from winnow.learn.stack.state import Layout, ModelState, model_state, repeat_state
-from winnow.learn.stack.train import Trained, train
+from winnow.learn.stack.model_states import ModelState, StateLayout, model_state, repeat_state
+from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
+from winnow.learn.stack.train import CohortTrainingResult, train
 
 __all__ = [
     "LOSSES",
     "Batch",
     "ClientSamples",
-    "Departure",
+    "CohortTrainingResult",
     "Execution",
-    "Force",
-    "Gradients",
-    "Layout",
-    "LoadedData",
+    "ExecutionSetting",
+    "GradientFunction",
+    "GradientRule",
+    "LazyTensorData",
+    "LocalStart",
     "Loss",
     "ModelState",
-    "Pace",
     "Precision",
-    "Slope",
+    "StateLayout",
+    "StepBenchmark",
     "TensorData",
-    "Trained",
     "allow_tf32",
     "as_loss",
     "as_tensor",
-    "casting",
+    "autocast_context",
     "choose_execution",
     "clients_that_fit",
     "free_bytes",

@@ -5,15 +5,15 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from winnow.learn.local import LocalUpdate
-from winnow.learn.stack.data import Indices, TensorData
-from winnow.learn.stack.departure import Departure
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.stack.batch_plan import BatchPlan
+from winnow.learn.stack.client_tensors import Indices, TensorData
+from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import Loss
-from winnow.learn.stack.plan import Plan
+from winnow.learn.stack.model_states import ModelState, StateLayout
 from winnow.learn.stack.precision import Precision
-from winnow.learn.stack.state import Layout, ModelState
 
-Way = Literal["native", "stacked", "vmap", "loop"]
+ExecutionName = Literal["native", "stacked", "vmap", "loop"]
 
 
 class Batch(NamedTuple):
@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     full: bool  # no client's batch is padded
 
 
-class Cohort(Protocol):
+class CohortGradients(Protocol):
     """K clients' parameters, ready for one step after another."""
 
     def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
@@ -37,11 +37,11 @@ class Cohort(Protocol):
         ...
 
 
-Gradients = Callable[[list[Tensor], Batch], tuple[list[Tensor], Tensor]]
-"""The clients' gradients at any parameters [K, ...] for a batch, and the losses there, as `Cohort.gradients` gives."""
+GradientFunction = Callable[[list[Tensor], Batch], tuple[list[Tensor], Tensor]]
+"""The clients' gradients at any parameters [K, ...] for a batch, and the losses; see `CohortGradients.gradients`."""
 
 
-class Slope(Protocol):
+class GradientRule(Protocol):
     """Which way a step goes, for methods that do not follow the gradient of one batch."""
 
     @property
@@ -50,13 +50,13 @@ class Slope(Protocol):
         ...
 
     def __call__(
-        self, gradients: Gradients, parameters: list[Tensor], batches: Sequence[Batch]
+        self, gradients: GradientFunction, parameters: list[Tensor], batches: Sequence[Batch]
     ) -> tuple[list[Tensor], Tensor]:
         """The direction, like the parameters, which are left as they are; and the losses [K, B] to report."""
         ...
 
 
-class Look(Protocol):
+class ForwardPass(Protocol):
     """Forward passes through one model, in evaluation mode."""
 
     def __call__(self, state: ModelState, x: Tensor, rows: Tensor, to_end: bool) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ class Execution(Protocol):
     """Why no faster way is used; empty if there is none."""
 
     @property
-    def name(self) -> Way: ...
+    def name(self) -> ExecutionName: ...
 
     @property
     def loss(self) -> Loss: ...
@@ -95,10 +95,10 @@ class Execution(Protocol):
         ...
 
     @property
-    def layout(self) -> Layout: ...
+    def layout(self) -> StateLayout: ...
 
     def run_plan(
-        self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         """A whole round in one go: the plan's clients' states and the losses [S, K, B]; a state has no second names.
 
@@ -108,14 +108,14 @@ class Execution(Protocol):
         """
         ...
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
+    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         """Bind stacked tensors, in the layout's order, until the execution is used for something else.
 
         Changes made to them in place are seen by the next step.
         """
         ...
 
-    def look(self, layer: str | None) -> Look | None:
+    def look(self, layer: str | None) -> ForwardPass | None:
         """Forward passes that are faster than the plain model's, if there are any; they may watch a layer."""
         ...
 
@@ -124,7 +124,7 @@ class Execution(Protocol):
         ...
 
 
-def smallest_batch(module: nn.Module) -> int:
+def min_batch_size(module: nn.Module) -> int:
     """Batch normalisation has no variance to learn from in a single sample."""
     normalised = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
     return 2 if normalised else 1

@@ -7,7 +7,7 @@ import torch
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
-def casting(precision: Precision, device: torch.device) -> torch.autocast:
+def autocast_context(precision: Precision, device: torch.device) -> torch.autocast:
     """A context in which torch's products take bfloat16 if that is asked for; double precision is left alone.
 
     Weights are cast anew in each step: a captured graph must not remember those of the step that it was captured in.

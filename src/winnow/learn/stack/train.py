@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from winnow.core import derive
-from winnow.learn.local import LocalUpdate
-from winnow.learn.stack.data import Indices, TensorData
-from winnow.learn.stack.departure import Correction, Departure
-from winnow.learn.stack.ending import find_ending
-from winnow.learn.stack.execution import Batch, Execution, Gradients, Slope, smallest_batch
-from winnow.learn.stack.plan import Plan, named, plan_batches
-from winnow.learn.stack.state import ModelState, take_clients
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_batches
+from winnow.learn.stack.client_tensors import Indices, TensorData
+from winnow.learn.stack.execution import Batch, Execution, GradientFunction, GradientRule, min_batch_size
+from winnow.learn.stack.frozen_prefix import find_trainable_suffix
+from winnow.learn.stack.local_start import GradientCorrection, LocalStart
+from winnow.learn.stack.model_states import ModelState, take_clients
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class CohortTrainingResult:
     """What K clients made of the model they were given, in the order in which they were asked.
 
     The loss is a client's mean over the samples of its last epoch, or over all of its steps; NaN if it had no batch.
@@ -33,16 +33,16 @@ class Trained:
 
 def train(
     execution: Execution,
-    departure: Departure,
-    local: LocalUpdate,
+    departure: LocalStart,
+    local: LocalOptimiser,
     data: TensorData,
     clients: Indices,
     *,
     round: int,
     seed: int,
     phase: int = 0,
-    slope: Slope | None = None,
-) -> Trained:
+    slope: GradientRule | None = None,
+) -> CohortTrainingResult:
     """Train every client from where it departs; rounds count from 1. Trainings of one round differ in their `phase`.
 
     A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
@@ -50,7 +50,7 @@ def train(
     `slope` steps go that way instead of along the gradient; its further batches are those of the phases that follow.
     Of a model whose first layers stand still only the others are trained, on what the first make of the samples.
     """
-    ending = find_ending(execution, departure, data) if slope is None else None
+    ending = find_trainable_suffix(execution, departure, data) if slope is None else None
     if ending is not None:
         begin, features = ending.departure(departure), ending.samples(departure, data, clients)
         done = _train(
@@ -62,22 +62,22 @@ def train(
 
 def _train(
     execution: Execution,
-    departure: Departure,
-    local: LocalUpdate,
+    departure: LocalStart,
+    local: LocalOptimiser,
     data: TensorData,
     clients: Indices,
     *,
     round: int,
     seed: int,
     phase: int,
-    slope: Slope | None,
-) -> Trained:
-    smallest = smallest_batch(execution.module)
+    slope: GradientRule | None,
+) -> CohortTrainingResult:
+    smallest = min_batch_size(execution.module)
     plan, *further = (
         plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=each)
         for each in range(phase, phase + (slope.batches if slope else 1))
     )
-    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *named(phase)), data.x.device):
+    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *phase_stream_name(phase)), data.x.device):
         begin = departure.ordered(torch.from_numpy(plan.order).to(data.x.device))
         rate = local.rate(round)
         done = execution.run_plan(begin, local, data, plan, rate=rate) if slope is None else None
@@ -87,7 +87,7 @@ def _train(
     back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
     layout = execution.layout
     trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
-    return Trained(
+    return CohortTrainingResult(
         states=take_clients(trained, back),
         loss=_mean_loss(losses, plan).index_select(0, back),
         steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
@@ -97,13 +97,13 @@ def _train(
 @torch.no_grad()
 def _step_by_step(
     execution: Execution,
-    departure: Departure,
-    local: LocalUpdate,
+    departure: LocalStart,
+    local: LocalOptimiser,
     data: TensorData,
-    plan: Plan,
+    plan: BatchPlan,
     *,
     rate: float,
-    slope: Slope | None,
+    slope: GradientRule | None,
     further: Sequence[Indices],
 ) -> tuple[ModelState, Tensor]:
     """The clients' states after all steps, and the losses of all samples [S, K, B].
@@ -116,7 +116,7 @@ def _step_by_step(
     places = departure.places(execution.layout.trained)
     moving = [trained[place] for place in places]
     groups = [trained, carried, moving, *local.slots(moving)]
-    correction = Correction.of(departure, execution.layout.trained, len(plan.order))
+    correction = GradientCorrection.of(departure, execution.layout.trained, len(plan.order))
     rows = torch.from_numpy(np.stack([plan.rows, *further], axis=1)).to(data.x.device)
     weights = torch.from_numpy(plan.weights()).to(trained[0])
     losses = torch.zeros_like(weights)
@@ -156,11 +156,11 @@ def _apart(stacked: list[Tensor]) -> list[Tensor]:
     return [own for tensor in stacked for own in tensor]
 
 
-def _anywhere(execution: Execution, carried: list[Tensor]) -> Gradients:
+def _anywhere(execution: Execution, carried: list[Tensor]) -> GradientFunction:
     return lambda parameters, batch: execution.cohort(parameters, carried).gradients(batch)
 
 
-def _mean_loss(losses: Tensor, plan: Plan) -> Tensor:
+def _mean_loss(losses: Tensor, plan: BatchPlan) -> Tensor:
     """Added up one after another, so that the padding which others in the cohort bring changes nothing."""
     inside = np.arange(plan.rows.shape[2]) < plan.sizes[:, :, None]
     counted = torch.from_numpy(inside & plan.reported[:, :, None]).to(losses.device)

@@ -1,9 +1,20 @@
 """Smaller messages: compression that a server reads, and codes that can be summed under masks."""
 
-from winnow.privacy.compress.compress import Compress
-from winnow.privacy.compress.keeping import All, RandomK, TopK
-from winnow.privacy.compress.numbers import QSGD, BFloat16, Float16, Float32
-from winnow.privacy.compress.product import Product
-from winnow.privacy.compress.pruned import Pruned
+from winnow.privacy.compress.compress_filter import Compress
+from winnow.privacy.compress.product_quantisation import ProductQuantisation
+from winnow.privacy.compress.quantise import QSGD, BFloat16, Float16, Float32
+from winnow.privacy.compress.random_pruning import RandomPruning
+from winnow.privacy.compress.sparsify import KeepAll, RandomK, TopK
 
-__all__ = ["QSGD", "All", "BFloat16", "Compress", "Float16", "Float32", "Product", "Pruned", "RandomK", "TopK"]
+__all__ = [
+    "QSGD",
+    "BFloat16",
+    "Compress",
+    "Float16",
+    "Float32",
+    "KeepAll",
+    "ProductQuantisation",
+    "RandomK",
+    "RandomPruning",
+    "TopK",
+]

@@ -17,19 +17,19 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays
-from winnow.privacy.compress.bits import Bytes, pack, packed_bytes, unpack
-from winnow.privacy.compress.entropy import expand, squeeze
-from winnow.privacy.compress.keeping import Keeping
-from winnow.privacy.compress.malformed import MalformedError
-from winnow.privacy.compress.numbers import Numbers
-from winnow.privacy.filters.changes import Vector, real_names, sizes_of
+from winnow.privacy.compress.bit_packing import Bytes, pack, packed_bytes, unpack
+from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
+from winnow.privacy.compress.errors import PacketError
+from winnow.privacy.compress.quantise import Quantiser
+from winnow.privacy.compress.sparsify import Sparsifier
+from winnow.privacy.filters.update_vector import UpdateVector, float_names, tensor_sizes
 
 MAGIC, VERSION = b"WNUP", 1
-HEAD = struct.Struct("<4sBBQ8s")
+HEADER = struct.Struct("<4sBBQ8s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sealed:
+class Packet:
     """A packet, and which changes are in it: the others are as good as not made."""
 
     data: Bytes
@@ -37,11 +37,11 @@ class Sealed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
+class PacketFormat:
     """Everything that both sides must agree upon."""
 
-    keep: Keeping
-    numbers: Numbers
+    keep: Sparsifier
+    numbers: Quantiser
     level: int | None
     """Of zstandard; None: no entropy coding."""
 
@@ -52,12 +52,12 @@ class Format:
 
     def nbytes(self, told: Arrays, like: Arrays) -> int:
         """What a packet that tells of some of a part's variables weighs; entropy coding may make it less."""
-        count = int(sizes_of(told).sum())
-        return HEAD.size + packed_bytes(len(real_names(like)), 1) + self._body_bytes(count, like)
+        count = int(tensor_sizes(told).sum())
+        return HEADER.size + packed_bytes(len(float_names(like)), 1) + self._body_bytes(count, like)
 
-    def write(self, changes: Vector, buffers: Arrays, like: Arrays, rng: np.random.Generator) -> Sealed:
+    def write(self, changes: UpdateVector, buffers: Arrays, like: Arrays, rng: np.random.Generator) -> Packet:
         """A packet of these changes of a part; `like` has its names and shapes."""
-        sizes = sizes_of(like)
+        sizes = tensor_sizes(like)
         present = _changed(changes, sizes)
         chosen = np.repeat(present, sizes)
         some = changes[chosen]
@@ -66,22 +66,22 @@ class Format:
         body = np.concatenate([_raw(buffers, like), index, self.numbers.write(stretched, rng)])
         told = np.zeros(len(changes), bool)
         told[np.flatnonzero(chosen)[places]] = True
-        return Sealed(data=self._enclosed(body, present, len(some)), told=told)
+        return Packet(data=self._enclosed(body, present, len(some)), told=told)
 
-    def read(self, data: Bytes, like: Arrays) -> tuple[Vector, Arrays]:
+    def read(self, data: Bytes, like: Arrays) -> tuple[UpdateVector, Arrays]:
         """The changes and the buffers of a part with these names and shapes."""
-        sizes = sizes_of(like)
-        end = HEAD.size + packed_bytes(len(sizes), 1)
+        sizes = tensor_sizes(like)
+        end = HEADER.size + packed_bytes(len(sizes), 1)
         if data.ndim != 1 or data.dtype != np.uint8 or len(data) < end:
-            raise MalformedError("it is shorter than a header, or not made of bytes")
-        coded, count = self._head(data[: HEAD.size].tobytes())
-        present = unpack(data[HEAD.size : end], len(sizes), 1).astype(bool)
+            raise PacketError("it is shorter than a header, or not made of bytes")
+        coded, count = self._head(data[: HEADER.size].tobytes())
+        present = unpack(data[HEADER.size : end], len(sizes), 1).astype(bool)
         if count != sizes[present].sum():
-            raise MalformedError("the header does not add up")
+            raise PacketError("the header does not add up")
         length = self._body_bytes(count, like)
-        body = expand(data[end:], length) if coded else data[end:]
+        body = decompress_bytes(data[end:], length) if coded else data[end:]
         if len(body) != length:
-            raise MalformedError(f"the body has {len(body)} bytes instead of {length}")
+            raise PacketError(f"the body has {len(body)} bytes instead of {length}")
         raw, index, numbers = np.split(body, np.cumsum([_raw_bytes(like), self.keep.nbytes(count)]))
         places = self.keep.read(index, count)
         some = np.zeros(count, np.float32)
@@ -94,27 +94,27 @@ class Format:
         return _raw_bytes(like) + self.keep.nbytes(count) + self.numbers.nbytes(self.keep.kept(count))
 
     def _enclosed(self, body: Bytes, present: NDArray[np.bool_], count: int) -> Bytes:
-        squeezed = body if self.level is None else squeeze(body, self.level)
+        squeezed = body if self.level is None else compress_bytes(body, self.level)
         coded = len(squeezed) < len(body)
-        head = HEAD.pack(MAGIC, VERSION, coded, count, self.digest)
+        head = HEADER.pack(MAGIC, VERSION, coded, count, self.digest)
         return np.concatenate(
             [np.frombuffer(head, np.uint8), pack(present.view(np.uint8), 1), squeezed if coded else body]
         )
 
     def _head(self, head: bytes) -> tuple[bool, int]:
-        magic, version, coded, count, digest = HEAD.unpack(head)
+        magic, version, coded, count, digest = HEADER.unpack(head)
         if magic != MAGIC:
-            raise MalformedError("it is no packet of an update")
+            raise PacketError("it is no packet of an update")
         if version != VERSION:
-            raise MalformedError(f"it has version {version} of the format, and {VERSION} is spoken here")
+            raise PacketError(f"it has version {version} of the format, and {VERSION} is spoken here")
         if digest != self.digest:
-            raise MalformedError("it was made with other settings")
+            raise PacketError("it was made with other settings")
         if coded > (self.level is not None):
-            raise MalformedError("it is entropy-coded, which was not asked for")
+            raise PacketError("it is entropy-coded, which was not asked for")
         return bool(coded), count
 
 
-def _changed(changes: Vector, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _changed(changes: UpdateVector, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which variables changed at all."""
     starts = np.cumsum(sizes) - sizes
     filled = sizes > 0

@@ -1,12 +1,21 @@
 """Differential privacy: what is released is bounded, made noisy, and counted against a budget."""
 
+from winnow.privacy.dp.accountant import accountant_for
+from winnow.privacy.dp.budget_forecast import forecast
 from winnow.privacy.dp.central import CentralDp
+from winnow.privacy.dp.distributed_discrete_gaussian import DiscreteGaussian
 from winnow.privacy.dp.dp_sgd import DpSgd
-from winnow.privacy.dp.forecast import forecast
-from winnow.privacy.dp.ledger import ledger_for
 from winnow.privacy.dp.local import LocalDp
-from winnow.privacy.dp.poisson import Poisson
-from winnow.privacy.dp.profiles import NoisyProfiles
-from winnow.privacy.dp.summed import DiscreteGaussian
+from winnow.privacy.dp.noisy_profiles import NoisyProfiles
+from winnow.privacy.dp.poisson_sampling import PoissonSampling
 
-__all__ = ["CentralDp", "DiscreteGaussian", "DpSgd", "LocalDp", "NoisyProfiles", "Poisson", "forecast", "ledger_for"]
+__all__ = [
+    "CentralDp",
+    "DiscreteGaussian",
+    "DpSgd",
+    "LocalDp",
+    "NoisyProfiles",
+    "PoissonSampling",
+    "accountant_for",
+    "forecast",
+]

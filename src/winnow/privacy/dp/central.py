@@ -9,15 +9,15 @@ from pydantic import Field
 from torch import Tensor
 
 from winnow.core import Arrays, Federation, Reply, Task, Until
-from winnow.learn.aggregate import Fold, LinearFold, mean_weight
+from winnow.learn.aggregation import Fold, LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, Gathered
-from winnow.learn.filters import without_loss
-from winnow.learn.matching import AtSites
-from winnow.learn.replies import Expected, sift
-from winnow.privacy.dp.bounding import AdaptiveBound, bounded, departure, moved
-from winnow.privacy.dp.selection import objection_to_selection
-from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
+from winnow.learn.collect import Collect, RoundResult
+from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.reply_checks import RoundContext, check_replies
+from winnow.learn.update_filters import drop_training_loss
+from winnow.privacy.dp.clipping import AdaptiveClipping, apply_delta, clip_to_norm, weighted_delta
+from winnow.privacy.dp.selection_check import selection_fault
+from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 
 CLIP = "clip"
 
@@ -35,12 +35,12 @@ class CentralDp(Collect):
 
     name: Literal["central-dp"] = "central-dp"
     noise_multiplier: NoiseMultiplier
-    clip: Bound = 1.0
+    clip: ClipNorm = 1.0
     adaptive: bool = False
     quantile: float = Field(default=0.5, gt=0, lt=1)
     rate: float = Field(default=0.2, gt=0)
     delta: Delta = 1e-5
-    epsilon: Budget | None = None
+    epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
 
     def objection(self, whole: Algorithm) -> str | None:
@@ -55,7 +55,7 @@ class CentralDp(Collect):
                 f'collect.name = "central-dp" bounds the model alone, and client.name = {method!r} also sends '
                 f"{', '.join(whole.client.sends)}; write another client"
             )
-        return objection_to_selection(whole, 'collect.name = "central-dp"')
+        return selection_fault(whole, 'collect.name = "central-dp"')
 
     def says(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
@@ -68,8 +68,8 @@ class CentralDp(Collect):
             "pays in full whenever it takes part. It costs accuracy, less the more clients a round invites."
         )
 
-    def at_sites(self) -> AtSites:
-        return AtSites(filters=(without_loss,))
+    def at_sites(self) -> SiteExtension:
+        return SiteExtension(filters=(drop_training_loss,))
 
     def gather(
         self,
@@ -79,18 +79,18 @@ class CentralDp(Collect):
         until: Until,
         counts: Mapping[int, int],
         begin: Callable[[], Fold],
-        expected: Expected,
-    ) -> Gathered:
+        expected: RoundContext,
+    ) -> RoundResult:
         fold = begin()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
         with federation.dispatch(tasks, until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        folded, refused, answered = sift(outcomes, expected)
+        folded, refused, answered = check_replies(outcomes, expected)
         unit = mean_weight(fold, federation.population)
         weights = [fold.weight_of(reply.task.client, counts[reply.task.client]) / unit for reply in folded]
         mean, bound = self._noisy_mean(folded, weights, expected)
         fold.add_mean(mean, expected.invited * unit)
-        return Gathered(
+        return RoundResult(
             model=fold.finish(),
             parts={},
             folded=folded,
@@ -103,29 +103,29 @@ class CentralDp(Collect):
         )
 
     def _noisy_mean(
-        self, replies: Sequence[Reply], weights: Sequence[float], expected: Expected
+        self, replies: Sequence[Reply], weights: Sequence[float], expected: RoundContext
     ) -> tuple[Mapping[str, Tensor], float]:
         """The model moved by the noisy sum over K, and the bound of the next round."""
         start, bound = expected.parts["model"], self._bound(expected.collected)
-        total, within = bounded_sum(replies, weights, start, bound)
+        total, within = clipped_sum(replies, weights, start, bound)
         rng = expected.noise("central-dp")
-        follows = AdaptiveBound.of(self.quantile, self.rate, self.noise_multiplier, expected.invited)
+        follows = AdaptiveClipping.of(self.quantile, self.rate, self.noise_multiplier, expected.invited)
         noise = follows.sum_noise(self.noise_multiplier) if self.adaptive else self.noise_multiplier
         total += torch.from_numpy(rng.normal(0.0, noise * bound, len(total))).to(total.device)
         following = follows.next(bound, within, expected.invited, rng) if self.adaptive else bound
-        return moved(start, total / expected.invited), following
+        return apply_delta(start, total / expected.invited), following
 
     def _bound(self, collected: Mapping[str, Any]) -> float:
         return float(np.asarray(collected[CLIP])[0]) if CLIP in collected else self.clip
 
 
-def bounded_sum(
+def clipped_sum(
     replies: Sequence[Reply], weights: Sequence[float], start: Arrays, bound: float
 ) -> tuple[Tensor, list[bool]]:
     """Σ_k clip(w_k·(θ_k − θ)), and who was within the bound. No client can move the sum by more than the bound."""
-    total, within = torch.zeros_like(departure(start, start, 0.0)), []
+    total, within = torch.zeros_like(weighted_delta(start, start, 0.0)), []
     for reply, weight in zip(replies, weights, strict=True):
-        share, unchanged = bounded(departure(reply.payload["model"], start, weight), bound)
+        share, unchanged = clip_to_norm(weighted_delta(reply.payload["model"], start, weight), bound)
         total += share
         within.append(unchanged)
     return total, within

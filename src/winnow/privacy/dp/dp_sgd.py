@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from winnow.core import ConfigError, ModelError, stream
-from winnow.learn.client import ClientUpdate, Job, Update
-from winnow.learn.local import LocalUpdate, Sgd
-from winnow.learn.stack import ModelState, Trained
-from winnow.privacy.dp.accounting import Release
-from winnow.privacy.dp.noise import at_site
-from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
+from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.local_optimiser import LocalOptimiser, Sgd
+from winnow.learn.stack import CohortTrainingResult, ModelState
+from winnow.privacy.dp.noise_source import site_noise
+from winnow.privacy.dp.privacy_loss import GaussianRelease
+from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 
 
 class DpSgd(ClientUpdate):
@@ -32,22 +32,22 @@ class DpSgd(ClientUpdate):
 
     name: Literal["dp-sgd"] = "dp-sgd"
     noise_multiplier: NoiseMultiplier
-    clip: Bound = 1.0
+    clip: ClipNorm = 1.0
     delta: Delta = 1e-5
-    epsilon: Budget | None = None
+    epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "pace": "rounds"}
 
-    def update(self, job: Job) -> Update:
+    def update(self, job: LocalTraining) -> LocalResult:
         start = {name: tensor[0] for name, tensor in job.model.items()}
         states = [self._trained(job, int(client), start) for client in job.clients]
         steps = [planned_steps(job.local, int(size)) for size in job.data.sizes(job.clients)]
         device = job.data.device
-        trained = Trained(
+        trained = CohortTrainingResult(
             states={name: torch.stack([state[name] for state in states]) for name in start},
             loss=torch.full((len(states),), torch.nan, device=device),  # no noise covers it, so it is not told
             steps=torch.tensor(steps, device=device),
         )
-        return Update(model=trained.states, trained=trained)
+        return LocalResult(model=trained.states, trained=trained)
 
     def says(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
@@ -64,15 +64,15 @@ class DpSgd(ClientUpdate):
         self._private(deepcopy(module))
         return ""
 
-    def release(self, local: LocalUpdate, size: int, times: int) -> Release:
+    def release(self, local: LocalOptimiser, size: int, times: int) -> GaussianRelease:
         """What a client with so many samples has released that took part so often."""
         chance = min(1.0, local.batch_size / size)
-        return Release(noise=self.noise_multiplier, times=times * planned_steps(local, size), chance=chance)
+        return GaussianRelease(noise=self.noise_multiplier, times=times * planned_steps(local, size), chance=chance)
 
-    def _trained(self, job: Job, client: int, start: ModelState) -> ModelState:
+    def _trained(self, job: LocalTraining, client: int, start: ModelState) -> ModelState:
         module = deepcopy(job.execution.module)
         module.load_state_dict(start)
-        rng = at_site(lambda: stream(job.seed, "dp-sgd", job.round, client))
+        rng = site_noise(lambda: stream(job.seed, "dp-sgd", job.round, client))
         rows = torch.as_tensor(job.data.rows_of(client))
         private, optimizer = self._private(module), self._optimizer(module, job, len(rows), rng)
         for _ in range(planned_steps(job.local, len(rows))):
@@ -84,7 +84,7 @@ class DpSgd(ClientUpdate):
         noisy = {name: tensor.detach().clone() for name, tensor in module.named_parameters(remove_duplicate=False)}
         return {**start, **noisy}
 
-    def _gradients(self, private: Any, job: Job, rows: Tensor) -> None:
+    def _gradients(self, private: Any, job: LocalTraining, rows: Tensor) -> None:
         """Every sample's own gradient, where the optimiser looks for it; an empty batch has none."""
         if not len(rows):
             for parameter in private.parameters():
@@ -109,7 +109,7 @@ class DpSgd(ClientUpdate):
         except NotImplementedError as error:
             raise _cannot_train(str(error).splitlines()[0]) from None
 
-    def _optimizer(self, module: nn.Module, job: Job, samples: int, rng: np.random.Generator) -> Any:
+    def _optimizer(self, module: nn.Module, job: LocalTraining, samples: int, rng: np.random.Generator) -> Any:
         local = job.local
         assert isinstance(local, Sgd), "refused when the configuration was read"
         moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -142,7 +142,7 @@ def _cannot_train(reason: str) -> ModelError:
     return ModelError(f'client.name = "dp-sgd" cannot train this model: {reason}; use another')
 
 
-def planned_steps(local: LocalUpdate, size: int) -> int:
+def planned_steps(local: LocalOptimiser, size: int) -> int:
     """As many as plain training would take."""
     return local.steps if local.steps is not None else (local.epochs or 1) * ceil(size / local.batch_size)
 

@@ -7,14 +7,14 @@ import numpy as np
 
 from winnow.core import Arrays
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.filters import Filtering
-from winnow.learn.pace import Rounds
-from winnow.privacy.dp.accounting import AnyRelease, LaplaceRelease, Release
-from winnow.privacy.dp.settings import Bound, Budget, Delta, NoiseMultiplier
-from winnow.privacy.filters.changes import OnChanges, Vector
+from winnow.learn.schedule import SynchronousRounds
+from winnow.learn.update_filters import TwoSidedFilter
+from winnow.privacy.dp.privacy_loss import AnyRelease, GaussianRelease, LaplaceRelease
+from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
+from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector
 
 
-class LocalDp(OnChanges):
+class LocalDp(UpdateFilter):
     """Δ ← Δ·min(1, C/‖Δ‖) + noise, at the client and in every reply; C is `clip`, in ‖·‖₂ or for Laplace in ‖·‖₁.
 
     Any two updates that a client might send are at most 2C apart, so that the noise is z·2C: Gaussian of that standard
@@ -23,19 +23,19 @@ class LocalDp(OnChanges):
 
     name: Literal["local-dp"] = "local-dp"
     noise_multiplier: NoiseMultiplier
-    clip: Bound
+    clip: ClipNorm
     noise: Literal["gaussian", "laplace"] = "gaussian"
     delta: Delta = 1e-5
-    epsilon: Budget | None = None
+    epsilon: EpsilonBudget | None = None
     silent: ClassVar[bool] = True
 
-    def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
+    def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
         exact = changes.astype(np.float64)
         length = float(np.linalg.norm(exact, 1 if self.noise == "laplace" else 2))
         bounded = exact * min(1.0, self.clip / length) if length else exact
         scale = 2 * self.clip * self.noise_multiplier
         drawn = rng.laplace(0.0, scale, len(exact)) if self.noise == "laplace" else rng.normal(0.0, scale, len(exact))
-        altered: Vector = (bounded + drawn).astype(np.float32)
+        altered: UpdateVector = (bounded + drawn).astype(np.float32)
         return altered
 
     def buffers(self, arrays: Arrays, sent: Arrays) -> Arrays:
@@ -44,11 +44,11 @@ class LocalDp(OnChanges):
 
     def releases(self, times: int, parts: int) -> list[AnyRelease]:
         """What a client has released that took part so often, with so many parts in each reply."""
-        kind = LaplaceRelease if self.noise == "laplace" else Release
+        kind = LaplaceRelease if self.noise == "laplace" else GaussianRelease
         return [kind(noise=self.noise_multiplier, times=times * parts)]
 
-    def objection(self, whole: Algorithm, later: Sequence[Filtering]) -> str | None:
-        if not isinstance(whole.pace, Rounds):
+    def objection(self, whole: Algorithm, later: Sequence[TwoSidedFilter]) -> str | None:
+        if not isinstance(whole.pace, SynchronousRounds):
             return 'filters.name = "local-dp" is accounted for in rounds; write pace.name = "rounds"'
         if getattr(whole.select, "stage_target", None) is not None:
             return 'filters.name = "local-dp" lets no losses out, by which select.stage_target goes; leave that out'

@@ -21,6 +21,6 @@ NoiseMultiplier = Annotated[
 ]
 """The noise's standard deviation over the bound of what it hides."""
 
-Bound = Annotated[float, Field(gt=0, description="the largest norm that is let through, such as 1.0")]
+ClipNorm = Annotated[float, Field(gt=0, description="the largest norm that is let through, such as 1.0")]
 Delta = Annotated[float, Field(gt=0, lt=1)]
-Budget = Annotated[float, Field(gt=0)]
+EpsilonBudget = Annotated[float, Field(gt=0)]

@@ -6,20 +6,20 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import Arrays
-from winnow.privacy.filters.changes import OnChanges, Vector
+from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector
 
 
-class Clip(OnChanges):
+class Clip(UpdateFilter):
     """Δ ← Δ · min(1, norm / ‖Δ‖₂), over all variables of a part together."""
 
     name: Literal["clip"] = "clip"
     norm: float = Field(gt=0)
 
-    def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
+    def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
         length = float(np.linalg.norm(changes.astype(np.float64)))
         if length <= self.norm:
             return changes
-        shortened: Vector = changes * np.float32(self.norm / length)
+        shortened: UpdateVector = changes * np.float32(self.norm / length)
         return shortened
 
     def says(self) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import Arrays, ConfigError, suggest
-from winnow.learn.filters import Message
-from winnow.privacy.filters.changes import OnChanges, Vector, real_names, sizes_of
+from winnow.learn.update_filters import MessageEstimate
+from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector, float_names, tensor_sizes
 
 
-class Exclude(OnChanges):
+class ExcludeVariables(UpdateFilter):
     """Variables whose names match (`fc2.*`) come back as they were sent, as if the client had not trained them.
 
     They stay in the message, so that any way of collecting can sum it; where updates are compressed they cost a bit.
@@ -21,16 +21,16 @@ class Exclude(OnChanges):
     name: Literal["exclude"] = "exclude"
     names: tuple[str, ...] = Field(min_length=1)
 
-    def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
-        left_out = np.array([self._matches(name) for name in real_names(sent)], bool)
-        altered: Vector = np.where(np.repeat(left_out, sizes_of(sent)), np.float32(0), changes)
+    def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
+        left_out = np.array([self._matches(name) for name in float_names(sent)], bool)
+        altered: UpdateVector = np.where(np.repeat(left_out, tensor_sizes(sent)), np.float32(0), changes)
         return altered
 
     def buffers(self, arrays: Arrays, sent: Arrays) -> dict[str, Any]:
         whole = {name: tensor for name, tensor in arrays.items() if not tensor.is_floating_point()}
         return {name: sent[name] if self._matches(name) else tensor for name, tensor in whole.items()}
 
-    def shrunk(self, message: Message) -> Message:
+    def shrunk(self, message: MessageEstimate) -> MessageEstimate:
         left = {name: tensor for name, tensor in message.tells.items() if not self._matches(name)}
         return replace(message, tells=left)
 

@@ -6,22 +6,22 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import Arrays
-from winnow.privacy.filters.changes import OnChanges, Vector
+from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector
 
 
-class Percentile(OnChanges):
+class PercentilePrivacy(UpdateFilter):
     """Changes whose size is below a percentile of all sizes are dropped; the others are truncated to [−γ, γ]."""
 
     name: Literal["percentile"] = "percentile"
     percentile: float = Field(default=90.0, ge=0, lt=100)
     gamma: float = Field(default=0.01, gt=0)
 
-    def altered(self, changes: Vector, sent: Arrays, rng: np.random.Generator) -> Vector:
+    def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
         if not len(changes):
             return changes
         sizes = np.abs(changes)
         large = sizes >= np.percentile(sizes, self.percentile)
-        altered: Vector = np.where(large, np.clip(changes, -self.gamma, self.gamma), np.float32(0))
+        altered: UpdateVector = np.where(large, np.clip(changes, -self.gamma, self.gamma), np.float32(0))
         return altered
 
     def says(self) -> str:

@@ -6,21 +6,21 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from winnow.core import ConfigError, Federation, Task, Until
-from winnow.learn.aggregate import Fold, LinearFold
-from winnow.learn.collect import Collect, Gathered
-from winnow.learn.matching import AtSites
-from winnow.learn.parties import Identities
-from winnow.learn.replies import Expected
+from winnow.learn.aggregation import Fold, LinearFold
+from winnow.learn.collect import Collect, RoundResult
+from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.reply_checks import RoundContext
 from winnow.privacy import ckks
-from winnow.privacy.homomorphic.round import HomomorphicRound
+from winnow.privacy.homomorphic.server_round import HomomorphicRound
 from winnow.privacy.homomorphic.site import HomomorphicSite
-from winnow.privacy.secure.identity import authority_here
-from winnow.privacy.secure.round import train_and_hold
+from winnow.privacy.secagg.server_round import train_and_hold
+from winnow.privacy.secagg.simulated_identities import simulated_identities
 
-BY = 'collect.name = "homomorphic"'
+SETTING = 'collect.name = "homomorphic"'
 
 
-class Homomorphic(Collect):
+class HomomorphicAggregation(Collect):
     """The server adds up encrypted updates, and learns the sum that the client `holder` opens with its key.
 
     An honest server has no sum over fewer than `fewest` opened. No client may make up more than the share `heaviest` of
@@ -44,11 +44,11 @@ class Homomorphic(Collect):
                 f"collect.holder = {self.holder}, but there are {clients} clients, numbered from 0; name one of them"
             )
 
-    def at_sites(self) -> AtSites:
-        return self.sites(authority_here())
+    def at_sites(self) -> SiteExtension:
+        return self.sites(simulated_identities())
 
-    def sites(self, identities: Identities) -> AtSites:
-        ckks.require(BY)
+    def sites(self, identities: PartyIdentities) -> SiteExtension:
+        ckks.require_library(SETTING)
         return HomomorphicSite(self, identities).at_site()
 
     def says(self) -> str:
@@ -68,8 +68,8 @@ class Homomorphic(Collect):
         until: Until,
         counts: Mapping[int, int],
         begin: Callable[[], Fold],
-        expected: Expected,
-    ) -> Gathered:
+        expected: RoundContext,
+    ) -> RoundResult:
         fold = begin()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
         held = train_and_hold(federation, tasks, until, expected)
@@ -83,7 +83,7 @@ class Homomorphic(Collect):
             counts=counts,
         )
         summing.sum_up()
-        return Gathered(
+        return RoundResult(
             model=fold.finish(),
             parts=summing.parts,
             folded=summing.folded,

@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from winnow.deploy.server.tables import Table
+from winnow.deploy.server.tables import TableBase
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=Table.metadata)
+context.configure(connection=context.config.attributes["connection"], target_metadata=TableBase.metadata)
 with context.begin_transaction():
     context.run_migrations()

@@ -4,8 +4,8 @@ A client's whole round runs without Python, clients side by side on all cores. T
 for the machine they run on (`build.py`); where that cannot be done, everything goes on without them.
 """
 
-from winnow.learn.stack.native.build import switched_off
+from winnow.learn.stack.native.build import native_disabled
 from winnow.learn.stack.native.execution import NativeExecution
-from winnow.learn.stack.native.layers import find_native
+from winnow.learn.stack.native.model_spec import native_model
 
-__all__ = ["NativeExecution", "find_native", "switched_off"]
+__all__ = ["NativeExecution", "native_disabled", "native_model"]

@@ -17,25 +17,25 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from winnow.learn.stack.cache import cache_folder, digest, processor
+from winnow.learn.stack.user_cache import cache_folder, cache_key, processor_description
 
 SOURCE = Path(__file__).parent / "source"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread")
-PATIENCE = 300
+COMPILE_TIMEOUT = 300
 """Seconds after which a compiler is taken to hang."""
 
 
-class UnavailableError(Exception):
+class NativeUnavailableError(Exception):
     """Why there is no compiled code here, in one line."""
 
 
-def switched_off() -> bool:
+def native_disabled() -> bool:
     return os.environ.get("WINNOW_NATIVE") == "0"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class CompiledKernels:
     """The kernels of one precision, by the number of samples that they take at a time."""
 
     libraries: Mapping[int, ctypes.CDLL]
@@ -43,7 +43,7 @@ class Compiled:
 
 
 @cache
-def load(real: str) -> Compiled:
+def load_kernels(real: str) -> CompiledKernels:
     """The compiled kernels for float or double, built first if this machine has not built them yet."""
     folder = _own_folder()
     defined = {lanes: (f"-DREAL={real}", f"-DLANES={lanes}") for lanes in _lanes(real)}
@@ -53,12 +53,12 @@ def load(real: str) -> Compiled:
     with ThreadPoolExecutor() as pool:
         built = pool.map(lambda lanes: _compile(paths[lanes], *defined[lanes]), missing)
         libraries |= dict(zip(missing, built, strict=True))
-    return Compiled(libraries=libraries, just_now=bool(missing))
+    return CompiledKernels(libraries=libraries, just_now=bool(missing))
 
 
 def _lanes(real: str) -> tuple[int, ...]:
     """How many samples fill a vector; small batches would waste most of a wide one."""
-    return (8, 16) if real == "float" and "avx512f" in processor().split() else (8,)
+    return (8, 16) if real == "float" and "avx512f" in processor_description().split() else (8,)
 
 
 def _known(library: Path) -> ctypes.CDLL | None:
@@ -75,7 +75,7 @@ def _known(library: Path) -> ctypes.CDLL | None:
 def _fingerprint(*defined: str) -> str:
     """Of everything that the compiled code depends on."""
     sources = [part for path in sorted(SOURCE.iterdir()) for part in (path.name, path.read_bytes())]
-    return digest(" ".join((*FLAGS, *defined, _target())), processor(), *sources)
+    return cache_key(" ".join((*FLAGS, *defined, _target())), processor_description(), *sources)
 
 
 def _target() -> str:
@@ -85,12 +85,12 @@ def _target() -> str:
 
 def _own_folder() -> Path:
     if not hasattr(os, "getuid"):
-        raise UnavailableError("it needs Linux or macOS")
+        raise NativeUnavailableError("it needs Linux or macOS")
     folder = cache_folder("native")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UnavailableError(f"{folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME") from error
+        raise NativeUnavailableError(f"{folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME") from error
     _refuse_foreign(folder)
     return folder
 
@@ -98,25 +98,27 @@ def _own_folder() -> Path:
 def _refuse_foreign(path: Path) -> None:
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
-        raise UnavailableError(f"others can write to {path}; remove it, or set XDG_CACHE_HOME to a folder of your own")
+        raise NativeUnavailableError(
+            f"others can write to {path}; remove it, or set XDG_CACHE_HOME to a folder of your own"
+        )
 
 
 def _compile(library: Path, *defined: str) -> ctypes.CDLL:
     """Into a file of this process's own, then moved in one go: several processes may start at once."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
-        raise UnavailableError("there is no C++ compiler; install g++ or clang++")
+        raise NativeUnavailableError("there is no C++ compiler; install g++ or clang++")
     handle, name = tempfile.mkstemp(suffix=".part", dir=library.parent)
     os.close(handle)
     command = [compiler, *FLAGS, *defined, _target(), str(SOURCE / "native.cpp"), "-o", name]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603  # our own
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT)  # noqa: S603  # our own
         Path(name).chmod(0o700)
         Path(name).replace(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()[:1]
-        raise UnavailableError(f"{compiler} failed: {errors[0] if errors else 'no reason given'}") from error
+        raise NativeUnavailableError(f"{compiler} failed: {errors[0] if errors else 'no reason given'}") from error
     finally:
         Path(name).unlink(missing_ok=True)

@@ -4,19 +4,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from winnow.learn.local import LocalUpdate
-from winnow.learn.stack.data import TensorData
-from winnow.learn.stack.departure import Departure, spread
-from winnow.learn.stack.execution import Batch, Cohort, Look, Way
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.stack.batch_plan import BatchPlan
+from winnow.learn.stack.client_tensors import TensorData
+from winnow.learn.stack.execution import Batch, CohortGradients, ExecutionName, ForwardPass
+from winnow.learn.stack.local_start import LocalStart, expand_to_clients
 from winnow.learn.stack.losses import as_loss
-from winnow.learn.stack.native.library import FlatDeparture, NativeModel, available_threads, can_step
-from winnow.learn.stack.plan import Plan
+from winnow.learn.stack.model_states import ModelState, StateLayout
+from winnow.learn.stack.native.kernel_calls import (
+    FlatLocalStart,
+    NativeModel,
+    available_threads,
+    supports_optimiser,
+)
 from winnow.learn.stack.precision import Precision
-from winnow.learn.stack.state import Layout, ModelState
 
-ENOUGH_SAMPLES = 4
+MIN_VECTOR_BATCH = 4
 """In a batch: vectors hold 8 or 16, and work on the empty places is in vain."""
-FEW_PARAMETERS = 100_000
+MAX_CACHED_PARAMETERS = 100_000
 """They are read anew for every few samples."""
 JUST_COMPILED = "native training was compiled for this machine; the next start will be quicker"
 
@@ -24,20 +29,20 @@ JUST_COMPILED = "native training was compiled for this machine; the next start w
 class NativeExecution:
     """Whole rounds in compiled code; results do not depend on the number of threads, nor on who else is trained."""
 
-    name: Way = "native"
+    name: ExecutionName = "native"
     precision: Precision = "float32"
 
     def __init__(self, module: nn.Module, model: NativeModel, threads: int | None, notice: str = "") -> None:
         self.module = module
         self.notice = notice or (JUST_COMPILED if model.just_compiled else "")
-        self.layout = Layout.of(module)
+        self.layout = StateLayout.of(module)
         self.loss, self.threads = as_loss(model.loss), threads
         self._model = model
         self._shapes = [module.get_parameter(name).shape for name in self.layout.trained]
 
     def surely_fastest(self, batch_size: int) -> bool:
         """Whether nobody need measure it: vectors are filled, and the parameters stay in a processor's cache."""
-        return batch_size >= ENOUGH_SAMPLES and self._model.parameters <= FEW_PARAMETERS
+        return batch_size >= MIN_VECTOR_BATCH and self._model.parameters <= MAX_CACHED_PARAMETERS
 
     @property
     def _cores(self) -> int:
@@ -45,16 +50,16 @@ class NativeExecution:
         return self.threads or available_threads()
 
     def run_plan(
-        self, departure: Departure, local: LocalUpdate, data: TensorData, plan: Plan, *, rate: float
+        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
-        if not can_step(local):
+        if not supports_optimiser(local):
             return None
         parameters, losses = self._model.train(
             data.x,
             data.y,
             plan.rows,
             plan.sizes,
-            FlatDeparture(
+            FlatLocalStart(
                 start=self._flat(departure.states),
                 pull=departure.pull,
                 anchor=self._flat(departure.anchor) if departure.pull and departure.anchor else None,
@@ -68,7 +73,7 @@ class NativeExecution:
         )
         return dict(zip(self.layout.trained, self._apart(parameters), strict=True)), losses
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> Cohort:
+    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         return _NativeCohort(self, trained)
 
     def gradients(self, trained: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
@@ -78,14 +83,14 @@ class NativeExecution:
             batch.y,
             np.arange(clients * width).reshape(1, clients, width),
             batch.sizes.reshape(1, clients),
-            FlatDeparture(start=_flat(trained)),
+            FlatLocalStart(start=_flat(trained)),
             threads=self._cores,
             batch_size=width,
             local=None,
         )
         return [part.contiguous() for part in self._apart(gradients)], losses[0]
 
-    def look(self, layer: str | None) -> Look | None:
+    def look(self, layer: str | None) -> ForwardPass | None:
         if layer is not None and (layer == "" or layer not in self._model.paths):
             return None
 
@@ -127,4 +132,4 @@ class _NativeCohort:
 def _flat(trained: list[Tensor]) -> Tensor:
     """[K, P], or [1, P] where all clients share everything."""
     clients = max(len(tensor) for tensor in trained)
-    return torch.cat([spread(tensor, clients).flatten(1) for tensor in trained], 1)
+    return torch.cat([expand_to_clients(tensor, clients).flatten(1) for tensor in trained], 1)

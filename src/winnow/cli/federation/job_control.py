@@ -1,0 +1,98 @@
+"""winnow submit FILE --kit ME"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from winnow.cli.federation.options import JobName, KitOption, connected
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
+from winnow.cli.options import Plugins, Rounds, Sets, complete_algorithm
+
+
+@requires_deploy_extra
+def submit(
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.", show_default=False)
+    ],
+    kit: KitOption,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", autocompletion=complete_algorithm, show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed.", show_default=False)] = None,
+    rounds: Rounds = None,
+    sets: Sets = None,
+    plugins: Plugins = None,
+    name: Annotated[str | None, typer.Option(help="What to call the job.", show_default=False)] = None,
+    sites: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="The sites that are to take part.", show_default=False)
+    ] = None,
+    min_sites: Annotated[int | None, typer.Option(min=1, help="Wait for so many sites.", show_default=False)] = None,
+    priority: Annotated[int | None, typer.Option(help="Jobs of higher priority go first.", show_default=False)] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay and watch until it ends.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --wait: download the result there.", show_default=False)
+    ] = None,
+) -> None:
+    """Submit a job to a federation: the same file that `winnow run` simulates."""
+    from winnow.cli.console import say, stderr_console
+    from winnow.core import ConfigError
+    from winnow.deploy.client.job_progress import watch_job
+
+    if out is not None and not wait:
+        raise ConfigError("--out needs --wait: there is nothing to download before the job has ended")
+    with connected(kit) as connection:
+        job = connection.submit(
+            source,
+            name=name,
+            sites=None if sites is None else tuple(sites.split(",")),
+            min_sites=min_sites,
+            priority=priority,
+            algorithm=algorithm,
+            seed=seed,
+            rounds=rounds,
+            sets=sets or (),
+            plugins=plugins or (),
+        )
+        typer.echo(job.name)
+        if sites is None and min_sites is None and job.state().status == "queued":
+            say("it begins as soon as the sites that it needs accept it; --min-sites N waits for more of them")
+        if wait:
+            watch_job(job, stderr_console())
+            if out is not None:
+                say(f"downloaded to {job.download(out)}")
+
+
+@requires_deploy_extra
+def clone(
+    job: JobName,
+    kit: KitOption,
+    name: Annotated[str | None, typer.Option(help="What to call the new job.", show_default=False)] = None,
+) -> None:
+    """Submit an earlier job once more, in your own name."""
+    with connected(kit) as connection:
+        typer.echo(connection.clone(job, name).name)
+
+
+@requires_deploy_extra
+def abort(
+    job: JobName,
+    kit: KitOption,
+    reason: Annotated[str, typer.Option(help="Why, for the others.", show_default=False)] = "",
+) -> None:
+    """End a job. What its committed rounds achieved can still be downloaded."""
+    with connected(kit) as connection:
+        typer.echo(f"{job}: {connection.job(job).abort(reason)}")
+
+
+@requires_deploy_extra
+def download(
+    job: JobName,
+    kit: KitOption,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to; runs/JOB unless given.", show_default=False)
+    ] = None,
+) -> None:
+    """Fetch what a job has achieved so far as a run folder, for `winnow show` and `winnow report`."""
+    with connected(kit) as connection:
+        typer.echo(str(connection.job(job).download(out or Path("runs") / job)))

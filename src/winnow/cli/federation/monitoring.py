@@ -1,0 +1,82 @@
+"""winnow jobs, winnow logs JOB, winnow status"""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from winnow.cli.federation.options import JobName, KitOption, connected
+from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
+from winnow.cli.options import AsJson
+
+
+@requires_deploy_extra
+def jobs(kit: KitOption, as_json: AsJson = False) -> None:
+    """List the jobs of a federation, the latest last."""
+    import msgspec
+
+    from winnow.cli.console import stdout_console, write_json
+    from winnow.terminal_tables import table
+
+    with connected(kit) as connection:
+        states = connection.jobs()
+    if as_json:
+        write_json([msgspec.to_builtins(state) for state in states])
+        return
+    rows = [
+        (
+            state.job,
+            state.status,
+            f"{state.round}/{state.rounds}" if state.rounds else str(state.round),
+            state.submitter,
+            datetime.fromtimestamp(state.submitted, UTC).strftime("%Y-%m-%d %H:%M"),
+            ", ".join(state.sites) or "-",
+            state.reason,
+        )
+        for state in states
+    ]
+    heads = ("Job", "Status", "Round", "Submitted by", "At (UTC)", "Sites", "Because")
+    stdout_console().print(table(heads, rows, numbers=False) if rows else "there are no jobs")
+
+
+@requires_deploy_extra
+def logs(
+    job: JobName,
+    kit: KitOption,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's log: what the server and the sites said, rounds with their scores, live metrics."""
+    import msgspec
+
+    from winnow.cli.console import write_json
+    from winnow.deploy.client.job_progress import format_line
+
+    with connected(kit) as connection:
+        for line in connection.job(job).lines(follow=follow):
+            text = format_line(line)
+            if as_json:
+                write_json(msgspec.to_builtins(line))
+            elif text is not None:
+                at = datetime.fromtimestamp(line.at, UTC).strftime("%H:%M:%S")
+                typer.echo(f"{at} {text}")
+
+
+@requires_deploy_extra
+def status(kit: KitOption, as_json: AsJson = False) -> None:
+    """Say how a federation is: which server leads, how many sites are connected, how many jobs run."""
+    import msgspec
+
+    from winnow.cli.console import write_json
+
+    with connected(kit) as connection:
+        state = connection.status()
+    if as_json:
+        write_json(msgspec.to_builtins(state))
+        return
+    since = datetime.fromtimestamp(state.since, UTC).strftime("%Y-%m-%d %H:%M")
+    counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
+    typer.echo(f"leader {state.leader} since {since} UTC (token {state.token}), Winnow {state.winnow}")
+    typer.echo(f"{state.sites} {'site' if state.sites == 1 else 'sites'} connected; jobs: {counts}")
+    for notice in state.notices:
+        typer.echo(notice)

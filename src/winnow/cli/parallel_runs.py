@@ -1,0 +1,58 @@
+"""Many runs at once, for the commands that make them."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from winnow.experiment.run_pool import RunFailed, RunSpec
+
+
+def run_many(
+    work: "Sequence[RunSpec]",
+    workers: int,
+    *,
+    quiet: bool,
+    tolerant: bool = False,
+    on_finished: Callable[[int], object] = lambda _: None,
+) -> "dict[int, RunFailed]":
+    """Make all runs. What fails is said at once and does not stop the others; it is returned by its place.
+
+    `on_finished` is told the place of each run as soon as it is done.
+    Where the caller is `tolerant`, an algorithm that cannot run on this experiment is left out rather than in error.
+    """
+    from winnow.cli.console import say, stderr_console
+    from winnow.cli.multi_run_display import MultiRunDisplay
+    from winnow.experiment.run_pool import RunCompleted, RunFailed, run_all
+
+    failures, said = dict[int, RunFailed](), set[str]()
+    with MultiRunDisplay([job.experiment for job in work], None if quiet else stderr_console()) as board:
+        for index, message in run_all(work, min(workers, len(work))):
+            if isinstance(message, RunFailed):
+                failures[index] = message
+                line = (skipped_message if tolerant and message.refused else _error)(work[index], message.reason)
+                if line not in said:
+                    say(line)
+                said.add(line)
+            elif isinstance(message, RunCompleted):
+                on_finished(index)
+            board.seen(index, message)
+    return failures
+
+
+def skipped_message(job: "RunSpec | str", reason: str) -> str:
+    name = job if isinstance(job, str) else job.experiment.algorithm
+    return f"winnow: {name} is left out: {reason}"
+
+
+def failure_message(job: "RunSpec", reason: str) -> str:
+    return f"{job.experiment.algorithm}, seed {job.experiment.seed}: {reason}"
+
+
+def _error(job: "RunSpec", reason: str) -> str:
+    return f"winnow: error: {failure_message(job, reason)}"
+
+
+def available_cores() -> int:
+    """The cores that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,103 @@
+"""A run's result as lines, tables and a record."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from winnow.progress.live_display import format_duration, format_score
+from winnow.report.plot_data import read_plot_data
+from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
+from winnow.runs import MetricReading, RunView, Summary, file_names, result_record
+from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, abandoned_text, privacy_spent_rows
+from winnow.terminal_tables import table
+
+FINISHED_ONLY_KEYS = ("parameters", "private", "message_bytes", "wall_seconds")
+
+
+def run_record(view: RunView) -> dict[str, Any]:
+    """The content of result.json; of a run that is not finished, as far as it has come."""
+    record = view.result or {
+        **result_record(view.summary(), view.label, parameters=0, message_bytes=0, wall_seconds=0.0),
+        **dict.fromkeys(FINISHED_ONLY_KEYS),
+    }
+    return {"path": str(view.path), "finished": view.result is not None, **record}
+
+
+def run_summary(view: RunView) -> RenderableType:
+    """The result in a few lines."""
+    label, summary = view.label, view.summary()
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    for name, text in _facts(view, summary):
+        lines.add_row(name, text)
+    title = Text(f"{label.name} · {label.algorithm} · seed {label.seed}", style="bold")
+    return Group(title + Text(f"  {_state(view, summary)}", style="not bold"), lines)
+
+
+def _state(view: RunView, summary: Summary) -> str:
+    if summary.stopped:
+        return f"stopped after {summary.rounds} of {_rounds(view.config.get('rounds', summary.rounds))}"
+    return f"{'finished' if view.result else 'not finished'}, {_rounds(summary.rounds)}"
+
+
+def run_tables(view: RunView) -> RenderableType:
+    """Where time and energy went, and who took part."""
+    run = read_plot_data(view)
+    return Group(
+        table(*cost_cells([run.summary])),
+        table(PARTICIPATION_HEADER, participation_table([run.participation])),
+    )
+
+
+def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
+    facts = [
+        (f"best {summary.metric}", f"{_reading(summary.best)}{_test(summary.test_best)}"),
+        (f"last {summary.metric}", f"{_reading(summary.last)}{_test(summary.test_last)}"),
+    ]
+    if summary.judged_by != REFERENCE:
+        facts.insert(0, ("judged", EVALUATED_BY_TEXT[summary.judged_by]))
+    if summary.target is not None:
+        facts.append((f"target {summary.target:g}", _reached(summary)))
+    facts += privacy_spent_rows(summary)
+    facts += [("stopped", summary.stopped)] if summary.stopped else []
+    facts.append(
+        ("in all", f"{format_duration(summary.seconds)} {view.label.clock} time{_energy(summary, summary.wh)}")
+    )
+    facts += traffic([summary]).items()
+    if summary.refused:
+        facts.append(("refused", "1 reply" if summary.refused == 1 else f"{summary.refused} replies"))
+    if summary.abandoned:
+        facts.append(("abandoned", abandoned_text(summary)))
+    if view.path is not None:
+        facts.append(("folder", str(view.path)))
+        if (view.path / file_names.REPORT).exists():
+            facts.append(("report", str(view.path / file_names.REPORT)))
+    return facts
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
+def _reading(reading: MetricReading | None) -> str:
+    return f"{format_score(reading.value)} (round {reading.round})" if reading else "–"
+
+
+def _test(reading: MetricReading | None) -> str:
+    return f", on the test set {format_score(reading.value)}" if reading else ""
+
+
+def _reached(summary: Summary) -> str:
+    if summary.rounds_to_target is None or summary.seconds_to_target is None or summary.wh_to_target is None:
+        return "not reached"
+    return (
+        f"reached after {_rounds(summary.rounds_to_target)}, {format_duration(summary.seconds_to_target)}"
+        f"{_energy(summary, summary.wh_to_target)}"
+    )
+
+
+def _energy(summary: Summary, wh: float) -> str:
+    """Nothing where the fleet counts none."""
+    return f", {wh:.3g} Wh" if summary.wh else ""

@@ -1,0 +1,107 @@
+"""What is wrong with a combination of data, model and settings, said before a run begins and leaves anything behind."""
+
+import hashlib
+from copy import deepcopy
+from itertools import takewhile
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from winnow.core import ConfigError, ModelError
+from winnow.data import FederatedData
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.stack import Loss, ModelState
+from winnow.learn.stack.execution import min_batch_size
+
+
+@torch.no_grad()
+def check_outputs(module: nn.Module, x: Tensor, classes: int | None, loss: Loss) -> None:
+    """One output a class: a label beyond the last output would only be met in the middle of a run."""
+    if classes is None or loss.name not in {"cross-entropy", "nll"}:
+        return
+    try:
+        outputs = deepcopy(module).eval()(x)
+        width = outputs.shape[1] if outputs.dim() > 1 else 1
+    except Exception:  # a model that does not take the samples at all is explained where it is tried out
+        return
+    if width < classes:
+        raise ModelError(f"the model gives {width} outputs for {classes} classes; give it {classes}")
+
+
+def check_profile_layer(module: nn.Module, layer: str | None, private: frozenset[str]) -> None:
+    """A profile is only comparable if every client computes it with the same parameters."""
+    if layer is None or not private:
+        return
+    instead = "name a layer before the private part, or another select"
+    if any(name.startswith(f"{layer}.") for name in private):
+        raise ConfigError(f"select.layer: layer {layer!r} lies in the private part of the model; {instead}")
+    before = takewhile(lambda path: path != layer, (path for path, _ in module.named_modules()))
+    owners = {*before} - {""}
+    for name in module.state_dict():
+        if name in private and name.rpartition(".")[0] in owners:
+            raise ConfigError(
+                f"select.layer: layer {layer!r} comes after {name!r}, which each client keeps to itself, so profiles "
+                f"cannot be compared; {instead}"
+            )
+
+
+def check_batch_norm(
+    module: nn.Module, local: LocalOptimiser, sizes: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+) -> str:
+    """Batch normalisation learns nothing from a single sample: refuse it for all clients, and say so for some."""
+    if min_batch_size(module) == 1:
+        return ""
+    if local.batch_size == 1:
+        raise ConfigError("local.batch_size: batch normalisation cannot learn from batches of 1; write 2 or more")
+    single = int((sizes == 1).sum())
+    if single == len(sizes):
+        raise ConfigError("every client has one sample, from which batch normalisation cannot learn; use another model")
+    clients = "1 client" if single == 1 else f"{single} clients"
+    return f"{clients} with a single sample cannot train: the model normalises batches" if single else ""
+
+
+def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
+    """The reference set cannot tell what models with private parts are worth; it is a notice, since they do train."""
+    if not private or judged_by != "reference":
+        return ""
+    return (
+        "the reference set judges the common model, whose private part nobody trains: "
+        "set data.own_test and judge.by = 'clients' to judge each client's own"
+    )
+
+
+def check_cohort(algorithm: Algorithm, clients: int) -> None:
+    """An aggregation that compares updates needs enough of them, and a pace that waits for some has them at work."""
+    algorithm.collect.check(clients)
+    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.fewest_at_work
+    summed, together = algorithm.collect.at_least, min(select.invited(clients), select.awaited_at_first(clients))
+    if together < summed:
+        raise ConfigError(
+            f"collect.fewest = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
+            "more, or lower it"
+        )
+    if select.invited(clients) < at_work:
+        invited = select.invited(clients)
+        raise ConfigError(
+            f"pace.goal = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
+        )
+    needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.fewest} updates a round"
+    if select.invited(clients) < rule.fewest:
+        invited = select.invited(clients)
+        raise ConfigError(f"{needs}; select invites {invited}: raise select.count, or ask less of the rule")
+    if select.awaited_at_first(clients) < rule.fewest:
+        awaited = select.awaited_at_first(clients)
+        raise ConfigError(f"{needs}; at first select waits for {awaited}: raise select.first, or ask less of the rule")
+
+
+def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss) -> str:
+    """Tells apart data, models and losses that a configuration cannot tell apart, so that a run resumes as itself."""
+    digest = hashlib.sha256()  # processors have instructions for it, which counts where data are large
+    for array in (*spread.clients.traits(), spread.reference.x, spread.test.x):
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]
+    digest.update(f"{layout}{loss.name}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,133 @@
+"""An experiment, fully described: what a configuration file says, checked by types."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from torch import nn
+
+from winnow.config.job_settings import JobSettings
+from winnow.core import ConfigError, ModelError, Settings
+from winnow.data import DataSettings
+from winnow.fleet import Devices, FleetSettings
+from winnow.learn import algorithms as _  # noqa: F401  # makes the named algorithms and their parts known
+from winnow.learn.aggregation import AggregationRule
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.client_update import ClientUpdate, PlainUpdate
+from winnow.learn.collect import Collect, PlainCollect
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.models import ModelSettings
+from winnow.learn.schedule import Schedule, SynchronousRounds
+from winnow.learn.selection import Selector
+from winnow.learn.server_optimiser import ReplaceModel, ServerOptimiser
+from winnow.learn.update_filters import TwoSidedFilter, filter_conflict
+from winnow.privacy import compress as _compress  # noqa: F401  # makes compression known
+from winnow.privacy import dp as _dp  # noqa: F401  # makes differential privacy known
+from winnow.privacy import encrypted_profile_comparison as _private  # noqa: F401  # makes encrypted matching known
+from winnow.privacy import filters as _filters  # noqa: F401  # makes the filters known
+from winnow.privacy.homomorphic import collect as _homomorphic  # noqa: F401  # makes homomorphic aggregation known
+from winnow.privacy.secagg import collect as _secure  # noqa: F401  # makes secure aggregation known
+
+
+class EngineSettings(Settings):
+    """How the simulation computes; results do not depend on it beyond the last bits, `precision` apart."""
+
+    execution: Literal["auto", "native", "stacked", "vmap", "loop"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    workers: Annotated[int, Field(ge=0, le=1024)] | Literal["ray"] = 0
+    chunk: int | None = Field(default=None, ge=1)
+    ray_address: str | None = None
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _processes_or_ray(cls, workers: object) -> object:
+        if isinstance(workers, str) and workers != "ray":
+            raise ValueError(f"{workers!r} is unknown; write a number of processes (0: none besides this) or 'ray'")
+        return workers
+
+
+class EvaluationSettings(Settings):
+    """Whose scores decide, and whether clients also judge models that they have first trained for themselves."""
+
+    by: Literal["reference", "clients", "tuned"] = "reference"
+    tune_epochs: int = Field(default=0, ge=0)
+    tune_every: int = Field(default=10, ge=1)
+    tune_from: Literal["own", "average"] = "own"
+
+    def objection(self, *, own_test: bool, rounds: int) -> str | None:
+        """What is wrong with these settings in an experiment, as one line; None if nothing is."""
+        if self.by == "tuned" and not self.tune_epochs:
+            return "judge.by = 'tuned' needs judge.tune_epochs: say how long clients tune a model before they judge it"
+        if self.by == "clients" and not own_test:
+            return "judge.by = 'clients' needs data.own_test: say what share of its samples each client judges by"
+        if self.tune_epochs and not own_test:
+            return "judge.tune_epochs needs data.own_test: say what share of its samples each client judges by"
+        if self.tune_epochs and self.tune_every > rounds:
+            return f"judge.tune_every = {self.tune_every}, but there are {rounds} rounds; lower it"
+        return None
+
+
+class InMemoryModel(ModelSettings):
+    """A module that was passed to `winnow.run` in Python. A configuration can name it but not build it."""
+
+    name: Literal["given"] = "given"
+
+    def build(self, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        raise ModelError(
+            "the model of this run was passed in Python; continue with winnow.run(..., model=..., out=..., resume=True)"
+        )
+
+
+class Experiment(Settings):
+    """Data, model, algorithm, devices and what to measure."""
+
+    name: str = "experiment"
+    description: str = ""
+    algorithm: str = "fedprof"
+    base: str | None = None
+    plugins: tuple[str, ...] = ()
+    seed: int = Field(default=0, ge=0)
+    rounds: int = Field(default=50, ge=1)
+    target: float | None = None
+    metric: str | None = None
+    loss: Literal["cross-entropy", "nll", "mse"] | None = None
+    reference_clients: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    data: DataSettings
+    model: ModelSettings
+    select: Selector
+    local: LocalOptimiser
+    aggregate: AggregationRule
+    client: ClientUpdate = PlainUpdate()
+    collect: Collect = PlainCollect()
+    server: ServerOptimiser = ReplaceModel()
+    pace: Schedule = SynchronousRounds()
+    filters: tuple[TwoSidedFilter, ...] = ()
+    judge: EvaluationSettings = EvaluationSettings()
+    fleet: FleetSettings = Devices()
+    engine: EngineSettings = EngineSettings()
+    job: JobSettings = JobSettings()
+
+    @model_validator(mode="after")
+    def _parts_go_together(self) -> Self:
+        try:
+            whole = self.composed()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        judging = self.judge.objection(own_test=bool(self.data.own_test), rounds=self.rounds)
+        objection = filter_conflict(self.filters, whole) or judging
+        if objection is not None:
+            raise ValueError(objection)
+        return self
+
+    def composed(self) -> Algorithm:
+        """The algorithm's parts as one value."""
+        return Algorithm(
+            select=self.select,
+            local=self.local,
+            aggregate=self.aggregate,
+            client=self.client,
+            collect=self.collect,
+            server=self.server,
+            pace=self.pace,
+        )

@@ -1,0 +1,58 @@
+"""Files of the user's own, told apart by how their names end, and files that may be stored plain or gzipped."""
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import DataError
+
+OWN_FILE_TYPES = (".npz", ".csv", ".csv.gz", ".parquet")
+"""The kinds of files that a user's own data may be in."""
+
+
+def own_file_type(path: Path) -> str | None:
+    """Which of these kinds the file is of, if any."""
+    return next((kind for kind in OWN_FILE_TYPES if path.name.lower().endswith(kind)), None)
+
+
+def name_from_file(path: Path) -> str:
+    """What data in this file are called: its name without the kind."""
+    kind = own_file_type(path)
+    return path.name[: -len(kind)] if kind else path.stem
+
+
+def plain_or_gzipped(folder: Path, name: str) -> Path:
+    """The file of that name, gzipped or not."""
+    zipped = folder / f"{name}.gz"
+    return zipped if zipped.is_file() else folder / name
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole content, decompressed where the name ends in .gz."""
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
+
+
+def read_npz(path: Path, wanted: Sequence[str], also: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The wanted arrays of an .npz file, and of the others those that it has."""
+    try:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as arrays:
+            held = {key: arrays[key] for key in (*wanted, *also) if key in arrays}
+            names = sorted(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a readable .npz of plain arrays: {error}") from error
+    for key in wanted:
+        if key not in held:
+            raise DataError(f"{path} has no array '{key}'; it holds {', '.join(names) or 'nothing'}")
+    return held

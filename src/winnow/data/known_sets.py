@@ -1,0 +1,174 @@
+"""The known sets: what they are, where their files come from, and how they are read and scaled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.core import DataError, suggest
+from winnow.data import cifar, known_set_readers
+from winnow.data.download import Download, RemoteFile
+from winnow.data.scaling import FixedScaling, Scaling, minmax
+from winnow.data.types import RawDataSet
+
+UCI = "https://archive.ics.uci.edu"
+MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist")
+QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master"
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSet:
+    """A set that Winnow can find, fetch and read.
+
+    Its files lie in a data directory or one of the `folders` in it; any of the `layouts` will do, each file plain or
+    gzipped. Downloads go to the first folder. A set without layouts comes with a package.
+    """
+
+    name: str
+    description: str
+    home: str
+    read: Callable[[Path], RawDataSet]
+    scaling: Scaling
+    folders: tuple[str, ...] = ()
+    layouts: tuple[tuple[str, ...], ...] = ()
+    downloads: tuple[Download, ...] = ()
+    download_bytes: int = 0
+
+
+def known_set(name: str) -> KnownSet:
+    """The set of that name."""
+    if name in KNOWN_SETS:
+        return KNOWN_SETS[name]
+    raise DataError(f"there is no data set '{name}'; {suggest(name, KNOWN_SETS)} (or give data.path)")
+
+
+def _mnist_file(name: str, md5: str) -> Download:
+    return Download(
+        file=RemoteFile(name=f"{name}.gz", checksum=f"md5:{md5}"),
+        urls=tuple(f"{mirror}/{name}.gz" for mirror in MNIST_MIRRORS),
+    )
+
+
+DIGITS = KnownSet(
+    name="digits",
+    description="1,797 handwritten digits of 8 × 8 pixels; comes with scikit-learn",
+    home="https://scikit-learn.org/stable/datasets/toy_dataset.html",
+    read=known_set_readers.read_digits,
+    scaling=FixedScaling(width=16.0),
+)
+
+GAS_TURBINE = KnownSet(
+    name="gas-turbine",
+    description="36,733 hours of a gas turbine: predict CO and NOx emissions from 9 sensors",
+    home=f"{UCI}/dataset/551/gas+turbine+co+and+nox+emission+data+set",
+    read=known_set_readers.read_gas_turbine,
+    scaling=minmax,
+    folders=("gas_turbine", "gas-turbine"),
+    layouts=(known_set_readers.GAS_TURBINE_FILES,),
+    downloads=(
+        Download(
+            file=RemoteFile(name="gas-turbine.zip"),
+            urls=(f"{UCI}/static/public/551/gas+turbine+co+and+nox+emission+data+set.zip",),
+            members=tuple(
+                RemoteFile(name=name, checksum=f"sha256:{digest}")
+                for name, digest in zip(
+                    known_set_readers.GAS_TURBINE_FILES,
+                    (
+                        "d87ceef9aa59533cc7d924d10de241b1b06ecd11f9b26bab59191ea0f8a76b9a",
+                        "be54b9d0e1a7de40c55d32fa489e75de892b000c066b5a09f09a19124ee29100",
+                        "13c437bb440ec2045bd12057e6654c41dd4107a661eac16ba2e878e897a08f9e",
+                        "c2a03c92c9c3207aad0c6be7de8d9b5b4bfa4720ad0efb2c1f21b6cec4d3f3fa",
+                        "9b08f35fde0d4b138232a605db4093c2b8bf9d6757e6f1fbd9534ad616c13591",
+                    ),
+                    strict=True,
+                )
+            ),
+        ),
+    ),
+    download_bytes=1 * MEGABYTE,
+)
+
+MNIST = KnownSet(
+    name="mnist",
+    description="70,000 handwritten digits of 28 × 28 pixels, by 539 writers (natural clients) in the training split",
+    home="https://yann.lecun.com/exdb/mnist",
+    read=known_set_readers.read_mnist,
+    scaling=FixedScaling(shift=0.1307 * 255, width=0.3081 * 255),
+    folders=("mnist", "MNIST/raw"),
+    layouts=(known_set_readers.MNIST_FILES,),
+    downloads=(
+        _mnist_file("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        _mnist_file("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
+        _mnist_file("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
+        _mnist_file("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
+        Download(
+            file=RemoteFile(
+                name=f"{known_set_readers.QMNIST_LABELS}.gz",
+                checksum="sha256:2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f",
+            ),
+            urls=(f"{QMNIST}/{known_set_readers.QMNIST_LABELS}.gz",),
+        ),
+    ),
+    download_bytes=12 * MEGABYTE,
+)
+
+EMNIST_DIGITS = KnownSet(
+    name="emnist-digits",
+    description="280,000 handwritten digits of 28 × 28 pixels",
+    home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+    read=known_set_readers.read_emnist_digits,
+    scaling=FixedScaling(shift=0.1736 * 255, width=0.3317 * 255),
+    folders=("emnist", "EMNIST/raw", "gzip"),
+    layouts=(known_set_readers.EMNIST_FILES,),
+    downloads=(
+        Download(
+            file=RemoteFile(name="gzip.zip", checksum="md5:58c8d27c78d21e728a6bc7b3cc06412e"),
+            urls=("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+            members=tuple(RemoteFile(name=f"{name}.gz") for name in known_set_readers.EMNIST_FILES),
+        ),
+    ),
+    download_bytes=562 * MEGABYTE,
+)
+
+CIFAR10 = KnownSet(
+    name="cifar10",
+    description="60,000 colour photographs of 32 × 32 pixels in 10 classes",
+    home="https://www.cs.toronto.edu/~kriz/cifar.html",
+    read=known_set_readers.read_cifar10,
+    scaling=FixedScaling(
+        shift=(0.4914 * 255, 0.4822 * 255, 0.4465 * 255),
+        width=(0.2470 * 255, 0.2435 * 255, 0.2616 * 255),
+    ),
+    folders=("cifar-10-batches-bin", "cifar-10-batches-py"),
+    layouts=(cifar.BINARY, cifar.PICKLED),
+    downloads=(
+        Download(
+            file=RemoteFile(name="cifar-10-binary.tar.gz", checksum="md5:c32a1d4ab5d03f1284b67883e8d87530"),
+            urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+            members=tuple(RemoteFile(name=name) for name in cifar.BINARY),
+        ),
+    ),
+    download_bytes=170 * MEGABYTE,
+)
+
+BOSTON = KnownSet(
+    name="boston",
+    description="506 districts of Boston: predict house prices from 13 figures",
+    home="https://lib.stat.cmu.edu/datasets/boston",
+    read=known_set_readers.read_boston,
+    scaling=minmax,
+    folders=("boston",),
+    layouts=known_set_readers.BOSTON_LAYOUTS,
+    downloads=(
+        Download(
+            file=RemoteFile(
+                name="boston.txt",
+                checksum="numbers:832e894115c56dd24ec63848d4a3d9bd921d268d0be1bee2a8f4ee5ea318f5f7",
+            ),
+            urls=("https://lib.stat.cmu.edu/datasets/boston", "http://lib.stat.cmu.edu/datasets/boston"),
+        ),
+    ),
+    download_bytes=50_000,
+)
+
+KNOWN_SETS = {each.name: each for each in (DIGITS, GAS_TURBINE, MNIST, EMNIST_DIGITS, CIFAR10, BOSTON)}

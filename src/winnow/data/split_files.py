@@ -1,0 +1,101 @@
+"""A federation's worth of files: data, spread over clients as a simulation would, dealt out to sites."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from winnow.core import ConfigError, DataError
+from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, FederatedData, federate, load
+from winnow.data.client_files import INDEX, REFERENCE, TEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyFolder:
+    """A party's folder, and how many clients and samples it holds."""
+
+    party: str
+    folder: Path
+    clients: int
+    samples: int
+
+
+def split_into_folders(
+    settings: DataSettings, seed: int, sites: int, out: Path, data_directory: Path | None = None
+) -> list[PartyFolder]:
+    """Write each site's clients, in the order of their numbers, and what the server holds; tells of each party.
+
+    Every party's folder also has the configuration that names the data: site.toml or server.toml. The folder `out` is
+    there when all of it is.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is not empty; choose another --out")
+    if settings.own_test == "official":
+        raise ConfigError("data.own_test = 'official' cannot be dealt out to sites; write a share such as 0.2")
+    spread = federate(load(settings, data_directory), settings.model_copy(update={"own_test": 0.0}), seed)
+    if len(spread.clients) < sites:
+        raise ConfigError(f"--sites {sites}: there are only {len(spread.clients)} clients; ask for no more sites")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        parties = _write_parties(spread, settings, sites, unfinished)
+        unfinished.chmod(0o755)
+        unfinished.replace(out)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return [replace(party, folder=out / party.party) for party in parties]
+
+
+def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, out: Path) -> list[PartyFolder]:
+    name, classes = settings.name, spread.clients.classes
+    judging = {"own_test": settings.own_test} if settings.own_test else {}
+    parties = []
+    for number, own in enumerate(np.array_split(np.arange(len(spread.clients)), sites), start=1):
+        folder = out / f"site-{number}"
+        samples = _write_clients(folder / name, spread.clients, own.tolist())
+        _write_config(folder / "site.toml", name, judging)
+        parties.append(PartyFolder(party=folder.name, folder=folder, clients=len(own), samples=samples))
+    folder = out / "server"
+    samples = _write_held(folder / name, {REFERENCE: spread.reference, TEST: spread.test})
+    _write_config(folder / "server.toml", name, {} if classes is None else {"classes": classes})
+    return [*parties, PartyFolder(party=folder.name, folder=folder, clients=0, samples=samples)]
+
+
+def _write_clients(folder: Path, clients: ClientData | ClientsOnDemand, own: Sequence[int]) -> int:
+    """A file a client, and an index that spares their readers from opening each; how many samples there are."""
+    folder.mkdir(parents=True)
+    sizes = []
+    for client in own:
+        examples = clients.load(client) if isinstance(clients, ClientsOnDemand) else clients.client(client)
+        _save(folder / f"{client}.npz", examples)
+        sizes.append(len(examples))
+    index: dict[str, Any] = {
+        "files": np.array([f"{client}.npz" for client in own]),
+        "sizes": np.array(sizes, np.int64),
+    }
+    if clients.classes is not None:
+        index["classes"] = np.array(clients.classes)
+    np.savez(folder / INDEX, **index)
+    return sum(sizes)
+
+
+def _write_held(folder: Path, held: dict[str, Examples]) -> int:
+    folder.mkdir(parents=True)
+    for file, examples in held.items():
+        if len(examples):
+            _save(folder / file, examples)
+    return sum(map(len, held.values()))
+
+
+def _save(path: Path, examples: Examples) -> None:
+    np.savez(path, x=examples.x, y=examples.y)
+
+
+def _write_config(path: Path, name: str, more: dict[str, Any]) -> None:
+    path.write_text(tomli_w.dumps({"data": {name: {"folder": name, **more}}}), encoding="utf-8")

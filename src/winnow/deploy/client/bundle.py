@@ -1,0 +1,183 @@
+"""From what ran in a notebook or a terminal to a job's bundle: its configuration, and the files of its own code."""
+
+import runpy
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import tomli_w
+
+from winnow.config.resolve import resolve
+from winnow.config.schema import Experiment
+from winnow.core import ConfigError
+from winnow.data import DataSettings
+from winnow.deploy.jobs.bundle_format import Bundle
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import utc_now
+from winnow.deploy.trust.signing import sign
+from winnow.experiment.build import data_settings_for
+from winnow.experiment.execution_context import ExecutionContext, enter_context, leave_context
+from winnow.experiment.run import OnEvent, RunInputs
+from winnow.experiment.run_workflow import WorkflowSpec
+from winnow.learn.collect import Collect
+
+JOB_DATA_KEYS = ("name", "own_test")
+"""All that a job says of data: where they are and how they are spread is the sites' business."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    """What a job is about: its configuration, the data it asks for, and the files of its own code."""
+
+    table: dict[str, Any]
+    data: DataSettings
+    seed: int
+    files: dict[str, bytes] = field(default_factory=dict)
+    main: str = ""
+    collect: Collect | None = None
+    """How updates are collected; None for a workflow of the user's own."""
+
+    def check_parties(self, sites: Collection[str] | None) -> None:
+        """Refuse a collection that needs another party than the sites of the job; None: nobody knows yet who comes."""
+        if self.collect is not None:
+            named = self.collect.third_party
+            known = [named] if sites is None and named is not None else sites or ()
+            self.collect.between(dict.fromkeys(known, 0))
+
+    @property
+    def title(self) -> str:
+        return str(self.table["name"])
+
+    def bundle(self, kit: Kit, job: dict[str, Any]) -> Bundle:
+        """Signed; `job` holds the keys of the [job] section that are to be changed."""
+        wishes = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
+        config = tomli_w.dumps({**self.table, "job": wishes})
+        return signed(kit, Bundle(config=config, files=self.files, main=self.main))
+
+
+def describe_job(source: str | Path, **options: Any) -> JobDescription:
+    """What a preset, a .toml file or a program asks for. `options` are those of `resolve`."""
+    if Path(source).suffix != ".py":
+        return _of_experiment(resolve(source, **options))
+    given = [name for name, value in options.items() if value not in (None, ())]
+    if given:
+        raise ConfigError(f"{source} is a program: {', '.join(given)} must be said in its winnow.run")
+    return _of_program(Path(source))
+
+
+def signed(kit: Kit, bundle: Bundle) -> Bundle:
+    """The bundle with this person's signature."""
+    dated = msgspec.structs.replace(bundle, issued=utc_now().timestamp())
+    signature = sign(kit, dated.signed)
+    return msgspec.structs.replace(dated, certificate=signature.certificate, signature=signature.value)
+
+
+def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = None, main: str = "") -> JobDescription:
+    table = experiment.model_dump(mode="json", exclude_none=True)
+    table["data"] = {key: value for key, value in table["data"].items() if key in JOB_DATA_KEYS}
+    own = dict(files or {})
+    table["plugins"] = [] if main else [_enclose(Path(plugin), own) for plugin in experiment.plugins]
+    factory = table["model"].get("factory")
+    if factory:
+        file, _, function = factory.rpartition(":")
+        table["model"]["factory"] = f"{_enclose(Path(file), own)}:{function}"
+    return JobDescription(
+        table=table,
+        data=data_settings_for(experiment),
+        seed=experiment.seed,
+        files=own,
+        main=main,
+        collect=experiment.collect,
+    )
+
+
+def _enclose(path: Path, files: dict[str, bytes]) -> str:
+    """Put a file of the user's into the bundle; the name it has there."""
+    content = path.read_bytes()
+    if files.setdefault(path.name, content) != content:
+        raise ConfigError(f"two different files of the job are called {path.name}; rename one")
+    return path.name
+
+
+class _CapturedError(BaseException):
+    """The program has said what it wants to run. No program catches this by mistake."""
+
+    def __init__(self, wanted: Experiment | WorkflowSpec) -> None:
+        super().__init__("captured")
+        self.wanted = wanted
+
+
+class _Listening(ExecutionContext):
+    """A place in which `winnow.run` and `winnow.run_workflow` only tell what they were asked for."""
+
+    def execute(self, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> NoReturn:
+        if inputs.dataset is not None:
+            raise ConfigError(
+                "the program passes data as arrays, which would stay here; name them instead, as sites do: "
+                'winnow.run(..., data="NAME")'
+            )
+        raise _CapturedError(experiment)
+
+    def conduct(self, wanted: WorkflowSpec, on_event: OnEvent) -> NoReturn:
+        raise _CapturedError(wanted)
+
+
+def _of_program(path: Path) -> JobDescription:
+    """Run the program up to its `winnow.run`, here and with this user's rights: what it asks for, and its files."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    with _own_modules(path.absolute().parent) as modules:
+        wanted = _wanted_by(path)
+        files = {path.name: path.read_bytes(), **modules()}
+    if isinstance(wanted, Experiment):
+        return _of_experiment(wanted, files, path.name)
+    table = {"name": path.stem, "seed": wanted.seed, "data": {"name": wanted.data.name}}
+    return JobDescription(table=table, data=wanted.data, seed=wanted.seed, files=files, main=path.name)
+
+
+def _wanted_by(path: Path) -> Experiment | WorkflowSpec:
+    enter_context(_Listening())
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except _CapturedError as captured:
+        return captured.wanted
+    except SystemExit:
+        pass
+    finally:
+        leave_context()
+    raise ConfigError(f"{path} never calls winnow.run or winnow.run_workflow; a job is a program that does")
+
+
+@contextmanager
+def _own_modules(folder: Path) -> Iterator[Callable[[], dict[str, bytes]]]:
+    """The modules beside a program are imported anew, to be found out; afterwards all is as it was."""
+
+    def beside() -> dict[str, Path]:
+        return {name: file for name, module in sys.modules.items() if (file := _file_in(folder, name, module))}
+
+    def contents() -> dict[str, bytes]:
+        return {file.relative_to(folder).as_posix(): file.read_bytes() for file in beside().values()}
+
+    before = {name: sys.modules.pop(name) for name in beside()}
+    sys.path.insert(0, str(folder))
+    try:
+        yield contents
+    finally:
+        sys.path.remove(str(folder))
+        for name in beside():
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _file_in(folder: Path, name: str, module: object) -> Path | None:
+    """The module's file, if it is the user's own: neither Winnow's nor that of an installed library."""
+    file = getattr(module, "__file__", None)
+    if not file or name == "__main__" or name.partition(".")[0] == "winnow":
+        return None
+    path = Path(file)
+    own = path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts
+    return path if own and path.suffix == ".py" else None

@@ -1,0 +1,187 @@
+"""A person's connection to a federation: `winnow.connect("kits/ana")`."""
+
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from winnow.core import RunError
+from winnow.deploy.client.bundle import JobDescription, describe_job, signed
+from winnow.deploy.client.download import write_run_folder
+from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.wire.atomic_files import blob_of
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.errors import WireError
+from winnow.deploy.wire.messages import (
+    AbortJob,
+    Acknowledgement,
+    ControlSite,
+    FollowLog,
+    GetJobResult,
+    GetStatus,
+    JobInfo,
+    JobList,
+    JobResult,
+    ListJobs,
+    ListSites,
+    LogLine,
+    Request,
+    ServerStatus,
+    SiteInfo,
+    SiteList,
+    SubmitJob,
+)
+from winnow.deploy.wire.reconnecting_link import ReconnectingLink
+from winnow.deploy.wire.transport import Tls
+from winnow.deploy.wire.transport_registry import connect as link_to
+
+RETRY_SECONDS = 20.0
+"""Seconds without an answer from any server after which a command gives up: longer than a failover takes."""
+
+FINAL_STATES = ("finished", "failed", "aborted")
+
+ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
+
+
+class Connection:
+    """What a person may ask of a federation. Use it in a `with`, or close it."""
+
+    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS) -> None:
+        self.kit = kit
+        tls = Tls.of(kit)
+        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience)
+
+    def submit(
+        self,
+        source: str | Path | JobDescription,
+        *,
+        name: str | None = None,
+        sites: tuple[str, ...] | None = None,
+        min_sites: int | None = None,
+        priority: int | None = None,
+        **options: Any,
+    ) -> "SubmittedJob":
+        """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
+        described = source if isinstance(source, JobDescription) else describe_job(source, **options)
+        described.check_parties(sites)
+        wishes = {"sites": sites, "min_sites": min_sites, "priority": priority}
+        return self._send(name or _new_name(described.title), described.bundle(self.kit, wishes))
+
+    def clone(self, job: str, name: str | None = None) -> "SubmittedJob":
+        """The same job once more, submitted and signed by this person."""
+        with tempfile.TemporaryDirectory() as folder:
+            spool = BlobFolder(Path(folder))
+            bundle = read_bundle(download(self._link, job, self._state(job).bundle, spool).read_bytes())
+        return self._send(name or _new_name(job.rpartition("-")[0] or job), signed(self.kit, bundle))
+
+    def _send(self, job: str, bundle: Bundle) -> "SubmittedJob":
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "bundle"
+            path.write_bytes(write_bundle(bundle))
+            blob = blob_of(path)
+            upload(self._link, job, path, blob)
+            self._ask(SubmitJob(job=job, bundle=blob), Acknowledgement)
+        return SubmittedJob(self, job)
+
+    def job(self, name: str) -> "SubmittedJob":
+        return SubmittedJob(self, name)
+
+    def jobs(self) -> list[JobInfo]:
+        return self._ask(ListJobs(), JobList).jobs
+
+    def sites(self) -> list[SiteInfo]:
+        return self._ask(ListSites(), SiteList).sites
+
+    def stop_site(self, site: str) -> str:
+        return self._ask(ControlSite(site=site, restart=False), Acknowledgement).note
+
+    def restart_site(self, site: str) -> str:
+        return self._ask(ControlSite(site=site, restart=True), Acknowledgement).note
+
+    def status(self) -> ServerStatus:
+        return self._ask(GetStatus(), ServerStatus)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # For jobs ---------------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: Request, expected: type[ResponseType]) -> ResponseType:
+        answer = self._link.call(request)
+        if not isinstance(answer, expected):
+            raise WireError(f"the server answered {type(answer).__name__} to {type(request).__name__}")
+        return answer
+
+    def _state(self, job: str) -> JobResult:
+        return self._ask(GetJobResult(job=job), JobResult)
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A submitted job, by its name."""
+
+    _connection: Connection
+    name: str
+
+    def state(self) -> JobInfo:
+        return self._connection._ask(ListJobs(job=self.name), JobList).jobs[0]
+
+    def lines(self, first: int = 0, *, follow: bool = True) -> Iterator[LogLine]:
+        """Its log, events and live metrics; with `follow` until it ends, over failovers too."""
+        return self._connection._link.follow(FollowLog(job=self.name, first=first, wait=follow))
+
+    def wait(self, seconds: float | None = None) -> JobInfo:
+        """Until it has ended; raises a RunError if it failed, was aborted, or takes longer."""
+        begun, pause = time.monotonic(), 0.2
+        while (state := self.state()).status not in FINAL_STATES:
+            if seconds is not None and time.monotonic() > begun + seconds:
+                raise RunError(f"job {self.name} is still {state.status} after {seconds:g} seconds: {state.reason}")
+            time.sleep(pause)
+            pause = min(5.0, 1.5 * pause)  # every question stands in the server's audit
+        if state.status != "finished":
+            raise RunError(f"job {self.name} {state.status}: {state.reason}")
+        return state
+
+    def abort(self, reason: str = "") -> str:
+        return self._connection._ask(AbortJob(job=self.name, reason=reason), Acknowledgement).note
+
+    def download(self, out: str | Path) -> Path:
+        """What there is of it so far as a run folder, which `winnow show` and `winnow report` read."""
+        connection, state = self._connection, self._connection._state(self.name)
+        with tempfile.TemporaryDirectory() as folder:
+            spool = BlobFolder(Path(folder))
+            blobs = {"events": state.events, "checkpoint": state.checkpoint, **state.output}
+            files = {
+                name: download(connection._link, self.name, blob, spool)
+                for name, blob in blobs.items()
+                if blob is not None
+            }
+            return write_run_folder(Path(out), state.config, files, finished=self.state().status == "finished")
+
+
+def connect(kit: str | Path, patience: float = RETRY_SECONDS) -> Connection:
+    """A connection with a person's kit."""
+    return Connection(Kit.load(Path(kit), "person"), patience)
+
+
+def _new_name(title: str) -> str:
+    """A name that no other job has, and that a person can tell from others."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.")[:60] or "job"
+    return f"{stem}-{secrets.token_hex(3)}"

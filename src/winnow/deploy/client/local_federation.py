@@ -1,0 +1,205 @@
+"""A whole federation on one machine: a server and sites as real processes, with real certificates, for one job."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from winnow.core import RunError
+from winnow.data.split_files import split_into_folders
+from winnow.deploy.client.bundle import JobDescription
+from winnow.deploy.client.connection import Connection, connect
+from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
+from winnow.deploy.sandbox.isolation import ProcessLimits, environment
+from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
+from winnow.deploy.trust.provisioning import open_provisioner
+
+LOCAL_USER = "me"
+FORK_SERVER_SOCKET = "workers"
+"""The socket at which sites have their jobs' processes forked."""
+START_SECONDS = 60.0
+"""Seconds that the processes have until all sites are connected, and what each site adds."""
+START_SECONDS_PER_SITE = 3.0
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFederation:
+    """Processes that are running, and a connection to them."""
+
+    folder: Path
+    connection: Connection
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(repr=False)
+
+    def kit(self, name: str) -> Path:
+        return _kit(self.folder, name)
+
+
+@contextmanager
+def local_federation(
+    described: JobDescription,
+    sites: int,
+    folder: Path,
+    *,
+    data_directory: Path | None = None,
+    port: int | None = None,
+    listen: int | None = None,
+) -> Iterator[LocalFederation]:
+    """Deal out a job's data, make kits, start everybody, wait until all are connected; then stop them all.
+
+    Sites are told to connect to `port`. The server listens there, unless a relay does and passes on to `listen`.
+    """
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    described.check_parties(names)
+    port = port or free_port()
+    split_into_folders(described.data, described.seed, sites, folder / "data", data_directory)
+    _provision(folder, names, port)
+    _configure(folder, names, described.data.name, listen or port, own_code=bool(described.files))
+    with _running(folder, names) as processes, connect(_kit(folder, LOCAL_USER)) as connection:
+        still_starting = _alive(folder, processes, sites)
+        while not _is_open(port):
+            still_starting()
+        while sum(site.connected for site in connection.sites()) < sites:
+            still_starting()
+        yield LocalFederation(folder=folder, connection=connection, processes=processes)
+
+
+def log_path(folder: Path, name: str) -> Path:
+    """Where a process's own log is."""
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    return logs / f"{name}.log"
+
+
+def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
+    """Start (again) the server or a site, in a session of its own: Ctrl-C is its parent's business."""
+    command = "server" if name == "server" else "site"
+    with log_path(folder, name).open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-P", "-m", "winnow.cli", command, str(_kit(folder, name))],
+            env={
+                **os.environ,
+                **(
+                    {FORK_SERVER_VARIABLE: str(workers)} if (workers := folder / FORK_SERVER_SOCKET).is_socket() else {}
+                ),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _kit(folder: Path, name: str) -> Path:
+    return folder / "project" / "kits" / name
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _provision(folder: Path, names: Sequence[str], port: int) -> None:
+    here = "this machine"
+    project = Project(
+        name="local",
+        servers=(ProjectServer(name="server", organisation=here, hosts=("127.0.0.1",), port=port),),
+        sites=tuple(ProjectSite(name=name, organisation=here) for name in names),
+        people=(ProjectPerson(name=LOCAL_USER, organisation=here, role="admin"),),
+        validity_days=7,
+    )
+    with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as workshop:
+        for _ in workshop.add_new():
+            pass
+
+
+def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, own_code: bool) -> None:
+    """The operators' own files: where their data are, that `me` may use them, and that no other machine gets in."""
+    for name in ("server", *names):
+        text = (folder / "data" / name / ("server.toml" if name == "server" else "site.toml")).read_text()
+        kit = _kit(folder, name)
+        anchored = text.replace('folder = "', f'folder = "{folder.absolute() / "data" / name}/')
+        if name == "server":
+            (kit / "server.toml").write_text(f'listen = "127.0.0.1:{listen}"\n{anchored}')
+        else:
+            (kit / "site.toml").write_text(anchored)
+            rule = {"people": [LOCAL_USER], "data": [data], "own_code": own_code}
+            (kit / "policy.toml").write_text(tomli_w.dumps({"control": True, "keeper": True, "jobs": [rule]}))
+
+
+@contextmanager
+def _running(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    preloaded = _start_preloaded(folder)
+    try:
+        for name in ("server", *names):
+            processes[name] = start(folder, name)
+        yield processes
+    finally:
+        _stop([preloaded, *processes.values()])
+
+
+def _start_preloaded(folder: Path) -> "subprocess.Popen[bytes]":
+    """What the sites' workers are forked from: a hundred of them would not fit into memory otherwise."""
+    cpus = sorted(os.sched_getaffinity(0))
+    place = environment(folder, ProcessLimits(memory_mb=0, cpus=cpus[:1]))
+    with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-m", "winnow.deploy.sandbox.fork_server", FORK_SERVER_SOCKET],
+            env={**place, "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    still_starting = _alive(folder, {FORK_SERVER_SOCKET: process}, 0)
+    while not (folder / FORK_SERVER_SOCKET).is_socket():
+        still_starting()
+    return process
+
+
+def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
+    """Ask all to end, sites first; who does not is killed with all that it has started."""
+    for process in reversed(processes):
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.1, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:
+    """Waits a moment; raises if a process has ended, or if all this takes too long."""
+    seconds = START_SECONDS + START_SECONDS_PER_SITE * sites
+    deadline = time.monotonic() + seconds
+
+    def check() -> None:
+        for name, process in processes.items():
+            if process.poll() is not None:
+                said = log_path(folder, name).read_text(errors="replace").strip().splitlines()
+                raise RunError(f"{name} did not start: {said[-1] if said else f'exit code {process.returncode}'}")
+        if time.monotonic() > deadline:
+            raise RunError(f"the server and all of {sites} sites were not together after {seconds:g} seconds")
+        time.sleep(0.2)
+
+    return check
+
+
+def _is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,131 @@
+"""A workflow driven over the sites of a job: every round is committed before anything of the next is announced."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Rejected, RoundFinished, Snapshot, Workflow
+from winnow.deploy.jobs.array_files import open_arrays
+from winnow.deploy.jobs.federation import DeployedFederation, WallClock
+from winnow.deploy.jobs.ipc import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
+from winnow.deploy.jobs.parent_channel import ParentChannel
+from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
+from winnow.deploy.wire.safetensors_files import write_arrays_without_digest
+from winnow.runs import RunView, file_names, result_record
+from winnow.runs.event_log import EventLog, encode_event, json_default
+
+OnEvent = Callable[[AnyEvent], object]
+
+MAX_LOGGED_REASONS = 1000
+"""For so many reasons replies are refused in a job's log."""
+
+
+class DeployedRun:
+    """What a runner does for any workflow."""
+
+    def __init__(self, line: ParentChannel[ToRunner], begin: StartJob) -> None:
+        self._line, self.begin = line, begin
+        self.folder = Path(begin.folder)
+        self._used = False
+        self._said: set[tuple[str, str]] = set()
+        self._events = Path(begin.events or self.folder / file_names.EVENTS)
+        if begin.checkpoint is None:
+            self._events.write_bytes(b"")
+        self.log = EventLog(self._events)
+        """All that has happened, in a file: a job may have any number of rounds."""
+        self.output: dict[str, str] = {}
+        self.lines: list[str] = []
+        """Events that no round has taken along yet; at the end, why the run stopped."""
+
+    def once(self) -> None:
+        if self._used:
+            raise ConfigError("a job holds one run; submit the others as jobs of their own")
+        self._used = True
+
+    def committed(self, *, in_memory: bool = True) -> Snapshot | None:
+        """The state after the last committed round, if there is one; what happened until then is in the log."""
+        if self.begin.checkpoint is None:
+            return None
+        return load_snapshot(Path(self.begin.checkpoint), in_memory=in_memory)
+
+    def run(
+        self,
+        workflow: Workflow,
+        on_event: OnEvent,
+        *,
+        now: float = 0.0,
+        rounds: int = 0,
+        deadline: float | None = None,
+        around: Callable[[Federation], Federation] = lambda federation: federation,
+    ) -> None:
+        """`around` puts filters around the federation."""
+        deployed = DeployedFederation(self._line, self.begin.members, self.folder, WallClock(now), deadline)
+        with self._events.open("ab", buffering=0) as log:
+            for event in workflow.run(around(deployed)):
+                line = encode_event(event)
+                log.write(line)
+                self.lines.append(line.decode().rstrip("\n"))
+                if isinstance(event, Rejected):
+                    self._say_once(deployed.site_of(event.client), event)
+                if isinstance(event, RoundFinished):
+                    self._commit(workflow, deployed, event, rounds)
+                    self.lines.clear()
+                on_event(event)
+
+    def _say_once(self, site: str, event: Rejected) -> None:
+        """The log names a site whose reply was refused; what is refused for the same reason again, the events tell."""
+        if (site, event.reason) not in self._said and len(self._said) < MAX_LOGGED_REASONS:
+            self._said.add((site, event.reason))
+            line = f"client {event.client} of {site} is refused in round {event.round}: {event.reason}"
+            self._line.send(RunnerLogLine(line=line))
+
+    def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
+        path = self.folder / f"round-{event.round}"
+        state = workflow.snapshot()
+        save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
+        settled, over = deployed.over()
+        self._line.send(
+            CommitRound(
+                round=event.round,
+                rounds=rounds,
+                checkpoint=str(path),
+                lines=list(self.lines),
+                settled=settled,
+                over=over,
+                metrics={data: dict(values) for data, values in event.metrics.items()},
+            )
+        )
+        while (done := self._line.receive(RoundCommitted)) is not None and done.round < event.round:
+            pass
+        path.unlink(missing_ok=True)
+
+    def store(self, arrays: Arrays) -> Arrays:
+        """Work arrays out into a file, which is gone when nobody uses it any more; memory holds one at a time."""
+        path = self.folder / "stored"
+        write_arrays_without_digest(path, arrays)
+        try:
+            return open_arrays(path)
+        finally:
+            path.unlink()
+
+    def put_out(self, name: str, text: str) -> None:
+        """Add a file to the job's output."""
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        self.output[name] = str(path)
+
+    def put_out_result(
+        self, view: RunView, *, parameters: int = 0, message_bytes: int = 0, private: Sequence[str] = ()
+    ) -> None:
+        """Add what a run folder needs to be a finished run's."""
+        summary = view.summary()
+        record = result_record(
+            summary,
+            view.label,
+            parameters=parameters,
+            message_bytes=message_bytes,
+            wall_seconds=summary.seconds,
+            private=private,
+        )
+        self.put_out(file_names.LABEL, view.label.to_json())
+        self.put_out(file_names.RESULT, json.dumps(record, default=json_default))

@@ -1,0 +1,176 @@
+"""Training as a job's process at a site does it: the handlers of a learning site, with this site's data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from winnow.config.schema import Experiment
+from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
+from winnow.data import ClientData, ClientsOnDemand, Examples
+from winnow.deploy.jobs.local_data import SiteData
+from winnow.deploy.jobs.task_executor import SiteHandlers
+from winnow.experiment.run import RunInputs
+from winnow.experiment.setup import PROBE_SAMPLES, TrainingSetup, device_for, loss_for, module_for
+from winnow.learn.handlers import (
+    HANDLERS,
+    FineTuning,
+    LearningSite,
+    LossEvaluationSettings,
+    PersonalEvaluationSettings,
+    ProfileSettings,
+    ReferenceEvaluationSettings,
+    TrainSettings,
+)
+from winnow.learn.party_identities import PartyIdentities
+from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, allow_tf32, as_tensor
+from winnow.learn.update_filters import secure_random, site_filters
+from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
+
+SETTINGS_TYPES: Mapping[str, type] = {
+    "train": TrainSettings,
+    "profile": ProfileSettings,
+    "value": LossEvaluationSettings,
+    "assess": ReferenceEvaluationSettings,
+    "judge": PersonalEvaluationSettings,
+}
+
+
+def training_handlers(
+    experiment: Experiment, inputs: RunInputs, data: SiteData, first: int, identities: PartyIdentities
+) -> SiteHandlers:
+    """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
+    torch.set_num_threads(experiment.engine.threads or 1)
+    allow_tf32(experiment.engine.precision)
+    subject, samples, own_test = _subject(experiment, inputs, data, first)
+    collecting = experiment.collect.sites(identities)
+    besides = collecting.around(experiment.select.matched.at_sites())
+    limits = SiteReleaseLimits(
+        whole=experiment.composed(),
+        filters=experiment.filters,
+        rounds=experiment.rounds,
+        size_of=lambda client: int(data.clients.sizes[client - first]),
+        identities=identities,
+        held=bool(collecting.handlers),
+    )
+    return SiteHandlers(
+        site=subject.site(samples, own_test),
+        handlers={**_needed(experiment, subject, own_test), **besides.handlers},
+        filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_random)),
+        sealing=besides.filters,
+        volatile=frozenset(besides.handlers) | _held_back(collecting),
+        settings={**SETTINGS_TYPES, **besides.settings},
+        in_memory=None,
+    )
+
+
+def _needed(
+    experiment: Experiment, subject: TrainingSetup, own_test: TensorData | None
+) -> Mapping[str, Handler[LearningSite]]:
+    """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
+    unused = {
+        "profile": subject.layer is None,
+        "value": not experiment.select.asks_losses,
+        "assess": not experiment.reference_clients,
+        "judge": own_test is None,
+    }
+    return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
+
+
+def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[LearningSite]:
+    """Training is done as the job's author signed it, whatever the server asks for, and tells nothing else."""
+    training = TrainSettings(
+        local=experiment.local,
+        client=experiment.client,
+        seed=experiment.seed,
+        profile=subject.layer is not None,
+        value=experiment.composed().values_model,
+    )
+
+    def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
+        _check_model(tasks[0], subject.initial)
+        asked = tasks[0].settings
+        if isinstance(asked, TrainSettings):
+            signed = asked == training
+        elif isinstance(asked, PersonalEvaluationSettings):
+            signed = asked.client == experiment.client and _tuned_as_signed(asked.tuning, experiment)
+        else:
+            signed = True
+        if not signed:
+            reason = "the server asks for another training than the job's author signed"
+            return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
+        return call_next(tasks, site)
+
+    return check
+
+
+def _check_model(task: Task, own: Arrays) -> None:
+    """Refuse a model that is not the job's: whether it can be trained at all might depend on a sample."""
+    if task.name == "train" and "model" not in task.payload:
+        raise ModelError("a training task brings no model: what leaves is judged by how it departs from one")
+    for name, tensor in task.payload.get("model", {}).items():
+        like = own.get(name)
+        if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
+            raise ModelError(f"the task's model is not the job's: {name} is not there, or has another shape or type")
+
+
+def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:
+    return asked is None or (asked.local, asked.epochs, asked.seed) == (
+        experiment.local,
+        experiment.judge.tune_epochs,
+        experiment.seed,
+    )
+
+
+def _held_back(collecting: SiteExtension) -> frozenset[str]:
+    """A collection in several steps leaves updates in the memory of this process until they are asked for."""
+    return frozenset({"train"} if collecting.handlers else ())
+
+
+def _subject(
+    experiment: Experiment, inputs: RunInputs, data: SiteData, first: int
+) -> tuple[TrainingSetup, ClientSamples, TensorData | None]:
+    device = device_for(experiment.engine.device)
+    clients, some = data.clients, _few(data.clients)
+    module = inputs.module if inputs.module is not None else module_for(experiment, some, clients.classes)
+    subject = TrainingSetup(
+        experiment=experiment,
+        module=module.to(device),
+        loss=loss_for(experiment, clients.classes, inputs.loss),
+        some=(as_tensor(some.x, device), as_tensor(some.y, device)),
+        classes=clients.classes,
+    )
+    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
+    return subject, _samples(clients, first, device), own_test
+
+
+def _few(clients: ClientData | ClientsOnDemand) -> Examples:
+    """Some samples to try the model on."""
+    one = clients.load(0) if isinstance(clients, ClientsOnDemand) else Examples(x=clients.x, y=clients.y)
+    return Examples(x=one.x[:PROBE_SAMPLES], y=one.y[:PROBE_SAMPLES])
+
+
+def _samples(clients: ClientData | ClientsOnDemand, first: int, device: torch.device) -> ClientSamples:
+    """The samples under the numbers that their clients have in the job."""
+    if isinstance(clients, ClientsOnDemand):
+        return LazyTensorData(source=_Numbered(clients, first), device=device)
+    return _in_memory(clients, first, device)
+
+
+def _in_memory(clients: ClientData, first: int, device: torch.device) -> TensorData:
+    held = np.arange(first, first + len(clients))
+    return replace(TensorData.from_client_data(clients, device), held=held)
+
+
+class _Numbered:
+    """A site's clients, asked for by their numbers in the job."""
+
+    def __init__(self, clients: ClientsOnDemand, first: int) -> None:
+        self._clients, self._first = clients, first
+        self.sizes = np.concatenate([np.zeros(first, np.int64), clients.sizes])
+        self.sample_bytes = clients.sample_bytes
+
+    def gather(self, clients: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> ClientData:
+        return self._clients.gather(clients - self._first)

@@ -1,0 +1,157 @@
+"""Forks the processes of jobs from one that has loaded torch: they start at once and share its memory.
+
+It is for sites that are one user's on one machine, as `winnow local` makes them. It never runs anything of a job's
+itself; each process puts up its own walls before it does. Run as `python -m winnow.deploy.sandbox.fork_server NAME`
+in the folder where that socket is to be.
+"""
+
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from winnow.deploy.sandbox.launch import LaunchSpec, run_isolated
+from winnow.deploy.sandbox.seccomp import die_with_parent
+
+PRELOADED_MODULES = (
+    "winnow.deploy.jobs.site_training",
+    "winnow.deploy.jobs.bootstrap",
+    "winnow.experiment.run_workflow",
+    "winnow.config.resolve",
+    "winnow.experiment.run",
+)
+"""What a worker of Winnow's own imports."""
+MAX_REQUEST_BYTES = 1 << 17
+"""Bytes of a request."""
+
+
+class ForkServer:
+    """One connection a process: it is told the process's number, then how it ended. Who hangs up has it killed."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._lines: dict[int, socket.socket] = {}
+        woken, wake = socket.socketpair()
+        for each in (woken, wake):
+            each.setblocking(False)
+        self._woken, self._wake = woken, wake
+        self._selector.register(woken, selectors.EVENT_READ)
+        signal.set_wakeup_fd(wake.fileno())
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def run(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._woken:
+                    self._woken.recv(MAX_REQUEST_BYTES)
+                    self._bury()
+                else:
+                    self._kill(key.data)
+
+    def _accept(self) -> None:
+        line, _ = self._listener.accept()
+        request, files, *_ = socket.recv_fds(line, MAX_REQUEST_BYTES, 1)
+        if len(files) != 1:
+            line.close()
+            return
+        try:
+            process = os.fork()
+        except OSError:  # no room for one more: whoever asked hears it, and all others live on
+            traceback.print_exc()
+            os.close(files[0])
+            line.close()
+            return
+        if process == 0:
+            line.close()
+            self._live(msgspec.json.decode(request, type=LaunchSpec), files[0])
+        os.close(files[0])
+        _lead_group(process)
+        self._lines[process] = line
+        self._selector.register(line, selectors.EVENT_READ, process)
+        with suppress(OSError):  # whoever asked has gone, which is heard next
+            line.send(msgspec.json.encode(process))
+
+    def _bury(self) -> None:
+        for process in list(self._lines):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                line = self._lines.pop(process)
+                with suppress(KeyError):  # whoever asked for it has hung up before
+                    self._selector.unregister(line)
+                with suppress(OSError), line:
+                    line.send(msgspec.json.encode(os.waitstatus_to_exitcode(status)))
+
+    def _kill(self, process: int) -> None:
+        if process not in self._lines:
+            return  # it ended by itself just now
+        self._selector.unregister(self._lines[process])
+        with suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+
+    def _live(self, wanted: LaunchSpec, channel: int) -> None:
+        """In the new process, which never returns from here."""
+        status = 1
+        try:
+            _lead_group(0)
+            die_with_parent()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._selector.close()
+            for end in (self._listener, self._woken, self._wake, *self._lines.values()):
+                end.close()
+            run_isolated(msgspec.structs.replace(wanted, channel=channel))
+            status = 0
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def _lead_group(process: int) -> None:
+    """Done by both sides: whoever hears of the process can end all of it. The second one may come too late."""
+    with suppress(OSError):
+        os.setpgid(process, process)
+
+
+def main() -> None:
+    die_with_parent()
+    path = Path(sys.argv[1])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(1024)
+        for module in PRELOADED_MODULES:
+            importlib.import_module(module)
+        _compile()
+        gc.collect()
+        gc.freeze()  # what is never looked at by the collector is never written to, and stays shared
+        ForkServer(listener).run()
+
+
+def _compile() -> None:
+    """Compiled code, which each process would otherwise make for itself."""
+    from winnow.learn.stack.native.build import NativeUnavailableError, load_kernels, native_disabled  # noqa: PLC0415 - it needs torch
+
+    with suppress(NativeUnavailableError):
+        if not native_disabled():
+            load_kernels("float")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The walls around the process of a job: limits for every job, a sandbox for jobs that bring code of their own."""
+
+import os
+import resource
+import sys
+import sysconfig
+from pathlib import Path
+
+import msgspec
+
+from winnow.deploy.sandbox import landlock, seccomp
+from winnow.deploy.sandbox.syscalls import SandboxError, drop_capabilities, machine
+
+MB = 1 << 20
+LIBRARY_MEMORY_MB = 512
+"""Torch and its companions take some 320 MB for themselves before a job has any data."""
+MAPPED_LIBRARIES_MB = 4096
+"""Libraries are mapped files: address space, not memory."""
+MAX_OPEN_FILES = 1024
+MAX_FILE_MB = 16 * 1024
+
+SYSTEM_FILES = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/etc/timezone"),
+    *("/proc/cpuinfo", "/proc/meminfo", "/proc/version", "/sys/devices/system"),
+    *(f"/proc/self/{name}" for name in ("cgroup", "environ", "fd", "limits", "maps", "stat", "statm", "status")),
+)
+"""Of its own process it sees what libraries ask for: the rest tells of the machine's network and file systems."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's process may use; the kernel keeps it to that."""
+
+    memory_mb: int
+    cpus: list[int]
+    """The processors it runs on, by number."""
+    gpus: list[int] = []
+    open_files: int = MAX_OPEN_FILES
+    disk_mb: int = MAX_FILE_MB
+    """Of its folder; its parent watches that, the kernel the size of each file."""
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """All that own code may see besides Python and its libraries."""
+
+    read: list[str]
+    write: list[str]
+
+
+def sandbox_unavailable_reason() -> str | None:
+    """Why this machine cannot shut own code in, if it cannot."""
+    if sys.platform != "linux" or machine() not in seccomp.ARCHITECTURES:
+        return f"a sandbox needs Linux on {' or '.join(seccomp.ARCHITECTURES)}"
+    if landlock.version() < landlock.NEEDED:
+        return "this kernel has no Landlock that guards all of a file; use Linux 6.2 or newer with it switched on"
+    return None
+
+
+def limit(limits: ProcessLimits) -> None:
+    """Bound memory, processors, files. With a GPU the address space stays free: its driver reserves terabytes."""
+    os.sched_setaffinity(0, limits.cpus)
+    if not limits.gpus:
+        _set(resource.RLIMIT_DATA, (limits.memory_mb + LIBRARY_MEMORY_MB) * MB)
+        _set(resource.RLIMIT_AS, (limits.memory_mb + MAPPED_LIBRARIES_MB) * MB)
+    _set(resource.RLIMIT_NOFILE, limits.open_files)
+    _set(resource.RLIMIT_FSIZE, min(limits.disk_mb, MAX_FILE_MB) * MB)
+    _set(resource.RLIMIT_CORE, 0)
+
+
+def enter(sandbox: Sandbox, *, gpus: bool = False) -> None:
+    """There is no way back."""
+    if reason := sandbox_unavailable_reason():
+        raise SandboxError(reason)
+    drop_capabilities()
+    seccomp.install()
+    landlock.restrict(
+        read=[*readable_paths(), *map(Path, sandbox.read)],
+        write=[Path(each) for each in sandbox.write],
+        devices=[*map(Path, DEVICES), *(Path("/dev").glob("nvidia*") if gpus else ())],
+    )
+
+
+def readable_paths() -> list[Path]:
+    """Python, what is installed for it, and what the libraries read of the system."""
+    python = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values(), *sys.path}
+    return [Path(each) for each in sorted({*filter(None, python), *SYSTEM_FILES})]
+
+
+def exposing_path(secret: Path) -> Path | None:
+    """The folder open to own code in which this path lies, if one is."""
+    place = secret.resolve()
+    return next((each for each in readable_paths() if place.is_relative_to(each.resolve())), None)
+
+
+def environment(folder: Path, limits: ProcessLimits) -> dict[str, str]:
+    """Nothing of the agent's own environment: it may hold secrets."""
+    threads = str(len(limits.cpus))
+    return {
+        "PATH": os.defpath,
+        "LC_ALL": "C.UTF-8",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "USER": "winnow",
+        "LOGNAME": "winnow",
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, limits.gpus)),
+    }
+
+
+def _set(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))

@@ -1,0 +1,44 @@
+"""What a job asks of its federation: the [job] section and a few keys of its configuration.
+
+The server knows no more of an experiment than this; the rest is for the job's own processes, which check it.
+"""
+
+from pydantic import ValidationError
+
+from winnow.config.job_settings import JobSettings
+from winnow.core import ConfigError, Settings
+from winnow.deploy.jobs.bundle_format import Bundle
+from winnow.deploy.wire.errors import one_line
+from winnow.deploy.wire.messages import Resources
+
+
+class JobSpec(Settings):
+    """What is read of a job's configuration."""
+
+    title: str
+    rounds: int
+    data: str
+    wishes: JobSettings
+
+    @property
+    def resources(self) -> Resources:
+        """What it takes of each site."""
+        return Resources(cpus=self.wishes.cpus, memory_mb=self.wishes.memory_mb, gpus=self.wishes.gpus)
+
+
+def read_job_spec(bundle: Bundle) -> JobSpec:
+    """Read a configuration; a mistake is told in one line."""
+    table = bundle.settings()
+    try:
+        wishes = JobSettings.model_validate(table.get("job", {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{key}: " for key in first["loc"])
+        raise ConfigError(f"[job] {where}{first['msg'].removeprefix('Value error, ')}") from error
+    rounds = table.get("rounds", 0)
+    return JobSpec(
+        title=one_line(str(table.get("name", bundle.data_name))[:200]),
+        rounds=rounds if isinstance(rounds, int) and rounds > 0 else 0,
+        data=bundle.data_name,
+        wishes=wishes,
+    )

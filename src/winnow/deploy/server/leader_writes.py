@@ -1,0 +1,222 @@
+"""What a leader writes down, each in one transaction that the lease's token guards: jobs, rounds, lines, members."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from winnow.core import WinnowError
+from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.server.integrity import first_digest, next_digest
+from winnow.deploy.server.lease import FencedDatabase
+from winnow.deploy.server.sanitise_text import printable_line, without_nul
+from winnow.deploy.server.tables import JobRow, LogLineRow, MemberRow, OutputRow, RoundRow, SiteRow
+from winnow.deploy.wire.errors import one_line
+from winnow.deploy.wire.messages import AbsentSite, Blob, DataDescription, Hello
+
+QUEUED, STARTING, RUNNING = "queued", "starting", "running"
+FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
+ENDED = (FINISHED, FAILED, ABORTED)
+OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
+
+SettledReplies = Mapping[str, Mapping[str, Sequence[int]]]
+"""By site and task, the clients whose replies were folded."""
+EndedTasks = Mapping[str, Sequence[str]]
+"""By site, the tasks that have ended."""
+LOG_KIND, SERVER_SOURCE = "log", "server"
+"""A kind of line, and the source of those that a server writes."""
+
+
+class RoundOrderError(WinnowError):
+    """A runner wants to commit a round that is not the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewLogLine:
+    source: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderWrites:
+    """The leader's pen."""
+
+    fence: FencedDatabase
+
+    def add_job(self, job: JobRow, line: NewLogLine) -> bool:
+        """Queue a job; False if it is there already."""
+        with self.fence.writing() as session:
+            if session.get(JobRow, job.job) is not None:
+                return False
+            job.submitted = self.fence.database.now(session)
+            session.add(job)
+            session.flush()
+            self._append(session, job.job, [line])
+            return True
+
+    def set_status(self, job: str, status: str, reason: str = "", *, line: str | None = None) -> bool:
+        """Change how a job stands, unless it has ended: an end is final."""
+        with self.fence.writing() as session:
+            row = session.get_one(JobRow, job)
+            if row.status in ENDED:
+                return False
+            row.status, row.reason = status, one_line(reason)
+            if line is not None:
+                self._append(session, job, [NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=line)])
+            return True
+
+    def finish(self, job: str, outputs: Mapping[str, Blob]) -> bool:
+        with self.fence.writing() as session:
+            row = session.get_one(JobRow, job)
+            if row.status in ENDED:
+                return False
+            row.status, row.reason = FINISHED, ""
+            for name, blob in outputs.items():
+                session.merge(OutputRow(job=job, name=name, digest=blob.digest, size=blob.size))
+            self._append(
+                session,
+                job,
+                [NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=f"finished after round {row.round}")],
+            )
+            return True
+
+    def commit_round(
+        self,
+        job: str,
+        *,
+        number: int,
+        rounds: int,
+        checkpoint: Blob,
+        settled: SettledReplies,
+        over: EndedTasks,
+        heard: Mapping[str, int],
+        metrics: Mapping[str, Mapping[str, float]],
+        lines: Sequence[NewLogLine],
+    ) -> None:
+        """The round, its events and what was settled, all or nothing; rounds come one by one.
+
+        `heard` is up to which earlier round each site is known to have been told.
+        """
+        with self.fence.writing() as session:
+            row = session.get_one(JobRow, job)
+            if row.status in ENDED:
+                raise RoundOrderError(f"{job} has ended ({row.status})")
+            if number != row.round + 1:
+                raise RoundOrderError(f"{job} would commit round {number} after round {row.round}")
+            session.add(
+                RoundRow(
+                    job=job,
+                    number=number,
+                    checkpoint=checkpoint.digest,
+                    checkpoint_size=checkpoint.size,
+                    settled=msgspec.msgpack.encode(settled),
+                    over=msgspec.msgpack.encode(over),
+                    events=_digest(session, row, lines),
+                    token=self.fence.token,
+                    at=self.fence.database.now(session),
+                )
+            )
+            row.round, row.rounds, row.metrics = number, rounds, msgspec.msgpack.encode(metrics)
+            for site, told in heard.items():
+                session.get_one(MemberRow, (job, site)).heard = told
+            self._append(session, job, lines)
+
+    def retire_checkpoints(self, job: str, keep: int) -> list[str]:
+        """Mark all checkpoints but the last `keep` as gone; the digests that nothing names any more."""
+        with self.fence.writing() as session:
+            held = (
+                select(RoundRow).where(RoundRow.job == job, RoundRow.checkpoint.is_not(None)).order_by(RoundRow.number)
+            )
+            rows = list(session.scalars(held))
+            old, kept = rows[:-keep], {row.checkpoint for row in rows[-keep:]}
+            digests = {row.checkpoint for row in old if row.checkpoint is not None} - kept
+            kept |= set(session.scalars(select(OutputRow.digest).where(OutputRow.job == job)))
+            kept |= {session.get_one(JobRow, job).bundle}
+            for row in old:
+                row.checkpoint = None
+            return sorted(digests - kept)
+
+    def append(self, job: str, lines: Sequence[NewLogLine]) -> None:
+        with self.fence.writing() as session:
+            self._append(session, job, lines)
+
+    def _append(self, session: Session, job: str, lines: Sequence[NewLogLine]) -> None:
+        last = session.scalar(select(func.max(LogLineRow.number)).where(LogLineRow.job == job))
+        first = 0 if last is None else last + 1
+        now = self.fence.database.now(session)
+        session.add_all(
+            LogLineRow(job=job, number=first + index, at=now, source=line.source, kind=line.kind, text=_text(line))
+            for index, line in enumerate(lines)
+        )
+
+    # Members and sites ------------------------------------------------------------------------------------------------
+
+    def offer(self, job: str, sites: Iterable[str]) -> None:
+        """The job goes to these sites; forget what any said before."""
+        with self.fence.writing() as session:
+            for site in sites:
+                session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", clients_from=None, data=None))
+
+    def joined(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
+        """What the site says last counts, until the job begins."""
+        with self.fence.writing() as session:
+            row = session.get_one(MemberRow, (job, site))
+            if row.clients_from is None:
+                row.state, row.reason = (ACCEPTED if accepted else REFUSED), one_line(reason)
+                row.data = None if data is None else msgspec.msgpack.encode(data)
+
+    def begin(self, job: str, members: Sequence[JobSite]) -> bool:
+        """Fix the members, their data and the numbers of their first clients; the job runs. False if it has ended."""
+        with self.fence.writing() as session:
+            row = session.get_one(JobRow, job)
+            if row.status in ENDED:
+                return False
+            row.status, row.reason = RUNNING, ""
+            for member in members:
+                part = session.get_one(MemberRow, (job, member.site))
+                part.state, part.reason = ACCEPTED, ""
+                part.clients_from, part.data = member.clients_from, msgspec.msgpack.encode(member.data)
+            text = f"running on {', '.join(member.site for member in members)}"
+            self._append(session, job, [NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=text)])
+            return True
+
+    def note_absences(self, job: str, changes: Mapping[str, AbsentSite | None]) -> None:
+        """Which sites are left out of a running job, and which no longer are."""
+        with self.fence.writing() as session:
+            for site, absence in changes.items():
+                row = session.get_one(MemberRow, (job, site))
+                row.reason = "" if absence is None else absence.reason
+                row.out_since = None if absence is None else absence.since
+
+    def seen(self, site: str, organisation: str, hello: Hello) -> float:
+        """Note how a site introduced itself; the time by the database's clock."""
+        with self.fence.writing() as session:
+            now = self.fence.database.now(session)
+            session.merge(
+                SiteRow(
+                    site=site,
+                    organisation=organisation,
+                    seen=now,
+                    winnow=one_line(hello.winnow),
+                    data=msgspec.msgpack.encode(hello.data),
+                    resources=msgspec.msgpack.encode(hello.resources),
+                    certificate=hello.certificate,
+                )
+            )
+            return now
+
+
+def _digest(session: Session, job: JobRow, lines: Sequence[NewLogLine]) -> str | None:
+    """Of all event lines of the job, the next round's included."""
+    before = session.get(RoundRow, (job.job, job.round))
+    digest = first_digest(job.config) if before is None else before.events
+    return None if digest is None else reduce(next_digest, map(_text, lines), digest)
+
+
+def _text(line: NewLogLine) -> str:
+    """Events and metrics are for programs: they stay as they are."""
+    return printable_line(line.text) if line.kind == LOG_KIND else without_nul(line.text)

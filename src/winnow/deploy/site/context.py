@@ -1,0 +1,30 @@
+"""What all jobs of a site share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
+from winnow.deploy.site.admission_control import AdmissionControl
+from winnow.deploy.site.config import SiteConfig
+from winnow.deploy.site.job_folder import JobFolder
+from winnow.deploy.site.resource_pool import ResourcePool
+from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.uplink import Uplink
+from winnow.deploy.trust.audit_log import AuditLog
+from winnow.deploy.trust.kit import Kit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteContext:
+    kit: Kit
+    config: SiteConfig
+    state: SiteStateStore
+    judge: AdmissionControl
+    room: ResourcePool
+    uplink: Uplink
+    audit: AuditLog
+    worker: str = WORKER_MODULE
+    gate: str = OUTPUT_FILTER_MODULE
+
+    def folder(self, job: str) -> JobFolder:
+        return JobFolder(Path(self.config.state) / "jobs" / job)

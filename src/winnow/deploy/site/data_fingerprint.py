@@ -1,0 +1,83 @@
+"""Whether the data of a job are still those with which it started.
+
+A digest of their contents is kept here and told to nobody: who has it could test guesses at the data against it.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from winnow.core.errors import DataError
+from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.wire.atomic_files import blob_of
+from winnow.deploy.wire.errors import WireError
+
+log = logging.getLogger(__name__)
+
+PATH_KEYS = ("file", "folder")
+"""Keys of a data table that say where the data are; the others say what they mean."""
+
+FileStamps: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""Of each file its name, inode, size and time of the last change: contents are read again if any of it differs."""
+
+
+class DataChangedError(DataError):
+    """Restoring the data mends it; waiting does not."""
+
+
+class DataFingerprint:
+    """Of the data that `table` describes, for what its author submitted as `submission`."""
+
+    def __init__(self, state: SiteStateStore, submission: str, table: Mapping[str, Any]) -> None:
+        self._state, self._submission, self._table = state, submission, table
+        self._seen: tuple[FileStamps, str] | None = None
+        self._first: str | None = None
+
+    def check(self, *, started: bool = True) -> None:
+        """Raise DataChangedError unless the data are as they were when the job started here, or was offered if it has
+        not. What was only offered may be withdrawn, and offered again with other data.
+        """
+        try:
+            stamp = tuple(_stamps(self._table))
+            if self._seen is None or self._seen[0] != stamp:
+                self._seen = (stamp, data_digest(self._table))
+        except (OSError, WireError) as error:
+            log.warning("%s", error)
+            raise DataError("the data cannot be read; the site's log says why") from error
+        digest = self._seen[1]
+        self._first = self._first or self._state.first_digest(self._submission) or digest
+        if started and digest == self._first:
+            self._first = self._state.fix_digest(self._submission, digest)
+        if digest != self._first:
+            raise DataChangedError(
+                "the data changed since the job started; restore them at the site, or submit the job again"
+            )
+
+
+def data_digest(table: Mapping[str, Any]) -> str:
+    """Of all that makes the data what they are: the contents of the files, and how they are read."""
+    meaning = {key: value for key, value in table.items() if key not in PATH_KEYS}
+    whole = sha256(json.dumps(meaning, sort_keys=True).encode())
+    for name, path in _files(table):
+        whole.update(json.dumps([name, blob_of(path).digest]).encode())
+    return whole.hexdigest()
+
+
+def _stamps(table: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
+    for name, path in _files(table):
+        status = path.stat()
+        yield name, status.st_ino, status.st_size, status.st_ctime_ns
+
+
+def _files(table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """The files by the names that count: moving them all elsewhere changes nothing."""
+    if "file" in table:
+        yield "", Path(table["file"])
+    else:
+        folder = Path(table["folder"])
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield str(path.relative_to(folder)), path

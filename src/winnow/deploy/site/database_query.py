@@ -1,0 +1,109 @@
+"""The rows of a database query, written to a file once a job: all of the job sees the same rows.
+
+This runs in a process of its own, which knows the database and ends before any of a job's code begins. So a job's
+process needs no network and never holds a password. Run as `python -m winnow.deploy.site.database_query`.
+"""
+
+import csv
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from winnow.core.errors import DataError
+from winnow.deploy.sandbox.seccomp import die_with_parent
+from winnow.deploy.wire.errors import one_line
+
+log = logging.getLogger(__name__)
+
+QUERY_TIMEOUT = 3600.0
+POLL_SECONDS = 0.2
+FETCH_ROWS = 1000
+
+
+class DatabaseQuery(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    query: str
+    target: str
+
+
+def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Have the rows in the file, by a process of their own. They stay as they are once they are there.
+
+    A database's errors may quote the data: they are for the site's own log. It is given up when `stopped` says so.
+    """
+    if target.exists():
+        return
+    with subprocess.Popen(
+        [sys.executable, "-I", "-m", "winnow.deploy.site.database_query"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            said = _awaited(process, DatabaseQuery(url=url, query=query, target=str(target)), stopped)
+        finally:
+            process.kill()
+    if said is None:
+        raise DataError(f"data {name}: the query took longer than {QUERY_TIMEOUT:g} seconds, or is not needed any more")
+    if process.returncode != 0:
+        log.warning("data %s: the query failed: %s", name, one_line((said.strip().splitlines() or ["no reason"])[-1]))
+        raise DataError(f"data {name}: the query failed; the site's log says more")
+
+
+def _awaited(process: "subprocess.Popen[bytes]", wanted: DatabaseQuery, stopped: Callable[[], bool]) -> str | None:
+    """What the process said when it ended; None if it does not end."""
+    until = time.monotonic() + QUERY_TIMEOUT
+    given: bytes | None = msgspec.json.encode(wanted)
+    while time.monotonic() < until and not stopped():
+        try:
+            _, said = process.communicate(given, timeout=POLL_SECONDS)
+            return said.decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            given = None  # it has it already, or is getting it
+    return None
+
+
+def write_rows(wanted: DatabaseQuery) -> None:
+    """Run the query in a transaction that can only read."""
+    from sqlalchemy import create_engine, event, text  # noqa: PLC0415 - the agent must not load it
+    from sqlalchemy.pool import NullPool  # noqa: PLC0415
+
+    engine = create_engine(wanted.url, poolclass=NullPool)
+    options: dict[str, Any] = {"stream_results": True, "yield_per": FETCH_ROWS}
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only = ON"))
+    elif engine.dialect.name == "postgresql":
+        options["postgresql_readonly"] = True
+    else:
+        raise DataError(f"databases of {engine.dialect.name} are not read; SQLite and PostgreSQL are")
+    target = Path(wanted.target)
+    temporary = target.with_name(target.name + ".part")
+    with engine.connect().execution_options(**options) as connection, temporary.open("w", newline="") as file:
+        rows = connection.execute(text(wanted.query))
+        write_csv(file, list(rows.keys()), rows)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(target)
+
+
+def write_csv(file: Any, columns: Sequence[str], rows: Any) -> None:
+    writer = csv.writer(file)
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def main() -> None:
+    die_with_parent()
+    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=DatabaseQuery)
+    try:
+        write_rows(wanted)
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Letters between sites, which pass through the server sealed.
+
+A letter's key comes from an ephemeral X25519 key and the recipient's, through HKDF-SHA256; the text is encrypted with
+AES-256-GCM, with the context as associated data; the sender signs context, keys and ciphertext. So only the recipient
+can read it, and a letter put into another job, round or pair of sites does not open. The text is padded before: the
+server sees how long a letter is, and that tells the text's length to no more than an eighth.
+
+Whether a letter was seen before is the caller's business: the same letter opens as often as it is delivered. A caller
+that must not act twice remembers the contexts it has seen.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from winnow.core.decode import from_msgpack
+from winnow.deploy.trust.errors import IdentityError, SealedMessageError
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import Peer, check_certificate, read_certificate, sealing_key_of, utc_now
+from winnow.deploy.trust.revocation_list import RevocationList
+from winnow.deploy.trust.signing import Signature, sign, verify
+
+PURPOSE = "letter"
+KEY_BYTES, NONCE_BYTES = 32, 12
+PADDING_MARK = b"\x80"
+"""Where the text ends; zeros follow."""
+PADDING_STEP = 256
+"""Bytes of a padded text; a multiple of this, or of an eighth or so of the whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealingContext:
+    """Where a letter belongs. Both ends must say the same, or it does not open."""
+
+    job: str
+    round: int
+    sender: str
+    recipient: str
+    subject: str = ""
+    """Tells apart the letters of one round between the same sites, for instance by their clients."""
+
+
+class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ephemeral: bytes
+    box: bytes
+    signature: Signature
+
+
+def seal(
+    kit: Kit, recipient_pem: bytes, context: SealingContext, plaintext: bytes, revocations: RevocationList | None = None
+) -> bytes:
+    """Seal a letter for the site with this certificate, which is checked: the server that passed it on may lie."""
+    recipient = _recipient(kit, recipient_pem, context, revocations)
+    ephemeral = X25519PrivateKey.generate()
+    own = ephemeral.public_key().public_bytes_raw()
+    theirs = recipient.public_bytes_raw()
+    key, nonce = _derive(ephemeral.exchange(recipient), own, theirs)
+    box = AESGCM(key).encrypt(nonce, _padded(plaintext), _encoded(context))
+    signature = sign(kit, _signed_part(context, own, theirs, box), PURPOSE)
+    return msgspec.msgpack.encode(_Sealed(ephemeral=own, box=box, signature=signature))
+
+
+def unseal(
+    kit: Kit,
+    sealed: bytes,
+    context: SealingContext,
+    revocations: RevocationList | None = None,
+    now: datetime | None = None,
+) -> tuple[Peer, bytes]:
+    """Who wrote it, and what."""
+    if kit.letter_key is None:
+        raise SealedMessageError(f"{kit.peer} has no key for letters; only sites have")
+    if context.recipient != kit.name:
+        raise SealedMessageError(f"this letter is for {context.recipient}, not for {kit.name}")
+    try:
+        letter = from_msgpack(sealed, _Sealed)
+        theirs = X25519PublicKey.from_public_bytes(letter.ephemeral)
+    except ValueError as error:
+        raise SealedMessageError(f"a letter of {context.sender} is malformed") from error
+    own = kit.letter_key.public_key().public_bytes_raw()
+    sender = _sender(kit, letter, context, own, revocations or kit.revocations, now or utc_now())
+    try:
+        key, nonce = _derive(kit.letter_key.exchange(theirs), letter.ephemeral, own)
+        padded = AESGCM(key).decrypt(nonce, letter.box, _encoded(context))
+    except (InvalidTag, ValueError) as error:
+        raise SealedMessageError(f"a letter of {sender} does not open: it was made for another key") from error
+    text = padded.rstrip(b"\0")
+    if text[-1:] != PADDING_MARK:
+        raise SealedMessageError(f"a letter of {sender} has no end")
+    return sender, text[:-1]
+
+
+def _padded(plaintext: bytes) -> bytes:
+    size = len(plaintext) + 1
+    step = max(PADDING_STEP, (1 << size.bit_length()) >> 4)
+    return (plaintext + PADDING_MARK).ljust(-(-size // step) * step, b"\0")
+
+
+def _recipient(kit: Kit, pem: bytes, context: SealingContext, revocations: RevocationList | None) -> X25519PublicKey:
+    if context.sender != kit.name:
+        raise SealedMessageError(f"{kit.name} cannot write in the name of {context.sender}")
+    try:
+        certificate: x509.Certificate = read_certificate(pem)
+        peer = check_certificate(certificate, kit.authority, utc_now())
+        (revocations or kit.revocations).check(peer)
+        key = sealing_key_of(certificate)
+    except IdentityError as error:
+        raise SealedMessageError(f"no letter for {context.recipient}: {error}") from error
+    if peer.name != context.recipient:
+        raise SealedMessageError(f"no letter for {context.recipient}: the certificate is that of {peer}")
+    return key
+
+
+def _sender(
+    kit: Kit, letter: _Sealed, context: SealingContext, own: bytes, revocations: RevocationList, now: datetime
+) -> Peer:
+    content = _signed_part(context, letter.ephemeral, own, letter.box)
+    try:
+        sender = verify(letter.signature, content, kit.authority, revocations, now, PURPOSE)
+    except IdentityError as error:
+        raise SealedMessageError(f"a letter in the name of {context.sender} is refused: {error}") from error
+    if (sender.name, sender.kind) != (context.sender, "site"):
+        raise SealedMessageError(f"a letter in the name of {context.sender} was written by {sender}")
+    return sender
+
+
+def _derive(secret: bytes, ephemeral: bytes, recipient: bytes) -> tuple[bytes, bytes]:
+    """Key and nonce. The secret is new for every letter, so neither is ever used twice."""
+    hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=ephemeral + recipient, info=b"winnow letter 1")
+    made = hkdf.derive(secret)
+    return made[:KEY_BYTES], made[KEY_BYTES:]
+
+
+def _encoded(context: SealingContext) -> bytes:
+    return msgspec.json.encode(context)
+
+
+def _signed_part(context: SealingContext, ephemeral: bytes, recipient: bytes, box: bytes) -> bytes:
+    return msgspec.msgpack.encode((_encoded(context), ephemeral, recipient, box))

@@ -1,0 +1,84 @@
+"""Moving blobs over a link, from where it stopped the last time, a chunk at a time."""
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from winnow.deploy.wire.atomic_files import read_chunks
+from winnow.deploy.wire.blob_folder import BlobFolder, BlobWriter
+from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError, UnreachableError, WireError
+from winnow.deploy.wire.messages import Blob, FetchBlob, GetUploadedSize, PutBlob, UploadedSize
+from winnow.deploy.wire.transport import ServerLink
+
+ATTEMPTS = 5
+"""Without a byte of progress."""
+PAUSE = 0.5
+MAX_QUEUED_WRITES = 3
+"""Chunks that may wait for being written."""
+
+
+def download(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> Path:
+    """Have the blob in the spool folder. If that fails, what arrived is kept for the next attempt."""
+    attempt = _Attempts()
+    while not spool.has(blob):
+        held = spool.held(blob)
+        try:
+            with spool.receive(blob, held) as writer:
+                _write_all(writer, link.fetch(FetchBlob(job=job, blob=blob, offset=held)))
+                writer.finish()
+        except (UnreachableError, RequestRefusedError, WireError) as error:
+            attempt.failed(error, spool.held(blob))
+    return spool.path(blob)
+
+
+def upload(link: ServerLink, job: str, path: Path, blob: Blob) -> None:
+    """Have the server hold the blob, of which this file is a copy."""
+    attempt = _Attempts()
+    if not blob.size:  # how much of it is there says nothing of whether it is
+        link.put(PutBlob(job=job, blob=blob), ())
+    while (held := _held(link, job, blob)) < blob.size:
+        try:
+            link.put(PutBlob(job=job, blob=blob, offset=held), read_chunks(path, held))
+        except (UnreachableError, RequestRefusedError) as error:
+            attempt.failed(error, held)
+
+
+def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
+    """Chunks are digested and written while the next ones arrive."""
+    with ThreadPoolExecutor(1) as thread:
+        writing = deque[Future[None]]()
+        for chunk in chunks:
+            writing.append(thread.submit(writer.write, chunk))
+            if len(writing) > MAX_QUEUED_WRITES:
+                writing.popleft().result()
+        for each in writing:
+            each.result()
+
+
+def _held(link: ServerLink, job: str, blob: Blob) -> int:
+    answer = link.call(GetUploadedSize(job=job, blob=blob))
+    if not isinstance(answer, UploadedSize):
+        raise WireError(f"the server answered {type(answer).__name__} when it was asked what it holds")
+    return answer.size
+
+
+class _Attempts:
+    """Counts those that brought nothing."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._vain = 0
+
+    def failed(self, error: Exception, held: int) -> None:
+        """Wait a little, or raise the error when it has been enough, or is final."""
+        self._vain = 0 if held > self._most else self._vain + 1
+        self._most = max(self._most, held)
+        final = isinstance(error, StorageFullError) or (
+            isinstance(error, RequestRefusedError) and not (error.again or error.leader)
+        )
+        if final or self._vain >= ATTEMPTS:
+            raise error
+        time.sleep(self._vain * PAUSE * random.uniform(0.5, 1.0))

@@ -1,0 +1,83 @@
+"""A server's side of moving blobs: files are read and written in threads, so that other sites need not wait."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import aclosing
+
+from winnow.deploy.wire.atomic_files import read_chunks
+from winnow.deploy.wire.blob_folder import BlobFolder, BlobWriter
+from winnow.deploy.wire.errors import WireError
+from winnow.deploy.wire.messages import Blob, FetchBlob, PutBlob, UploadedSize
+
+MAX_QUEUED_CHUNKS = 2
+"""Chunks of one upload that may wait while others are being written."""
+
+
+async def send_blob(spool: BlobFolder, request: FetchBlob) -> AsyncIterator[bytes]:
+    """Answer a `FetchBlob` from a spool folder."""
+    if request.offset > request.blob.size:
+        raise WireError(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
+    async with aclosing(read_ahead(read_chunks(spool.path(request.blob), request.offset))) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def read_ahead(chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
+    """The same chunks, each read in a thread while the last is on its way."""
+    ahead = asyncio.create_task(asyncio.to_thread(next, chunks, None))
+    try:
+        while (chunk := await ahead) is not None:
+            ahead = asyncio.create_task(asyncio.to_thread(next, chunks, None))
+            yield chunk
+    finally:
+        await asyncio.wait([ahead])
+        chunks.close()
+
+
+async def receive_blob(spool: BlobFolder, head: PutBlob, chunks: AsyncIterator[bytes], owner: str) -> UploadedSize:
+    """Answer a `PutBlob` into a spool folder. Chunks are written while the next are on their way.
+
+    If the stream breaks off, what arrived stays for the next attempt.
+    """
+    if spool.has(head.blob):
+        return UploadedSize(size=head.blob.size)
+    writer = await _opened(spool, head, owner)
+    writing, waiting = asyncio.create_task(asyncio.sleep(0)), list[bytes]()
+    try:
+        async for chunk in chunks:
+            waiting.append(chunk)
+            if writing.done() or len(waiting) == MAX_QUEUED_CHUNKS:
+                await writing
+                writing, waiting = asyncio.create_task(asyncio.to_thread(_write, writer, waiting)), []
+        await writing
+        await asyncio.to_thread(_write, writer, waiting)
+        await asyncio.to_thread(writer.finish)
+    finally:
+        await asyncio.wait([writing])
+        await asyncio.to_thread(writer.abandon)
+    return UploadedSize(size=head.blob.size)
+
+
+def _write(writer: BlobWriter, chunks: list[bytes]) -> None:
+    for chunk in chunks:
+        writer.write(chunk)
+
+
+async def _opened(spool: BlobFolder, head: PutBlob, owner: str) -> BlobWriter:
+    """It may take a while, in which the sender may go away; the thread that opens the file does not notice."""
+    opening = asyncio.create_task(asyncio.to_thread(spool.receive, head.blob, head.offset, owner))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_abandon)
+        raise
+
+
+def _abandon(opening: "asyncio.Task[BlobWriter]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().abandon()
+
+
+def uploaded_size(spool: BlobFolder, blob: Blob, owner: str) -> UploadedSize:
+    """Answer a `Held`."""
+    return UploadedSize(size=spool.held(blob, owner))

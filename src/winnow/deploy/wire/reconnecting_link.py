@@ -1,0 +1,155 @@
+"""A link that does not give up: it goes from endpoint to endpoint, waits longer and longer, and follows the leader."""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
+from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, Request, Response, UploadedSize
+from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """Seconds to wait: twice as long each time, and a random part of it, so that sites do not come back all at once."""
+
+    first: float = 0.2
+    longest: float = 15.0
+
+    def seconds(self, attempt: int) -> float:
+        longest = min(self.longest, self.first * 2.0 ** min(attempt, 30))
+        return longest * random.uniform(0.5, 1.0)
+
+
+class ReconnectingLink:
+    """Tries for `patience` seconds without success before it raises `UnreachableError`; None tries until it is closed.
+
+    Calls may be sent twice: all requests are made so that this changes nothing. A broken fetch continues at the byte
+    and a broken follow at the line where it stopped. A broken put is raised, since its chunks are gone: `upload` asks
+    how much arrived and goes on from there.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        connect: Callable[[str], ServerLink],
+        *,
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        patience: float | None = None,
+    ) -> None:
+        self._endpoints = tuple(endpoints)
+        self._connect = connect
+        self._backoff = backoff
+        self._patience = patience
+        self._lock = Lock()
+        self._links: dict[str, ServerLink] = {}
+        self._at = 0
+        self._closed = Event()
+
+    def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
+        return self._persist(lambda link: link.call(request, timeout=timeout))
+
+    def fetch(self, request: FetchBlob) -> Iterator[bytes]:
+        return self._stream(
+            lambda link, offset: link.fetch(replace(request, offset=offset)),
+            request.offset,
+            lambda offset, chunk: offset + len(chunk),
+        )
+
+    def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize:
+        endpoint, link = self._current()
+        try:
+            return link.put(head, chunks)
+        except UnreachableError:
+            self._turn_from(endpoint)
+            raise
+        except RequestRefusedError as refused:
+            self._turn_from(endpoint, refused.leader)
+            raise
+
+    def follow(self, request: FollowLog) -> Iterator[LogLine]:
+        return self._stream(
+            lambda link, first: link.follow(replace(request, first=first)),
+            request.first,
+            lambda _, line: line.number + 1,
+        )
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.close()
+
+    def _stream(
+        self, begin: Callable[[ServerLink, int], Iterator[T]], at: int, after: Callable[[int, T], int]
+    ) -> Iterator[T]:
+        """The items of a stream that is begun anew, at the place after the last item, whenever it breaks."""
+        while True:
+            stream, item = self._persist(partial(_begun, begin, at))
+            try:
+                while item is not None:
+                    at = after(at, item)
+                    yield item
+                    item = next(stream, None)
+            except UnreachableError:
+                continue
+            return
+
+    def _persist(self, attempt: Callable[[ServerLink], T]) -> T:
+        begun, failures = time.monotonic(), 0
+        while True:
+            endpoint, link = self._current()
+            try:
+                return attempt(link)
+            except UnreachableError as error:
+                self._turn_from(endpoint)
+                failure: Exception = error
+            except RequestRefusedError as refused:
+                if not refused.leader and not refused.again:
+                    raise
+                self._turn_from(endpoint, refused.leader)
+                failure = refused
+            failures += 1
+            self._pause(failures, begun, failure)
+
+    def _current(self) -> tuple[str, ServerLink]:
+        """A link stays open when another is turned to: transfers over it may be doing well."""
+        with self._lock:
+            if self._closed.is_set():
+                raise UnreachableError("the link is closed")
+            endpoint = self._endpoints[self._at]
+            if endpoint not in self._links:
+                self._links[endpoint] = self._connect(endpoint)
+            return endpoint, self._links[endpoint]
+
+    def _turn_from(self, endpoint: str, leader: str = "") -> None:
+        """To the leader where it is an endpoint of ours; else to the next, unless another thread has done so."""
+        with self._lock:
+            if leader in self._endpoints:
+                self._at = self._endpoints.index(leader)
+            elif self._endpoints[self._at] == endpoint:
+                self._at = (self._at + 1) % len(self._endpoints)
+
+    def _pause(self, failures: int, begun: float, failure: Exception) -> None:
+        """Each endpoint is tried once before the first pause."""
+        rounds = failures // len(self._endpoints)
+        seconds = self._backoff.seconds(rounds - 1) if rounds else 0.0
+        if self._patience is not None and time.monotonic() + seconds - begun > self._patience:
+            raise failure
+        if self._closed.wait(seconds):
+            raise UnreachableError("the link is closed") from failure
+
+
+def _begun(begin: Callable[[ServerLink, int], Iterator[T]], at: int, link: ServerLink) -> tuple[Iterator[T], T | None]:
+    """A stream and its first item: whether it can be had is known only then."""
+    stream = begin(link, at)
+    return stream, next(stream, None)

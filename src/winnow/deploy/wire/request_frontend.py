@@ -1,0 +1,170 @@
+"""Where requests come in, whichever transport brought them: who is it, may they come in, what do they want.
+
+Everything that goes wrong leaves here as `RequestRefusedError`, in one line, and the server goes on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+from winnow.core.errors import WinnowError
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.wire.errors import BlobDamagedError, RequestRefusedError, StorageFullError
+from winnow.deploy.wire.message_codec import decode, decode_request, encode
+from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, RequestRefusal
+from winnow.deploy.wire.request_limits import RequestLimiter
+from winnow.deploy.wire.transport import STALL_SECONDS, Admit, Identify, WireService
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READMISSION_SECONDS = 5.0
+"""After which it is asked again whether somebody whose request takes long may be here."""
+
+
+class RequestFrontend:
+    """Messages in, messages out, by certificate. Only `RequestRefusedError` and cancellation get through.
+
+    Nothing of a request is read before it is known whose it is, and that they do not have too much under way.
+    """
+
+    def __init__(
+        self,
+        service: WireService,
+        identify: Identify,
+        admit: Admit,
+        *,
+        stall: float = STALL_SECONDS,
+        in_flight: RequestLimiter | None = None,
+    ) -> None:
+        self._service = service
+        self._identify = identify
+        self._admit = admit
+        self._stall = stall
+        self._in_flight = in_flight or RequestLimiter()
+
+    async def call(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
+        with self._entered(certificate) as peer:
+            data = await self._first(peer, messages)
+            with self._in_flight.message(peer, len(data)):
+                response = await self._service.call(peer, decode_request(data))
+            self._enter(certificate)  # it may have waited long
+            if isinstance(response, RequestRefusal):
+                raise RequestRefusedError(response.reason, leader=response.leader, again=response.again)
+            return encode(response)
+
+    async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        with self._entered(certificate) as peer:
+            request = decode(await self._first(peer, messages), FetchBlob)
+            async with _closing(self._while_admitted(certificate, self._service.fetch(peer, request))) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def put(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
+        """The first message is the head; the rest are chunks."""
+        with self._entered(certificate) as peer:
+            head = decode(await self._first(peer, messages), PutBlob)
+            async with _closing(self._while_admitted(certificate, self._unless_stalled(messages))) as chunks:
+                return encode(await self._service.put(peer, head, chunks))
+
+    async def follow(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        with self._entered(certificate) as peer:
+            request = decode(await self._first(peer, messages), FollowLog)
+            async with _closing(self._while_admitted(certificate, self._service.follow(peer, request))) as lines:
+                async for line in lines:
+                    yield encode(line)
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncIterator[None]:
+        """Around what waits for the other side to take something: it must not take for ever."""
+        try:
+            async with asyncio.timeout(self._stall):
+                yield
+        except TimeoutError:
+            raise RequestRefusedError(f"nothing moved for {self._stall:g} seconds", again=True) from None
+
+    async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
+        async with self.moving(), self._in_flight.arriving(peer):
+            return await anext(messages, b"")
+
+    async def _unless_stalled(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        while True:
+            async with self.moving():
+                message = await anext(messages, None)
+            if message is None:
+                return
+            yield message
+
+    async def _while_admitted(self, certificate: bytes, stream: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Its items, until their reader or sender is to be let in no more; also while nothing comes."""
+        checked = time.monotonic()
+        async with _closing(stream):
+            while True:
+                coming = asyncio.ensure_future(_next(stream))
+                try:
+                    while not coming.done():
+                        await asyncio.wait([coming], timeout=READMISSION_SECONDS)
+                        if time.monotonic() - checked >= READMISSION_SECONDS:
+                            self._enter(certificate)
+                            checked = time.monotonic()
+                finally:
+                    if not coming.done():
+                        coming.cancel()
+                        await asyncio.wait([coming])
+                if not (item := coming.result()):
+                    return
+                yield item[0]
+
+    @contextmanager
+    def _entered(self, certificate: bytes) -> Iterator[Peer]:
+        peer = self._enter(certificate)
+        with _refusing(peer), self._in_flight.request(peer):
+            yield peer
+
+    def _enter(self, certificate: bytes) -> Peer:
+        try:
+            peer = self._identify(certificate)
+        except WinnowError as error:
+            log.warning("refused a certificate: %s", error)
+            raise RequestRefusedError(str(error)) from None
+        if (reason := self._admit(peer)) is not None:
+            log.warning("refused %s: %s", peer.name, reason)
+            raise RequestRefusedError(reason)
+        return peer
+
+
+@contextmanager
+def _refusing(peer: Peer) -> Iterator[None]:
+    """Turn what a service raises into what its caller is told. Faults of our own are logged here and not shown."""
+    try:
+        yield
+    except RequestRefusedError as refused:
+        log.info("refused %s: %s", peer.name, refused.reason)
+        raise
+    except WinnowError as error:
+        log.warning("refused %s: %s", peer.name, error)
+        raise RequestRefusedError(str(error), again=isinstance(error, StorageFullError | BlobDamagedError)) from None
+    except Exception:
+        log.exception("failed at a request of %s", peer.name)
+        raise RequestRefusedError("the server failed at this request; its log says why", again=True) from None
+
+
+async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:
+    """The next item, alone; nothing at the end."""
+    async for item in stream:
+        return (item,)
+    return ()
+
+
+@asynccontextmanager
+async def _closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """End a stream at once when its reader goes away, not when the garbage collector finds it."""
+    try:
+        yield stream
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()

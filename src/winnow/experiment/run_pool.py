@@ -1,0 +1,201 @@
+"""Runs spread over processes. Each run has a folder of its own, so nothing that happens to a process loses one.
+
+A worker takes one job after another and answers over its pipe. When it dies, its job has failed, the others go on, and
+a new worker takes its place.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeAlias
+
+from winnow.config.plugins import load_plugins
+from winnow.config.schema import Experiment
+from winnow.core import AnyEvent, ConfigError, ModelError, RoundFinished, WinnowError
+from winnow.experiment.run import RunInputs
+from winnow.experiment.run_folders import run_in_folder
+from winnow.simulate.parent_watchdog import exit_with_parent
+
+SECONDS_BETWEEN_MESSAGES = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """A run to be made."""
+
+    experiment: Experiment
+    out: Path
+    resume: bool
+    data_directory: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAdvanced:
+    """A run has come this far."""
+
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCompleted:
+    """A run is done; its folder holds the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed:
+    """A run was given up; `refused` where it never began because settings, data and model do not go together."""
+
+    reason: str
+    refused: bool = False
+
+
+RunMessage: TypeAlias = RunAdvanced | RunCompleted | RunFailed
+
+
+class _Worker:
+    """A process and the parent's end of its pipe."""
+
+    def __init__(self, cores: Sequence[int], plugins: Sequence[str]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=_serve, args=(os.getpid(), theirs, tuple(cores), tuple(plugins)), daemon=True
+        )
+        with _interrupts_ignored():
+            self.process.start()
+        theirs.close()
+        self.job: int | None = None
+
+    def give(self, index: int, job: RunSpec) -> None:
+        self.job = index
+        self.pipe.send(job)
+
+    def answer(self) -> RunMessage:
+        """The next message; a worker that died answers for itself no more."""
+        try:
+            message: RunMessage = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            return RunFailed(reason=f"its process ended unexpectedly ({_exit_description(self.process.exitcode)})")
+        return message
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+def run_all(jobs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMessage]]:
+    """Run all jobs, so many at a time, and say for each (by its place) how it goes. Closing it stops the workers."""
+    waiting = deque(range(len(jobs)))
+    staff: list[_Worker] = []
+    shares, started = _shares(workers), 0
+    plugins = list(dict.fromkeys(file for job in jobs for file in job.experiment.plugins))
+    try:
+        while waiting or staff:
+            while waiting and len(staff) < workers:
+                staff.append(_Worker(shares[started % workers], plugins))
+                started += 1
+                _next_job(staff[-1], waiting, jobs)
+            ready = wait([worker.pipe for worker in staff])
+            for worker in [each for each in staff if each.pipe in ready]:
+                assert worker.job is not None
+                message = worker.answer()
+                yield worker.job, message
+                if isinstance(message, RunAdvanced):
+                    continue
+                if waiting and worker.process.is_alive():
+                    _next_job(worker, waiting, jobs)
+                else:
+                    worker.stop()
+                    staff.remove(worker)
+    finally:
+        for worker in staff:
+            worker.stop()
+
+
+def _next_job(worker: _Worker, waiting: deque[int], jobs: Sequence[RunSpec]) -> None:
+    index = waiting.popleft()
+    worker.give(index, jobs[index])
+
+
+def _shares(workers: int) -> list[list[int]]:
+    """The cores dealt out to the workers, so that runs which use several do not crowd each other."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return [cores[place % max(1, len(cores)) :: workers] for place in range(workers)]
+
+
+def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequence[str]) -> None:
+    """A worker's life, on its share of the cores: jobs until nobody sends any more.
+
+    Plugins come first: without what they define, no job that uses it could be read.
+    """
+    exit_with_parent(parent)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    load_plugins(plugins, "a worker")
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_execute_run(job, pipe))
+
+
+def _execute_run(job: RunSpec, pipe: Connection) -> RunMessage:
+    try:
+        run_in_folder(
+            job.out,
+            job.experiment,
+            resume=job.resume,
+            inputs=RunInputs(data_directory=job.data_directory),
+            on_event=_reporter(pipe),
+        )
+    except WinnowError as error:
+        return RunFailed(reason=str(error), refused=isinstance(error, ConfigError | ModelError))
+    except Exception as error:  # a bug: its traceback is for the developers, and the other runs go on
+        traceback.print_exc()
+        return RunFailed(reason=f"{type(error).__name__}: {error}".splitlines()[0])
+    return RunCompleted()
+
+
+def _reporter(pipe: Connection) -> Callable[[AnyEvent], None]:
+    """Tells the parent now and then how far the run is; ends the process if there is no parent any more."""
+    last = 0.0
+
+    def report(event: AnyEvent) -> None:
+        nonlocal last
+        if not isinstance(event, RoundFinished) or time.monotonic() - last < SECONDS_BETWEEN_MESSAGES:
+            return
+        last = time.monotonic()
+        try:
+            pipe.send(RunAdvanced(round=event.round))
+        except BrokenPipeError:
+            os._exit(1)
+
+    return report
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile never sees Ctrl-C: the parent decides what becomes of it."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _exit_description(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exit code {exitcode}"
+    return f"killed by {signal.Signals(-exitcode).name}"

@@ -1,0 +1,81 @@
+"""Workflows of one's own, with handlers of one's own, where `winnow.run` would train a model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from winnow.config.config_errors import config_error
+from winnow.core import AnyEvent, Handler, Population, Workflow
+from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate, load
+from winnow.experiment.execution_context import current_context
+
+OnEvent = Callable[[AnyEvent], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedClients:
+    """What a site hosts: the samples of its clients, by their numbers in the federation."""
+
+    clients: ClientData | ClientsOnDemand
+    first: int = 0
+
+    def examples(self, client: int) -> Examples:
+        """A client's own samples."""
+        place = client - self.first
+        return self.clients.load(place) if isinstance(self.clients, ClientsOnDemand) else self.clients.client(place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowSpec:
+    """What is to be conducted: a workflow, and what sites can do for it."""
+
+    workflow: Workflow
+    handlers: Mapping[str, Handler[HostedClients]]
+    data: DataSettings
+    seed: int = 0
+
+
+def run_workflow(
+    workflow: Workflow,
+    handlers: Mapping[str, Handler[HostedClients]],
+    *,
+    data: str | Mapping[str, Any],
+    seed: int = 0,
+    on_event: OnEvent = lambda event: None,
+) -> list[AnyEvent]:
+    """Run a workflow over clients whose sites have these handlers: `(tasks, holdings) -> outcomes`.
+
+    `data` names a known set, or is a [data] section (`{"name": "digits", "clients": 10}`). In a submitted program the
+    sites' data of that name are used. Gives what happened; what was achieved is in the workflow. Nothing after it is
+    executed at a site, nor where the program is only asked what it wants to run.
+    """
+    settings = _data_settings({"name": data} if isinstance(data, str) else dict(data))
+    wanted = WorkflowSpec(workflow=workflow, handlers=handlers, data=settings, seed=seed)
+    place = current_context()
+    if place is not None:
+        return place.conduct(wanted, on_event)
+    from winnow.fleet import Devices  # noqa: PLC0415 - in a job none of this is needed, nor torch
+    from winnow.simulate import SimulatedFederation  # noqa: PLC0415
+
+    spread = federate(load(settings), settings, seed)
+    clients = spread.clients
+    federation = SimulatedFederation(
+        site=HostedClients(clients=clients),
+        handlers=handlers,
+        population=Population(sizes=clients.sizes),
+        fleet=Devices().draw(len(clients), seed, sample_bits=1, corrupted=spread.conditions.corrupted),
+    )
+    events = []
+    for event in workflow.run(federation):
+        events.append(event)
+        on_event(event)
+    return events
+
+
+def _data_settings(table: dict[str, Any]) -> DataSettings:
+    try:
+        return DataSettings.model_validate(table)
+    except ValidationError as error:
+        raise config_error(error, "data", DataSettings, table) from None

@@ -1,0 +1,46 @@
+"""Reports of runs, with what their configurations mean for privacy."""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from winnow.config.schema import Experiment
+from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
+from winnow.runs import RunView
+
+if TYPE_CHECKING:
+    from winnow.report import PrivacyExplanation
+    from winnow.report.plot_data import RunPlotData
+
+
+def write_reports(path: Path, views: Sequence[RunView]) -> Path:
+    """Write one report over these runs."""
+    from winnow.report import write_report  # noqa: PLC0415 - Plotly is not needed before a run has ended
+
+    return write_report(path, views, explain=explain_run)
+
+
+def explain_run(run: "RunPlotData") -> "PrivacyExplanation | None":
+    """What the settings of a run mean. None where they are not those of a training that is known here: no plug-in is
+    loaded for a report.
+    """
+    from winnow.report import PrivacyExplanation  # noqa: PLC0415
+
+    try:
+        experiment = Experiment.model_validate(tomllib.loads(run.config_text))
+    except (ValidationError, tomllib.TOMLDecodeError):
+        return None
+    told = make_privacy_report(experiment, run.summary.spent)
+    return PrivacyExplanation(text="\n".join(_lines(told)), warnings=told.warnings)
+
+
+def _lines(told: PrivacyReport) -> Iterator[str]:
+    for party in told.parties:
+        yield party.name
+        yield from (f"  · {each}" for each in party.learns)
+    if told.parts:
+        yield "in the words of the parts"
+        yield from (f"  · {each}" for each in told.parts)

@@ -1,0 +1,248 @@
+"""Combinations of settings that each work, and undo one another: one rule each, and one line that says what to do."""
+
+from collections.abc import Callable, Iterator
+
+from winnow.config.schema import Experiment
+from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.learn.selection import Selector
+from winnow.learn.update_filters import TwoSidedFilter
+from winnow.privacy.compress.compress_filter import Compress
+from winnow.privacy.dp import CentralDp, DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles, PoissonSampling
+from winnow.privacy.encrypted_profile_comparison import EncryptedComparison
+from winnow.privacy.filters import Clip, PercentilePrivacy, SparseVectorTechnique
+from winnow.privacy.homomorphic.collect import HomomorphicAggregation
+from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.secagg.masking_graph import safe_degree
+from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
+
+LOCAL_NOISE_FILTERS = (LocalDp, SparseVectorTechnique)
+"""Filters after which an update is private at the client."""
+NOISY_PROFILES_SETTING = 'select.matching = { name = "noisy", clip = 1.0, noise_multiplier = 1.0 }'
+
+
+def privacy_warnings(experiment: Experiment) -> Iterator[str]:
+    return (warning for rule in LINT_RULES if (warning := rule(experiment)) is not None)
+
+
+# What leaves a client beside its update -------------------------------------------------------------------------------
+
+
+def sends_profiles(experiment: Experiment) -> bool:
+    return isinstance(_sampled(experiment), ProfileSelector)
+
+
+def reports_model_losses(experiment: Experiment) -> bool:
+    """Whether clients tell how well the models that they are sent do on their samples."""
+    return experiment.composed().values_model or experiment.select.asks_losses
+
+
+def reports_training_losses(experiment: Experiment) -> bool:
+    """Where noise hides clients or samples none is told, as no noise would cover it."""
+    return not _adds_noise(experiment)
+
+
+def adds_local_noise(experiment: Experiment) -> bool:
+    """Whether updates leave the clients with noise already."""
+    return isinstance(experiment.client, DpSgd) or any(
+        isinstance(each, LOCAL_NOISE_FILTERS) for each in experiment.filters
+    )
+
+
+def _update_protection(experiment: Experiment) -> str | None:
+    """The setting that keeps from the server what single updates tell, if there is one, and what it does."""
+    if experiment.collect.sums_only:
+        return f'collect.name = "{_name(experiment.collect)}" keeps updates from the server'
+    noisy = next((each for each in experiment.filters if isinstance(each, LOCAL_NOISE_FILTERS)), None)
+    if noisy is not None:
+        return f'filters.name = "{_name(noisy)}" hides updates in noise'
+    return 'client.name = "dp-sgd" hides samples in updates' if isinstance(experiment.client, DpSgd) else None
+
+
+# The rules ------------------------------------------------------------------------------------------------------------
+
+
+def _losses_beside(experiment: Experiment) -> str | None:
+    guard = _update_protection(experiment)
+    if guard is None or not reports_training_losses(experiment):
+        return None
+    return (
+        f"{guard}, but each client's training loss leaves in the clear, and tells whether its data are unlike the "
+        "others'"
+    )
+
+
+def _profiles_beside(experiment: Experiment) -> str | None:
+    guard, matching = _update_protection(experiment), experiment.select.matched
+    if guard is None or not sends_profiles(experiment) or isinstance(matching, NoisyProfiles):
+        return None
+    if isinstance(matching, EncryptedComparison):
+        return (
+            f"{guard}, but the variances of encrypted profiles are in the clear; {NOISY_PROFILES_SETTING} hides a "
+            "client's data"
+        )
+    return (
+        f"{guard}, but FedProf's profiles leave in the clear, means over a client's samples; write "
+        f"{NOISY_PROFILES_SETTING}, "
+        'or select.matching = "encrypted" with reference_clients = [0], or another select'
+    )
+
+
+def _updates_beside_encrypted_profiles(experiment: Experiment) -> str | None:
+    encrypted = sends_profiles(experiment) and isinstance(experiment.select.matched, EncryptedComparison)
+    if not encrypted or _update_protection(experiment) is not None:
+        return None
+    return (
+        "profiles are encrypted, but every update leaves in the clear, and tells more of the same data; "
+        'write collect.name = "secure"'
+    )
+
+
+def _trusted_server(experiment: Experiment) -> str | None:
+    if not isinstance(experiment.collect, CentralDp):
+        return None
+    return (
+        'collect.name = "central-dp" protects from those who see the models, not from the server, which sees every '
+        'update; collect.name = "secure" with encoding.name = "discrete-gaussian" protects from both'
+    )
+
+
+def _published_sample(experiment: Experiment) -> str | None:
+    if not isinstance(experiment.collect, CentralDp) or not isinstance(_sampled(experiment), PoissonSampling):
+        return None
+    return (
+        "ε counts on nobody but the server learning whom Poisson sampling invited, and the run's log says it; publish "
+        "the models alone"
+    )
+
+
+def _selection_without_noise(experiment: Experiment) -> str | None:
+    """Client-level privacy refuses this when settings are read; noise at the clients cannot know."""
+    by_profile = sends_profiles(experiment) and not isinstance(experiment.select.matched, NoisyProfiles)
+    if not adds_local_noise(experiment) or not (by_profile or reports_model_losses(experiment)):
+        return None
+    what = "plain profiles" if by_profile else "losses of the models that they are sent"
+    return (
+        f"clients tell {what}, without noise and as often as the server asks, and ε counts neither them nor whom a "
+        "round invites by them: a server that makes models up may learn of single samples"
+    )
+
+
+def _scores_beside_noise(experiment: Experiment) -> str | None:
+    judged = experiment.reference_clients or experiment.judge.by != "reference" or experiment.judge.tune_epochs
+    if not judged or not _adds_noise(experiment):
+        return None
+    return "clients' scores of each model are released without noise, and ε does not count them; let the server judge"
+
+
+def _bound_after_noise(experiment: Experiment) -> str | None:
+    for before, after in _ordered_filter_pairs(experiment):
+        if isinstance(before, LOCAL_NOISE_FILTERS) and isinstance(after, Clip | PercentilePrivacy):
+            return (
+                f'filters: "{_name(after)}" comes after "{_name(before)}" and cuts its noise, not the update: nothing '
+                f'more is hidden, and the mean is spoilt; put "{_name(after)}" first'
+            )
+    return None
+
+
+def _largest_after_noise(experiment: Experiment) -> str | None:
+    for before, after in _ordered_filter_pairs(experiment):
+        if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.keep) == "top-k":
+            return (
+                'filters: keep.name = "top-k" after "local-dp" keeps what noise has made large; write "random-k", '
+                "which noise cannot sway"
+            )
+    return None
+
+
+def _noise_twice(experiment: Experiment) -> str | None:
+    local = any(isinstance(each, LocalDp) for each in experiment.filters)
+    if not local or not isinstance(experiment.collect, SecureAggregation):
+        return None
+    if isinstance(experiment.collect.encoding, DiscreteGaussian):
+        return 'filters.name = "local-dp" and encoding.name = "discrete-gaussian" both add noise; one of them is enough'
+    return (
+        'filters.name = "local-dp" has each client add noise for itself alone; under collect.name = "secure" '
+        'encoding.name = "discrete-gaussian" gives the same ε for the sum with far less of it'
+    )
+
+
+def _sum_of_two(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.fewest > 2:
+        return None
+    return "collect.fewest = 2: in a sum of two, each of them can take its own off and has the other's update"
+
+
+def _all_the_weight(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.heaviest < 1:
+        return None
+    return (
+        "collect.heaviest = 1 lets a server give all clients but one next to no weight, and read that one's update in "
+        "the sum; lower it"
+    )
+
+
+def _few_neighbours(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, SecureAggregation) or collect.neighbours is None:
+        return None
+    if collect.neighbours >= safe_degree(MAX_CLIENTS):
+        return None
+    return (
+        f"collect.neighbours = {collect.neighbours} may be too few: the fewer, the fewer clients it takes to collude "
+        "with the server, and the sooner dropouts end a round; leave it out, and a safe number is chosen (44 for 100 "
+        "clients, 88 for 1,000)"
+    )
+
+
+def _codewords_beside_sums(experiment: Experiment) -> str | None:
+    collect = experiment.collect
+    if not isinstance(collect, SecureAggregation) or not collect.encoding.needs_keeper:
+        return None
+    return (
+        f'encoding.name = "{_name(collect.encoding)}" has the mask keeper count codewords, which tells the server more '
+        'than sums; encoding.name = "scalar" or "pruned" tells sums alone'
+    )
+
+
+LINT_RULES: tuple[Callable[[Experiment], str | None], ...] = (
+    _losses_beside,
+    _profiles_beside,
+    _updates_beside_encrypted_profiles,
+    _trusted_server,
+    _published_sample,
+    _selection_without_noise,
+    _scores_beside_noise,
+    _bound_after_noise,
+    _largest_after_noise,
+    _noise_twice,
+    _sum_of_two,
+    _all_the_weight,
+    _few_neighbours,
+    _codewords_beside_sums,
+)
+
+
+def _sampled(experiment: Experiment) -> Selector:
+    """The selection itself, of one that goes around another."""
+    inner = getattr(experiment.select, "sampled", experiment.select)
+    assert isinstance(inner, Selector)
+    return inner
+
+
+def _adds_noise(experiment: Experiment) -> bool:
+    """Whether noise hides clients or samples, so that there is an ε."""
+    collect = experiment.collect
+    in_sums = isinstance(collect, SecureAggregation) and collect.encoding.private
+    return isinstance(collect, CentralDp) or in_sums or adds_local_noise(experiment)
+
+
+def _ordered_filter_pairs(experiment: Experiment) -> Iterator[tuple[TwoSidedFilter, TwoSidedFilter]]:
+    """Every filter with each of those that an update meets later."""
+    filters = experiment.filters
+    return ((before, after) for place, before in enumerate(filters) for after in filters[place + 1 :])
+
+
+def _name(part: object) -> str:
+    return str(getattr(part, "name", ""))

@@ -1,0 +1,190 @@
+"""Who learns what in a run, under which assumptions and at what cost: told from its settings alone."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from winnow.config.schema import Experiment
+from winnow.core import ConfigError
+from winnow.explain.privacy_lint import (
+    adds_local_noise,
+    privacy_warnings,
+    reports_model_losses,
+    reports_training_losses,
+    sends_profiles,
+)
+from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.collect import PlainCollect
+from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, PoissonSampling, forecast
+from winnow.privacy.encrypted_profile_comparison import EncryptedComparison
+from winnow.privacy.homomorphic.collect import HomomorphicAggregation
+from winnow.privacy.secagg.collect import SecureAggregation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyKnowledge:
+    """Somebody, and what comes to its knowledge beyond its own."""
+
+    name: str
+    learns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyReport:
+    """What a configuration means for those whose data it uses."""
+
+    name: str
+    algorithm: str
+    parties: tuple[PartyKnowledge, ...]
+    parts: tuple[str, ...]
+    """What each part says of itself: who learns what, under which assumptions, and what it costs."""
+    warnings: tuple[str, ...]
+    """Combinations that undo one another."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """The privacy that a run has cost so far, by guarantee."""
+    forecast: tuple[str, ...] = ()
+    """How long budgets last, before a run has spent anything, and the noise with which they last to the end."""
+
+
+def make_privacy_report(experiment: Experiment, spent: Mapping[str, float] | None = None) -> PrivacyReport:
+    return PrivacyReport(
+        name=experiment.name,
+        algorithm=experiment.algorithm,
+        parties=tuple(_parties(experiment)),
+        parts=tuple(_part_descriptions(experiment)),
+        warnings=tuple(privacy_warnings(experiment)),
+        spent=spent or {},
+        forecast=() if spent else tuple(_forecast(experiment)),
+    )
+
+
+def _forecast(experiment: Experiment) -> Iterator[str]:
+    clients = experiment.data.clients
+    if not clients:  # the data say how many there are
+        return
+    try:
+        yield from forecast(experiment.composed(), experiment.filters, clients, experiment.rounds)
+    except ConfigError as error:
+        yield f"unknown: {error}"
+
+
+def _part_descriptions(experiment: Experiment) -> Iterator[str]:
+    matching = experiment.select.matched
+    parts = vars(experiment.composed()).values()
+    said = [_part_description(part, experiment) for part in parts] + [
+        matching.says() if sends_profiles(experiment) else ""
+    ]
+    return filter(None, [*said, *(each.says() for each in experiment.filters), _filters_inside(experiment)])
+
+
+def _part_description(part: AlgorithmPart, experiment: Experiment) -> str:
+    """A part's own words, and what they come to beside the others."""
+    if isinstance(part, PlainCollect) and adds_local_noise(experiment):
+        return "plain: the server sees every client's update, with the noise that it leaves the client with."
+    if not isinstance(part, PoissonSampling):
+        return part.says()
+    if isinstance(experiment.collect, CentralDp):
+        return f"{part.says()} It counts for privacy; who publishes whom the rounds invited gives that away."
+    return f"{part.says()} It is not counted for privacy here: the server knows who took part."
+
+
+def _filters_inside(experiment: Experiment) -> str:
+    """Filters speak of single updates, which is not what the server sees if it only gets sums."""
+    if not experiment.filters or not experiment.collect.sums_only:
+        return ""
+    return "All that filters say of what the server sees of an update holds for the sum of the updates here."
+
+
+def _parties(experiment: Experiment) -> Iterator[PartyKnowledge]:
+    yield _party("the server", _to_server(experiment))
+    collect = experiment.collect
+    if isinstance(collect, HomomorphicAggregation):
+        yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
+    if isinstance(collect, SecureAggregation) and collect.keeper:
+        named = isinstance(collect.keeper, str)
+        where = f", in a deployed job site {collect.keeper} (a simulation has one of its own)" if named else ""
+        yield _party(f"the mask keeper{where}", _to_keeper(collect))
+    if sends_profiles(experiment) and isinstance(experiment.select.matched, EncryptedComparison):
+        holder = ", ".join(map(str, experiment.reference_clients))
+        yield _party(
+            f"client {holder}, who holds the reference set", ["each divergence, times a factor that it is not told"]
+        )
+    yield _party("a client's own site", ["all of its own: its data, its updates, what it keeps from round to round"])
+    yield _party("the other sites", _to_sites(experiment))
+    yield _party("whoever gets the result", _in_result(experiment))
+
+
+def _party(name: str, learns: Iterable[str]) -> PartyKnowledge:
+    return PartyKnowledge(name=name, learns=tuple(learns))
+
+
+def _to_server(experiment: Experiment) -> Iterator[str]:
+    yield _updates(experiment)
+    if reports_training_losses(experiment):
+        yield "every client's training loss and number of steps, in each round that it takes part in"
+    else:
+        yield "how many steps every client took"
+    if reports_model_losses(experiment):
+        yield "the loss of the models that it sends out on each client's samples"
+    if sends_profiles(experiment):
+        yield _profiles(experiment)
+    if experiment.reference_clients:
+        yield "the score of every model on the reference clients' samples"
+    if experiment.judge.by != "reference" or experiment.judge.tune_epochs:
+        yield "how well each client's own model does on its own test samples"
+    yield "how many samples each client has, who was invited, and who answered when"
+
+
+def _updates(experiment: Experiment) -> str:
+    if experiment.collect.sums_only:
+        noise = ", with noise," if _noisy_sums(experiment) else ","
+        return f"the sum of the updates of each round{noise} and no client's own{_beside_sums(experiment)}"
+    filtered = ", as the filters leave it" if experiment.filters else ""
+    early = ", before noise is added" if isinstance(experiment.collect, CentralDp) else ""
+    hidden = ", with noise that hides each sample" if isinstance(experiment.client, DpSgd) else ""
+    return f"every client's update{filtered}{hidden}{early}"
+
+
+def _beside_sums(experiment: Experiment) -> str:
+    collect = experiment.collect
+    if not isinstance(collect, SecureAggregation) or not collect.encoding.needs_keeper:
+        return ""
+    return (
+        "; and for every block of weights the codewords that clients chose, without names: where one client has much "
+        "more data than others, that tells roughly its update"
+    )
+
+
+def _profiles(experiment: Experiment) -> str:
+    matching = experiment.select.matched
+    if isinstance(matching, EncryptedComparison):
+        return "the variances of every profile and its divergence from the reference's, and no mean"
+    noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
+    return f"every client's profile, the mean and variance of a layer's elements over its samples{noisy}"
+
+
+def _to_keeper(collect: SecureAggregation) -> Iterator[str]:
+    yield "who takes part in which round, their weights, and the seeds of their masks; it is sent no masked sum"
+    if collect.encoding.needs_keeper:
+        yield "which codewords each client chose, for it counts them: with the codebook, roughly the update"
+
+
+def _to_sites(experiment: Experiment) -> Iterator[str]:
+    yield "every model that they are sent; two in a row tell what a round's updates came to together"
+    if isinstance(experiment.collect, SecureAggregation | HomomorphicAggregation):
+        yield "who else takes part in a round with them, and how much data each of those has beside the largest"
+
+
+def _in_result(experiment: Experiment) -> Iterator[str]:
+    yield f"the best and the last model{_hidden_in_models(experiment)}"
+    means = "mean losses, " if reports_training_losses(experiment) else ""
+    yield f"the run's log: scores, {means}and which clients were invited, folded or refused in each round"
+
+
+def _hidden_in_models(experiment: Experiment) -> str:
+    if isinstance(experiment.collect, CentralDp):
+        return ", which hide whether a client took part"
+    return ", which hide what a client contributed" if _noisy_sums(experiment) else ""
+
+
+def _noisy_sums(experiment: Experiment) -> bool:
+    return isinstance(experiment.collect, SecureAggregation) and experiment.collect.encoding.private

@@ -1,0 +1,77 @@
+"""Cyclic weight transfer (Chang et al., 2018): the model goes from client to client, and each trains it on."""
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
+
+from winnow.core import AnyEvent, Federation, Reply, Until
+from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.collect import RoundResult, mean_parts
+from winnow.learn.reply_checks import Rejection, check_replies, finite
+from winnow.learn.schedule import Schedule
+from winnow.learn.selection import SelectedClients, Selection
+from winnow.learn.training import TrainingWorkflow
+
+
+class CyclicSchedule(Schedule):
+    """A round is one pass over the invited clients, one after another; the last one's model is the round's.
+
+    They are visited by number, or in an order that is drawn for every round. A client that fails is passed over.
+    Whatever the later clients report (a loss, a profile) is of another model than the first one's, whose report alone
+    the selection observes.
+    """
+
+    name: Literal["cyclic"] = "cyclic"
+    order: Literal["fixed", "shuffled"] = "fixed"
+    needs: ClassVar[Mapping[str, str]] = {"aggregate": "partial"}
+
+    def objection(self, whole: Algorithm) -> str | None:
+        if whole.client.needs:
+            name = getattr(whole.client, "name", "")
+            return f"pace.name = 'cyclic' hands models from client to client; client.name = {name!r} needs the server"
+        return None
+
+    def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        while training.round < training.rounds:
+            turn = training.begin(federation)
+            invitation = selection.propose(turn)
+            yield from training.announce(invitation, federation)
+            clients = invitation.clients if self.order == "fixed" else turn.rng.permutation(invitation.clients)
+            gathered = _pass_on(clients.tolist(), invitation, training, federation)
+            gathered = training.apply(gathered, federation)
+            training.observe(selection, turn, gathered.reported)
+            yield from training.finish(gathered, selection, federation)
+
+
+def _pass_on(
+    clients: list[int], invitation: SelectedClients, training: TrainingWorkflow, federation: Federation
+) -> RoundResult:
+    """Have the clients train in turn, as many as the invitation waits for and for as long."""
+    model, sizes, begun = training.shared, federation.population.sizes, federation.clock.now
+    replies, seconds = invitation.until.replies, invitation.until.seconds
+    folded, answered, refused = list[Reply](), list[Reply](), list[Rejection]()
+    for client in clients:
+        if len(folded) == replies:
+            break
+        left = None if seconds is None else begun + seconds - federation.clock.now
+        tasks = training.tasks([client], sizes, payload={**training.payload, "model": model})
+        with federation.dispatch(tasks, Until(seconds=left)) as exchange:
+            outcomes = list(exchange)
+        sound, unsound, counted = check_replies(outcomes, training.expected)
+        refused += unsound
+        answered += counted
+        for reply in sound:
+            if finite(reply.payload["model"]):
+                folded.append(reply)
+                model = dict(reply.payload["model"])
+            else:
+                refused.append(Rejection(client=client, reason="the update is not finite"))
+    return RoundResult(
+        model=model, parts=mean_parts(folded), folded=folded, reported=folded[:1], refused=refused, answered=answered
+    )
+
+
+cyclic = Recipe(
+    name="cyclic",
+    summary="the model goes from client to client",
+    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "pace": {"name": "cyclic"}},
+)

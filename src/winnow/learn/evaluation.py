@@ -1,0 +1,189 @@
+"""Who judges a model, and on what data.
+
+Every version is scored on the reference set, which sits at the server or with one or several named clients, and on a
+disjoint test set at the server. The same pass gives the reference profile of that version.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from winnow.core import Payload, Reply, Task, Work
+from winnow.learn.client_store import ClientStore
+from winnow.learn.handlers import SEED_BYTES, PersonalEvaluationSettings, ReferenceEvaluationSettings
+from winnow.learn.metrics import METRICS
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.profile_comparison import ReferenceProfileBuilder
+from winnow.learn.representation_profile import ReferenceProfile, SendTasks
+from winnow.learn.stack import ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Scores by data set, and the reference profile if one is needed."""
+
+    metrics: dict[str, dict[str, float]]
+    profile: ReferenceProfile | None
+
+
+class Evaluator(Protocol):
+    """Whoever holds samples to judge by: the reference set, or others beside it."""
+
+    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation: ...
+
+
+class ServerEvaluator:
+    """Examples that the server holds itself: a reference set or a test set."""
+
+    def __init__(self, name: str, examiner: ModelEvaluator, examples: tuple[Tensor, Tensor], metric: str) -> None:
+        self._name, self._examiner, self._metric = name, examiner, metric
+        self._x, self._y = examples
+        self._score = METRICS[metric](self._y)
+
+    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
+        seen = self._examiner.examine(state, self._x, self._y, self._score)
+        return Evaluation(metrics={self._name: {self._metric: seen.score, "loss": seen.loss}}, profile=seen.profile)
+
+
+class ReferenceClientsEvaluator:
+    """The reference set is the data of some clients: they score and profile each version, the server only pools.
+
+    The exchange costs them a download of the model (of the seed for version 0), one pass over their data and the upload
+    of a profile. A version that none of them scores has no scores and no reference profile.
+    """
+
+    def __init__(
+        self,
+        size_of: Mapping[int, int],
+        matcher: ReferenceProfileBuilder,
+        *,
+        private: frozenset[str],
+        metric: str,
+        message_bytes: int,
+        profile_bytes: int,
+    ) -> None:
+        self._size, self._matcher, self._private, self._metric = size_of, matcher, private, metric
+        self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
+
+    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
+        self._matcher.open(ask)
+        outcomes = ask(self._tasks(state, version, round), self._fault)
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+        if not replies:
+            return Evaluation(metrics={}, profile=None)
+        counts = [self._size[reply.task.client] for reply in replies]
+        scores = {
+            name: sum(n * reply.metrics[name] for n, reply in zip(counts, replies, strict=True)) / sum(counts)
+            for name in (self._metric, "loss")
+        }
+        profile = self._matcher.reference(replies, counts) if self._profile_bytes else None
+        return Evaluation(metrics={"reference": scores}, profile=profile)
+
+    def _fault(self, reply: Reply) -> str | None:
+        return self._matcher.fault(reply.payload["profile"]) if self._profile_bytes else None
+
+    def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
+        seeded = version == 0
+        work = Work(
+            profiling_passes=1 if self._profile_bytes else 0,
+            download_bytes=SEED_BYTES if seeded else self._message_bytes,
+            profile_bytes=self._profile_bytes,
+        )
+        settings = ReferenceEvaluationSettings(metric=self._metric)
+        payload: Payload = {} if seeded else {"model": _without(state, self._private)}
+        return [
+            Task(name="assess", client=k, round=round, version=version, payload=payload, settings=settings, work=work)
+            for k in self._size
+        ]
+
+
+class PersonalEvaluator:
+    """Every client judges the model that it uses itself, on samples of its own. Nobody is charged: it is a measurement.
+
+    The score is the mean over clients, whatever their sizes; its spread (the standard deviation) and the lowest and
+    highest deciles show how fair the outcome is.
+    """
+
+    def __init__(self, clients: Sequence[int], settings: PersonalEvaluationSettings, private: frozenset[str]) -> None:
+        self._clients, self._settings, self._private = clients, settings, private
+
+    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
+        found = _judged_by(self._clients, _without(state, self._private), self._settings, version, round, ask)
+        return Evaluation(metrics={"clients": found} if found else {}, profile=None)
+
+
+class FineTunedEvaluator:
+    """Every few rounds each client first trains the model for itself, and then judges what has become of it.
+
+    It departs from the model that it uses itself or, `from_average`, from the common one with the mean of what clients
+    keep: that is read from the simulation's store, where no message could bring it.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int],
+        settings: PersonalEvaluationSettings,
+        private: frozenset[str],
+        *,
+        every: int,
+        from_average: ClientStore | None,
+    ) -> None:
+        self._clients, self._settings, self._private = clients, settings, private
+        self._every, self._from_average = every, from_average
+
+    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
+        if round % self._every:
+            return Evaluation(metrics={}, profile=None)
+        if self._from_average is None:
+            model = _without(state, self._private)
+        else:
+            model = self._settings.client.personal(state, self._from_average.mean())
+        found = _judged_by(self._clients, model, self._settings, version, round, ask)
+        return Evaluation(metrics={"tuned": found} if found else {}, profile=None)
+
+
+def _without(state: ModelState, private: frozenset[str]) -> ModelState:
+    return {name: tensor for name, tensor in state.items() if name not in private}
+
+
+def _judged_by(
+    clients: Sequence[int],
+    model: ModelState,
+    settings: PersonalEvaluationSettings,
+    version: int,
+    round: int,
+    ask: SendTasks,
+) -> dict[str, float]:
+    """What clients score, as one over all of them; nothing where nobody answers."""
+    payload: Payload = {"model": model}
+    tasks = [
+        Task(name="judge", client=k, round=round, version=version, payload=payload, settings=settings) for k in clients
+    ]
+    replies = [outcome for outcome in ask(tasks) if isinstance(outcome, Reply)]
+    if not replies:
+        return {}
+    scores = np.array([reply.metrics[settings.metric] for reply in replies])
+    return {
+        settings.metric: float(scores.mean()),
+        "loss": float(np.mean([reply.metrics["loss"] for reply in replies])),
+        "spread": float(scores.std()),
+        "lowest_decile": float(np.quantile(scores, 0.1)),
+        "highest_decile": float(np.quantile(scores, 0.9)),
+    }
+
+
+class CombinedEvaluator:
+    """The reference and, beside it, a test set and the clients themselves."""
+
+    def __init__(self, reference: Evaluator, *beside: Evaluator) -> None:
+        self._reference, self._beside = reference, beside
+
+    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
+        verdict = self._reference.assess(state, version, round, ask)
+        metrics = dict(verdict.metrics)
+        for other in self._beside:
+            metrics |= other.assess(state, version, round, ask).metrics
+        return Evaluation(metrics=metrics, profile=verdict.profile)

@@ -1,0 +1,161 @@
+"""One forward pass that scores a model on data and, on the way, profiles a layer.
+
+Evaluation and profiling share the pass: the reference profile of a version costs nothing beyond its evaluation.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from winnow.core import ModelError
+from winnow.learn.metrics import Score
+from winnow.learn.representation_profile import Profile, StreamingMoments, fuse_outputs
+from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_context, model_state
+
+BATCH_VALUES = 200_000
+"""Feature values that a forward pass takes at a time: few enough to stay in a processor's cache (255 MNIST images)."""
+
+COMPILED_ROWS = 8192
+"""Samples that compiled code is given at a time: enough for all cores, and their outputs take little memory."""
+
+
+def batch_size(x: Tensor) -> int:
+    """Samples of this kind that a forward pass takes at a time."""
+    return max(32, min(4096, BATCH_VALUES // max(1, x[:1].numel())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSetEvaluation:
+    """What one pass over some samples shows."""
+
+    score: float
+    loss: float
+    profile: Profile | None
+
+
+class ModelEvaluator:
+    """A model in evaluation mode, ready to look at data through any of its versions."""
+
+    def __init__(self, module: nn.Module, loss: Loss, layer: str | None, execution: Execution | None = None) -> None:
+        self._module = deepcopy(module).eval()
+        self.loss = loss
+        self._precision: Precision = execution.precision if execution is not None else "float32"
+        self._look = execution.look(layer) if execution is not None else None
+        self._layer = self._module.get_submodule(layer) if layer is not None else None
+
+    def profile_bytes(self, x: Tensor) -> int:
+        """What a profile of data like these weighs."""
+        state = model_state(self._module)
+        return self.profiles(state, x[:1], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)[
+            0
+        ].nbytes
+
+    @torch.no_grad()
+    def examine(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> DataSetEvaluation:
+        """Score and profile one data set."""
+        moments = StreamingMoments(1)
+        total, loss = torch.zeros((), device=x.device), torch.zeros((), device=x.device)
+        for place, outputs, seen in self._passes(state, x, None, to_end=True):
+            total += score(outputs, y[place]).sum()
+            loss += self.loss(outputs, y[place]).sum()
+            if self._layer is not None:
+                moments.add(seen, torch.zeros(len(seen), dtype=torch.int64))
+        profile = moments.profiles()[0] if self._layer is not None else None
+        return DataSetEvaluation(score=float(total) / len(y), loss=float(loss) / len(y), profile=profile)
+
+    @torch.no_grad()
+    def outputs(self, state: ModelState, x: Tensor, rows: Tensor) -> Tensor:
+        """What the model says to these rows of x."""
+        return torch.cat([outputs for _, outputs, _ in self._passes(state, x, rows, to_end=True)])
+
+    @torch.no_grad()
+    def profiles(self, state: ModelState, x: Tensor, rows: Tensor, owner: Tensor, owners: int) -> list[Profile]:
+        """One profile for each of several owners' rows of x; rows of one owner stand together, in the owners' order.
+
+        A pass ends at the profiled layer: what comes after it is not needed.
+        """
+        moments = StreamingMoments(owners)
+        for place, _, seen in self._passes(state, x, rows, to_end=False):
+            moments.add(seen, owner[place])
+        return moments.profiles()
+
+    @torch.no_grad()
+    def values(
+        self, state: ModelState, x: Tensor, y: Tensor, rows: Tensor, owner: Tensor, owners: int
+    ) -> tuple[Tensor, Tensor]:
+        """For each of several owners' rows, the mean loss of its samples and the root of their mean squared loss."""
+        sums, squares = torch.zeros(2, owners, dtype=torch.float64).unbind()
+        for place, outputs, _ in self._passes(state, x, rows, to_end=True):
+            losses = self.loss(outputs, y[rows[place].to(y.device)]).double().cpu()
+            sums.index_add_(0, owner[place], losses)
+            squares.index_add_(0, owner[place], losses.square())
+        samples = torch.bincount(owner, minlength=owners)
+        return sums / samples, (squares / samples).sqrt()
+
+    def _passes(
+        self, state: ModelState, x: Tensor, rows: Tensor | None, *, to_end: bool
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """For one batch of rows after another (all of x if none are given): which, outputs, and the layer's outputs."""
+        size = batch_size(x) if self._look is None else COMPILED_ROWS
+        places = [slice(first, first + size) for first in range(0, len(x) if rows is None else len(rows), size)]
+        if self._look is not None:
+            chosen = torch.arange(len(x)) if rows is None else rows
+            yield from ((place, *self._look(state, x, chosen[place], to_end)) for place in places)
+            return
+        self._module.load_state_dict(state)
+        for place in places:
+            batch = x[place] if rows is None else x[rows[place].to(x.device)]
+            yield place, *self._plain_pass(batch, to_end=to_end)
+
+    def _plain_pass(self, x: Tensor, *, to_end: bool) -> tuple[Tensor, Tensor]:
+        outputs = x.new_empty(0)
+        with (
+            _LayerCapture(self._layer, samples=len(x), and_stop=not to_end) as watch,
+            autocast_context(self._precision, x.device),
+        ):
+            outputs = self._module(x)
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        return outputs, x.new_empty(0) if self._layer is None else watch.seen()
+
+
+class _LayerReached(BaseException):  # no error; and no `except Exception` of a user's may catch it
+    """The profiled layer has been run; nothing after it matters."""
+
+
+class _LayerCapture:
+    """Catches the fused outputs of a layer as they pass, the first time it is used in a pass."""
+
+    def __init__(self, layer: nn.Module | None, *, samples: int, and_stop: bool = False) -> None:
+        self._layer, self._samples, self._and_stop = layer, samples, and_stop
+        self._output: Tensor | None = None
+
+    def __enter__(self) -> Self:
+        self._hook = self._layer.register_forward_hook(self._catch) if self._layer is not None else None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if self._hook is not None:
+            self._hook.remove()
+        return isinstance(error, _LayerReached)
+
+    def _catch(self, layer: nn.Module, inputs: object, output: object) -> None:
+        if self._output is None:
+            fused = fuse_outputs(output, layer)
+            if len(fused) != self._samples:
+                raise ModelError(
+                    f"select.layer: the layer gives {len(fused)} rows for {self._samples} samples; "
+                    "name one that gives a row a sample"
+                )
+            # What follows may overwrite the output: an activation in place would turn it into another quantity.
+            self._output = fused if self._and_stop else fused.clone()
+        if self._and_stop:
+            raise _LayerReached
+
+    def seen(self) -> Tensor:
+        if self._output is None:
+            raise ModelError("select.layer: the model does not run this layer; name another one")
+        return self._output

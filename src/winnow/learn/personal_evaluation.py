@@ -1,0 +1,118 @@
+"""Many clients' models, each looked at through its client's own samples."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from winnow.core import Payload
+from winnow.learn.client_update import ClientUpdate
+from winnow.learn.metrics import METRICS, POOLABLE_METRICS
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.stack import Execution, ModelState, TensorData
+from winnow.learn.stack.local_start import expand_to_clients
+from winnow.learn.stack.model_states import take_clients
+
+MODEL_BLOCK_BYTES = 1 << 26
+"""So much of models, and of samples, goes through a stacked pass at a time."""
+SAMPLE_BLOCK_BYTES = 1 << 24
+
+
+def personal_models(client: ClientUpdate, common: ModelState, kept: Sequence[Payload]) -> ModelState:
+    """The models that K clients use themselves: [K, ...] what is a client's own, [1, ...] what all share."""
+    models = [client.personal(common, each) for each in kept]
+    return {
+        name: tensor.unsqueeze(0)
+        if all(model[name] is tensor for model in models)
+        else torch.stack([model[name] for model in models])
+        for name, tensor in common.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalScores:
+    """What each client's model scores, and its mean loss, [K]."""
+
+    score: Tensor
+    loss: Tensor
+
+
+@torch.no_grad()
+def score_personal_models(
+    execution: Execution,
+    examiner: ModelEvaluator,
+    states: ModelState,
+    data: TensorData,
+    clients: NDArray[np.int64],
+    metric: str,
+) -> PersonalScores:
+    """Score each client's model, stacked [K, ...] or [1, ...] where shared, on the client's rows of the data.
+
+    One model for all takes one pass over all rows. Models that differ are looked at together, in blocks, if the
+    execution can, and otherwise one after another.
+    """
+    sizes = data.sizes(clients)
+    rows = torch.as_tensor(np.concatenate([data.rows_of(k) for k in clients.tolist()])).to(data.device)
+    if all(len(tensor) == 1 for tensor in states.values()):
+        outputs = examiner.outputs({name: tensor[0] for name, tensor in states.items()}, data.x, rows)
+    else:
+        outputs = _outputs(execution, examiner, states, data.x, torch.split(rows, sizes.tolist()))
+    return _means(outputs, data.y[rows], sizes, examiner, metric)
+
+
+def _outputs(
+    execution: Execution, examiner: ModelEvaluator, states: ModelState, x: Tensor, rows: Sequence[Tensor]
+) -> Tensor:
+    """The outputs of each client's model for its rows, client after client."""
+    found: dict[int, Tensor] = {}
+    full = {name: expand_to_clients(tensor, len(rows)) for name, tensor in states.items()}
+    for block in _blocks([len(own) for own in rows], full, x):
+        if len(block) == 1:
+            (k,) = block
+            found[k] = examiner.outputs({name: tensor[k] for name, tensor in full.items()}, x, rows[k])
+            continue
+        padded = torch.nn.utils.rnn.pad_sequence([rows[k] for k in block], batch_first=True)
+        lengths = torch.tensor([len(rows[k]) for k in block], device=x.device)
+        mask = torch.arange(padded.shape[1], device=x.device) < lengths[:, None]
+        outputs = execution.outputs(_some(states, block), x[padded], mask)
+        found |= {k: own[: len(rows[k])] for k, own in zip(block, outputs, strict=True)}
+    return torch.cat([found[k] for k in range(len(rows))])
+
+
+def _some(states: ModelState, places: list[int]) -> ModelState:
+    """A row for each of these clients; what all share is seen by all and not copied."""
+    shared = {name: expand_to_clients(tensor, len(places)) for name, tensor in states.items() if len(tensor) == 1}
+    own = {name: tensor for name, tensor in states.items() if len(tensor) != 1}
+    return shared | take_clients(own, torch.tensor(places, device=next(iter(own.values())).device))
+
+
+def _blocks(sizes: Sequence[int], full: ModelState, x: Tensor) -> Iterator[list[int]]:
+    """Places of clients that go together: alike in size, so that little is padded, and no more than memory likes."""
+    model = max(1, sum(tensor[0].nbytes for tensor in full.values()))
+    most, sample = max(1, MODEL_BLOCK_BYTES // model), max(1, x[:1].nbytes)
+    block: list[int] = []
+    for k in np.argsort(-np.asarray(sizes), kind="stable").tolist():
+        widest = sizes[block[0]] if block else 0
+        if block and (len(block) == most or (len(block) + 1) * widest * sample > SAMPLE_BLOCK_BYTES):
+            yield block
+            block = []
+        block.append(k)
+    yield block
+
+
+def _means(
+    outputs: Tensor, y: Tensor, sizes: NDArray[np.int64], examiner: ModelEvaluator, metric: str
+) -> PersonalScores:
+    """Each client's mean score and loss; a score such as R² is relative to the client's own targets."""
+    counts = torch.as_tensor(sizes).to(outputs.device)
+    losses = examiner.loss(outputs, y)
+    if metric in POOLABLE_METRICS:
+        scores = METRICS[metric](y)(outputs, y)
+    else:
+        apart = zip(*(torch.split(each, sizes.tolist()) for each in (outputs, y)), strict=True)
+        scores = torch.cat([METRICS[metric](own)(out, own) for out, own in apart])
+    score, loss = (torch.segment_reduce(each.double(), "mean", lengths=counts) for each in (scores, losses))
+    return PersonalScores(score=score, loss=loss)

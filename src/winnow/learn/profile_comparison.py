@@ -1,0 +1,106 @@
+"""How profiles are compared with the reference's, and so who gets to see them.
+
+A `ProfileComparison` is the setting. It has a side at the server, the `ReferenceProfileBuilder`, which makes a
+reference profile of what its holders send, and it may have one at the sites: handlers for exchanges of its own, and
+filters on what leaves a site.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from winnow.core import Arrays, Choice, Filter, Handler, Reply
+from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteExtension:
+    """What sites do besides: tasks that they can answer, and filters on their replies."""
+
+    handlers: Mapping[str, Handler[Any]] = field(default_factory=dict)
+    filters: Sequence[Filter[Any]] = ()
+    settings: Mapping[str, type] = field(default_factory=dict)
+    """Of what type the settings of those tasks are, where they are no plain values: they must be read again."""
+
+    def around(self, inner: "SiteExtension") -> "SiteExtension":
+        """Both together; these filters are the outer ones."""
+        return SiteExtension(
+            handlers={**inner.handlers, **self.handlers},
+            filters=(*self.filters, *inner.filters),
+            settings={**inner.settings, **self.settings},
+        )
+
+
+class ReferenceProfileBuilder(ABC):
+    """The server's side, in one run, where clients hold the reference set."""
+
+    @abstractmethod
+    def open(self, ask: SendTasks) -> None:
+        """Called before the holders are asked for a profile: the place for exchanges that must come first."""
+
+    @abstractmethod
+    def fault(self, part: Arrays) -> str | None:
+        """What is wrong with a holder's profile, as it came; None if `reference` can use it."""
+
+    @abstractmethod
+    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> ReferenceProfile:
+        """The reference profile out of what its holders replied; each holds so many samples."""
+
+
+class ProfileComparison(Choice):
+    """A way to compare profiles."""
+
+    def check(self, holders: Sequence[int], elements: int) -> None:
+        """Refuse, by name, holders of the reference set or a number of profiled elements that cannot work."""
+
+    def objection(self, whole: "Algorithm") -> str | None:
+        """What is wrong with an algorithm for this way, as one line for a user; None if nothing is."""
+        return None
+
+    def profile_bytes(self, plain: int) -> int:
+        """What a profile weighs on its way to the server, given what it weighs in the clear."""
+        return plain
+
+    def says(self) -> str:
+        """Who learns what of profiles, under which assumptions, and what it costs; empty if nothing is to be said."""
+        return ""
+
+    @abstractmethod
+    def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
+        """Begin a run with these holders of the reference set, among so many clients, and profiles of this length."""
+
+    def at_sites(self) -> SiteExtension:
+        return SiteExtension()
+
+
+class PlainComparison(ProfileComparison):
+    """The server sees every profile, and compares them itself."""
+
+    name: Literal["plain"] = "plain"
+
+    def says(self) -> str:
+        return (
+            "plain profiles: the server sees the mean and variance of every element of a layer over each client's "
+            "samples. It costs a few kilobytes a client and round."
+        )
+
+    def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
+        return _PlainReferenceBuilder(elements)
+
+
+class _PlainReferenceBuilder(ReferenceProfileBuilder):
+    def __init__(self, elements: int) -> None:
+        self._elements = elements
+
+    def open(self, ask: SendTasks) -> None:
+        """Nothing needs to come first."""
+
+    def fault(self, part: Arrays) -> str | None:
+        return profile_fault(part, self._elements)
+
+    def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> Profile:
+        return pool_profiles([Profile.of(reply.payload["profile"]) for reply in replies], sizes)

@@ -1,0 +1,200 @@
+"""The door through which replies enter a workflow: each is checked here, once, before anybody looks into it.
+
+What was asked says what may come back: which parts, of which shapes and types, and which metrics. A reply that is
+anything else is refused with a reason, and so is one over which the check itself fails: one client's reply never ends
+the run of all others. Whoever works with a sound reply need not ask again whether something is there.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from winnow.core import Arrays, Failure, Outcome, Payload, Reply, Task
+from winnow.core.array_spec import spec_of
+from winnow.core.reported_numbers import MAX_METRIC, is_plausible_cost, numbers_fault
+from winnow.core.untrusted_text import error_line, one_line
+from winnow.learn.handlers import (
+    LOSS_METRICS,
+    TRAINING_METRICS,
+    PersonalEvaluationSettings,
+    ReferenceEvaluationSettings,
+    TrainSettings,
+)
+from winnow.learn.metrics import POOLABLE_METRICS
+from winnow.learn.randomness import secure_generator
+from winnow.learn.representation_profile import ReferenceProfile, ReplyCheck
+
+log = logging.getLogger(__name__)
+
+PROFILE = "profile"
+
+MAX_TENSOR_NORM = 1e15
+"""No tensor of a model that is of use is longer. Squares of what is left fit into a float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundContext:
+    """What a sound reply looks like: parts (a model) of these shapes, a profile of this length."""
+
+    parts: Payload
+    carried: tuple[str, ...]
+    """What a trained client's reply must carry, and may carry besides a profile."""
+    reference: ReferenceProfile | None
+    collected: Mapping[str, Any] = field(default_factory=dict)
+    """What the last round's collection left for this one."""
+    invited: int = 0
+    """How many clients a round invites by the settings: a number that tells nothing of who was drawn."""
+    noise: Callable[[str], np.random.Generator] = lambda purpose: secure_generator()
+    """The server's randomness for a purpose in this round. In a simulation it repeats."""
+    emulate: Callable[[], Payload] | None = None
+    """An update of this round made of the server's own samples, where `Collect.emulates` asks for one."""
+    weighs: float = 1.0
+    """What a byte of an update counts in a transfer; another number than 1 where the fleet states a model's size."""
+    simulated: bool = False
+    """Whether all clients are in this process: then what fails over a sound reply is a bug, and is raised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    client: int
+    reason: str
+
+
+class CheckedReplies(NamedTuple):
+    """Sound replies, refusals with their reasons, and all replies whose cost counts."""
+
+    sound: list[Reply]
+    refused: list[Rejection]
+    answered: list[Reply]
+
+
+def check_replies(
+    outcomes: Sequence[Outcome], expected: RoundContext, check: ReplyCheck | None = None
+) -> CheckedReplies:
+    """Tell sound replies from others. `check` is what whoever asked wants besides."""
+    sifted = CheckedReplies([], [], [])
+    for outcome in outcomes:
+        fault = _fault(outcome, expected, check)
+        if isinstance(outcome, Reply) and is_plausible_cost(outcome.cost):
+            sifted.answered.append(outcome)
+        if fault is None and isinstance(outcome, Reply):
+            sifted.sound.append(_tame(outcome))
+        else:
+            sifted.refused.append(Rejection(client=outcome.task.client, reason=fault or ""))
+    return sifted
+
+
+def failure_reason(outcome: Failure) -> str:
+    """Why a client did not answer, in its own words, as far as they fit one line."""
+    return one_line(f"failed while {outcome.stage}: {outcome.reason}")
+
+
+def unexpected_fault(what: str, client: int, error: Exception) -> str:
+    """The reason of a refusal that no check foresaw; the log has all of it, for the fault may be ours."""
+    log.warning("client %d: %s", client, what, exc_info=error)
+    return f"{what} ({error_line(error)})"
+
+
+def _fault(outcome: Outcome, expected: RoundContext, check: ReplyCheck | None) -> str | None:
+    if isinstance(outcome, Failure):
+        return failure_reason(outcome)
+    try:
+        fault = _parts_fault(outcome, expected) or numbers_fault(outcome) or _metrics_fault(outcome)
+        return check(outcome) if fault is None and check is not None else fault
+    except Exception as error:
+        return unexpected_fault("the reply cannot be read", outcome.task.client, error)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _parts_fault(reply: Reply, expected: RoundContext) -> str | None:
+    wanted = _wanted(reply.task, expected)
+    if wanted is None:
+        return None
+    for part in wanted:
+        if part not in reply.payload:
+            return f"the reply carries no {part}"
+    for part, arrays in reply.payload.items():
+        if part not in wanted:
+            return one_line(f"the reply has a part {str(part)[:80]!r} that nobody asked for")
+        if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
+            return fault
+    if PROFILE in wanted and expected.reference is not None and reply.task.name != "assess":
+        return expected.reference.fault(reply.payload[PROFILE])
+    return None
+
+
+def _wanted(task: Task, expected: RoundContext) -> tuple[str, ...] | None:
+    """The parts of a reply to this task; None where only whoever asked knows."""
+    if task.name == "train":
+        profiled = isinstance(task.settings, TrainSettings) and task.settings.profile
+        return (*expected.carried, PROFILE) if profiled else expected.carried
+    if task.name == "profile" or (task.name == "assess" and task.work.profile_bytes):
+        return (PROFILE,)
+    return () if task.name in ("assess", "value", "judge") else None
+
+
+def _form_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
+    what = "the update" if part == "model" else f"the update's part {part!r}"
+    if arrays.keys() != like.keys():
+        return f"{what} has other tensors than the model"
+    for name in like:
+        if spec_of(arrays, name) != spec_of(like, name) or not isinstance(arrays[name], Tensor):
+            return f"{what}'s {name} has the wrong shape or type"
+    return None
+
+
+def finite_update(reply: Reply) -> bool:
+    """Whether all that a client sends to be folded is."""
+    return all(finite(part) for name, part in reply.payload.items() if name != PROFILE)
+
+
+def finite(model: Arrays) -> bool:
+    """Whether all values are finite, and none is absurdly large; a norm tells, in one pass over each tensor."""
+    real = [tensor for tensor in model.values() if tensor.is_floating_point()]
+    return not real or bool((torch.stack(list(torch._foreach_norm(real))) <= MAX_TENSOR_NORM).all())
+
+
+# Metrics and costs ----------------------------------------------------------------------------------------------------
+
+
+def _metrics_fault(reply: Reply) -> str | None:
+    settings, named = reply.task.settings, _METRICS.get(reply.task.name)
+    score = settings.metric if isinstance(settings, ReferenceEvaluationSettings | PersonalEvaluationSettings) else None
+    if score is not None:
+        named = frozenset({score, "loss"})
+    for name in reply.metrics:
+        if named is not None and name not in named:
+            return one_line(f"the reply tells {str(name)[:80]!r}, which nobody asked for")
+    return None if score is None else _score_fault(reply, score)
+
+
+_METRICS = {"train": TRAINING_METRICS, "value": LOSS_METRICS, "profile": frozenset[str]()}
+
+
+def _score_fault(reply: Reply, metric: str) -> str | None:
+    """A score enters a mean over clients: one that is missing or cannot be would spoil it."""
+    for name in (metric, "loss"):
+        if name not in reply.metrics:
+            return f"the reply tells no {name}"
+        if not abs(reply.metrics[name]) <= MAX_METRIC:
+            return f"the reply's {name} is not finite"
+    if not (0 if metric in POOLABLE_METRICS else -math.inf) <= reply.metrics[metric] <= 1:
+        return f"the reply tells a {metric} that cannot be"
+    return None
+
+
+def _tame(reply: Reply) -> Reply:
+    """The reply with metrics that are numbers anybody can work with, or NaN, as diverging clients tell it."""
+    if all(abs(value) <= MAX_METRIC for value in reply.metrics.values()):
+        return reply
+    metrics = {k: float(v) if abs(v) <= MAX_METRIC else math.nan for k, v in reply.metrics.items()}
+    return replace(reply, metrics=metrics)

@@ -1,0 +1,277 @@
+"""Representation profiles: what a model makes of a data set, as one Gaussian per element (FedProf, section 4).
+
+A profile is the mean and the variance of each element of a layer's output before activation, over the samples of one
+client (equation 8). It is computed in one streaming forward pass, in float64, and sent as two float32 vectors, q × 8
+bytes.
+
+Whatever the data, a profile is finite. Outputs that are NaN, infinite or absurdly large count as ±LIMIT, so a client
+with such data lies very far from any sound reference. A single sample, a constant feature or a dead neuron has variance
+zero; equation 10 then uses a floor (see `divergence`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from winnow.core import Arrays, ModelError, Outcome, Reply, Task, suggest
+from winnow.core.array_spec import ArraySpec, spec_of
+
+OUTPUT_LIMIT = 1e18
+"""Outputs are cut off here: the square still fits into a float32."""
+
+ELEMENT_BYTES = 8
+"""A profile has two single-precision numbers an element."""
+
+FAR_MEAN_RATIO = 1e6
+"""A group whose mean lies a thousand of its standard deviations away is summed around its own mean."""
+
+RELATIVE_FLOOR = 1e-6
+ABSOLUTE_FLOOR = 1e-12
+
+
+ReplyCheck: TypeAlias = Callable[[Reply], str | None]
+"""What is wrong with a reply, for whoever asked; None if nothing is."""
+
+
+class SendTasks(Protocol):
+    """Holds an exchange: hands out tasks, gives back the sound replies; `check` says which are, besides."""
+
+    def __call__(self, tasks: Sequence[Task], check: ReplyCheck | None = None) -> list[Outcome]: ...
+
+
+class ReferenceProfile(ABC):
+    """The profile of the reference set as the server has it: what clients' profiles are compared with."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What a client's profile weighs on its way here."""
+
+    @abstractmethod
+    def fault(self, part: Arrays) -> str | None:
+        """What is wrong with a client's profile, as it came; None if it can be compared with this one."""
+
+    @abstractmethod
+    def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
+        """div(RP_k, RP_V) for each of these profiles, as they came; NaN for one that cannot be trusted."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Named arrays for a checkpoint; none if this profile is of no use to a run that is continued."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(ReferenceProfile):
+    """RP(θ, D) of equation 8: N(mean_i, variance_i) for each of q elements."""
+
+    mean: NDArray[np.float32]
+    variance: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @classmethod
+    def of(cls, part: Arrays) -> "Profile":
+        """The profile that named arrays hold."""
+        return cls(mean=np.asarray(part["mean"], np.float32), variance=np.asarray(part["variance"], np.float32))
+
+    @property
+    def nbytes(self) -> int:
+        return self.mean.nbytes + self.variance.nbytes
+
+    def fault(self, part: Arrays) -> str | None:
+        return profile_fault(part, len(self))
+
+    def divergences(self, parts: Sequence[Arrays], ask: SendTasks) -> NDArray[np.float64]:
+        return divergence([Profile.of(part) for part in parts], self)
+
+    def state(self) -> Arrays:
+        return {"mean": self.mean, "variance": self.variance}
+
+
+def profile_fault(part: Arrays, elements: int) -> str | None:
+    """What is wrong with a profile of so many elements, as it came; None if it can be worked with."""
+    for name in ("mean", "variance"):
+        if name not in part or spec_of(part, name) != ArraySpec("float32", (elements,)):
+            return "the profile has the wrong length or type"
+    mean, variance = np.asarray(part["mean"]), np.asarray(part["variance"])
+    if not (
+        (np.abs(mean) <= 2 * OUTPUT_LIMIT).all() and (variance >= 0).all() and (variance <= 2 * OUTPUT_LIMIT**2).all()
+    ):
+        return "the profile is not finite, or has variances that cannot be"
+    return None
+
+
+class StreamingMoments:
+    """Streaming mean and variance of q elements for K groups of samples, exact for any batch size.
+
+    Batches are merged by Chan's rule: with counts n, m and a mean difference d, M2 grows by M2' + d²·n·m/(n+m).
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._count = torch.zeros(0)
+        self._mean = torch.zeros(0)
+        self._m2 = torch.zeros(0)
+
+    def add(self, values: Tensor, group: Tensor) -> None:
+        """Fold in samples [n, q], each belonging to the group with that number; the numbers (on the CPU) never fall."""
+        if not len(self._mean):
+            self._count = values.new_zeros(self._groups, 1, dtype=torch.float64)
+            self._mean = values.new_zeros(self._groups, values.shape[1], dtype=torch.float64)
+            self._m2 = torch.zeros_like(self._mean)
+        first = int(group[0])
+        present, index = slice(first, int(group[-1]) + 1), group - first
+        count = torch.bincount(index).unsqueeze(1).double().to(values.device)
+        mean, m2 = _batch_moments(values, index.to(values.device), count)
+        known, delta = self._count[present], mean - self._mean[present]
+        total = known + count
+        self._mean[present] += delta * (count / total)
+        self._m2[present] += m2 + delta.square() * (known * count / total)
+        self._count[present] = total
+
+    def profiles(self) -> list[Profile]:
+        """One profile a group; the variance is the population's (divided by n)."""
+        mean = self._mean.float().cpu().numpy()
+        variance = (self._m2 / self._count).float().cpu().numpy()
+        return [Profile(mean=m, variance=v) for m, v in zip(mean, variance, strict=True)]
+
+
+def _batch_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and M2 of each group in a batch, [groups, q].
+
+    In one pass around the batch's first sample. Where that loses digits, because a group lies far from that sample
+    for its spread or holds what is no number, the sums show it, and two passes are made instead.
+    """
+    if values.is_cuda:  # to look at a sum would wait for the device, which has arithmetic to spare
+        return _tame_moments(values, index, count)
+    pivot = values[0].double()
+    deviation = values.double().sub_(pivot)
+    zeros = values.new_zeros(len(count), values.shape[1], dtype=torch.float64)
+    first = zeros.index_add(0, index, deviation)
+    second = zeros.index_add_(0, index, deviation.square_())
+    shift = first.square() / count
+    m2 = second - shift
+    if not bool(
+        (second <= OUTPUT_LIMIT**2).all() & (shift <= FAR_MEAN_RATIO * m2).all() & (pivot.abs() <= OUTPUT_LIMIT).all()
+    ):
+        return _tame_moments(values, index, count)
+    return pivot + first / count, m2
+
+
+def _tame_moments(values: Tensor, index: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for values of any kind: cut off at the limit, and in two passes, so that nothing cancels."""
+    tame = (
+        torch.nan_to_num(values, nan=OUTPUT_LIMIT, posinf=OUTPUT_LIMIT, neginf=-OUTPUT_LIMIT)
+        .clamp_(-OUTPUT_LIMIT, OUTPUT_LIMIT)
+        .double()
+    )
+    zeros = tame.new_zeros(len(count), tame.shape[1])
+    mean = zeros.index_add(0, index, tame) / count
+    return mean, zeros.index_add_(0, index, (tame - mean[index]).square_())
+
+
+def pool_profiles(profiles: Sequence[Profile], counts: Sequence[int]) -> Profile:
+    """The profile of several holders' data taken together."""
+    weights = np.asarray(counts, np.float64)[:, None] / sum(counts)
+    means = np.stack([p.mean for p in profiles]).astype(np.float64)
+    mean = (weights * means).sum(0)
+    variance = (weights * (np.stack([p.variance for p in profiles]) + (means - mean) ** 2)).sum(0)
+    return Profile(mean=mean.astype(np.float32), variance=variance.astype(np.float32))
+
+
+def divergence(profiles: Sequence[Profile], reference: Profile) -> NDArray[np.float64]:
+    """div(RP_k, RP_V) for each profile: the mean over elements of KL(N_k || N_V), equations 9 and 10.
+
+    Variances below a floor count as the floor: 1e-6 of the reference's mean variance, and at least 1e-12. The result is
+    finite for any finite profiles, and zero only where means are equal and variances are equal or below the floor.
+    """
+    mean = np.stack([p.mean for p in profiles]).astype(np.float64)
+    v, v0 = floored_variances(np.stack([p.variance for p in profiles]), reference.variance)
+    kl = 0.5 * (np.log(v0 / v) + (v - v0) / v0 + (mean - reference.mean.astype(np.float64)) ** 2 / v0)
+    result: NDArray[np.float64] = kl.mean(axis=1)
+    return result
+
+
+def floored_variances(
+    variance: NDArray[np.float32], reference: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Variances and the reference's, none below the floor that `divergence` tells of."""
+    exact = reference.astype(np.float64)
+    floor = max(RELATIVE_FLOOR * float(exact.mean()), ABSOLUTE_FLOOR)
+    return np.maximum(variance.astype(np.float64), floor), np.maximum(exact, floor)
+
+
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+PROFILABLE_LAYERS = (nn.Linear, *CONVOLUTIONS, *RECURRENT)
+FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding)
+
+
+def fuse_outputs(output: object, layer: nn.Module) -> Tensor:
+    """A layer's output as one value per sample and element, [n, q].
+
+    Dense layers give their units. Convolutions and residual blocks are summed over each channel's map (equation 24),
+    recurrent layers over their final hidden state (equation 21), so they give channels and a single element.
+    """
+    if isinstance(layer, RECURRENT):
+        return _final_hidden(output, 2 if layer.bidirectional else 1).sum(dim=(0, 2)).unsqueeze(1)
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"a {type(layer).__name__} cannot be profiled: it gives a {type(output).__name__}, not a tensor"
+        )
+    if output.ndim <= 2:
+        return output.reshape(len(output), -1)
+    if isinstance(layer, FEATURES_LAST):
+        return output.flatten(1, -2).sum(dim=1)
+    return output.flatten(2).sum(dim=2)
+
+
+def _final_hidden(output: object, directions: int) -> Tensor:
+    """h_T of the last level, [directions, n, d], from what a recurrent module returns."""
+    hidden = output[1]  # type: ignore[index]  # (outputs, h_n) or (outputs, (h_n, c_n)), as torch documents
+    state = hidden[0] if isinstance(hidden, tuple) else hidden
+    return state[-directions:]  # type: ignore[no-any-return]  # a tensor [levels · directions, n, d]
+
+
+def default_layer(module: nn.Module, x: Tensor) -> str:
+    """The layer to profile unless told otherwise, among those that a pass over x runs: the first hidden dense layer,
+    else the first convolution or recurrent layer, else the first dense layer (which is then the output).
+    """
+    ran = [name for name in _layers_run(module, x) if isinstance(module.get_submodule(name), PROFILABLE_LAYERS)]
+    dense = [name for name in ran if isinstance(module.get_submodule(name), nn.Linear)]
+    if len(dense) > 1:
+        return dense[0]
+    others = [name for name in ran if name not in dense]
+    if not ran:
+        raise ModelError("no dense, convolutional or recurrent layer to profile: name one with select.layer")
+    return (others or dense)[0]
+
+
+@torch.no_grad()
+def _layers_run(module: nn.Module, x: Tensor) -> list[str]:
+    """The names of all layers in the order in which a pass runs them."""
+    ran: list[str] = []
+    probe = deepcopy(module).eval()
+    for name, layer in probe.named_modules():
+        layer.register_forward_hook(lambda *_, name=name: ran.append(name))
+    try:
+        probe(x)
+    except Exception:  # whether the model takes these samples is checked, and said, when it is about to be trained
+        return [name for name, _ in module.named_modules()]
+    return list(dict.fromkeys(ran))
+
+
+def check_layer(module: nn.Module, layer: str) -> str:
+    """The layer's name, if the model has it."""
+    names = [name for name, _ in module.named_modules() if name]
+    if layer not in names:
+        raise ModelError(f"select.layer: the model has no layer {layer!r}; {suggest(layer, names)}")
+    return layer

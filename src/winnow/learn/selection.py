@@ -1,0 +1,208 @@
+"""Whom to invite.
+
+A `Selector` is the setting; `start` gives the `Selection` that works in one run and carries its state. In each turn it
+proposes an invitation, for which it may first hold exchanges of its own, and then observes what the replies report.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from winnow.core import UNTIL_ALL, Choice, ConfigError, Population, Reply, Until
+from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
+from winnow.learn.reply_checks import Rejection, unexpected_fault
+from winnow.learn.representation_profile import ReferenceProfile, SendTasks
+from winnow.learn.stack import ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionContext:
+    """What a selection may see and use in one round."""
+
+    round: int
+    version: int
+    oldest: int
+    """The oldest version of which replies may still come."""
+    rng: np.random.Generator
+    model: ModelState
+    reference: ReferenceProfile | None
+    message_bytes: int
+    """What one transfer of the model weighs."""
+    trained: tuple[str, ...]
+    """The names of what clients train of the model."""
+    ask: SendTasks
+    """Hold an exchange of one's own; its cost is charged to the round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedClients:
+    """Whom to invite, how often each was drawn, and how many replies to wait for."""
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    until: Until = UNTIL_ALL
+    scores: NDArray[np.float64] | None = None
+
+
+class Selection(ABC):
+    """A selector at work. Without state it needs only `propose`."""
+
+    @abstractmethod
+    def propose(self, turn: SelectionContext) -> SelectedClients: ...
+
+    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
+        """Fold in what the replies of this turn report."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Named arrays for a checkpoint."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # optional: many keep no state
+        """Continue from a checkpoint."""
+
+
+def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Sequence[Reply]) -> list[Rejection]:
+    """Have a selection that fails over some replies see the others; those over which it fails, refused."""
+    refused = []
+    for reply in replies:
+        try:
+            selection.observe(turn, [reply])
+        except Exception as error:
+            client = reply.task.client
+            refused.append(Rejection(client=client, reason=unexpected_fault("its report is of no use", client, error)))
+    return refused
+
+
+class Selector(Choice, AlgorithmPart):
+    """A rule for inviting clients: a fraction of them, or a number."""
+
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    count: int | None = Field(default=None, ge=1)
+    replacement: bool = False
+    sees_updates: ClassVar[bool] = False
+    """Whether it looks at each client's update, and not only at what replies report."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Selector":
+        if (self.fraction is None) == (self.count is None):
+            raise ValueError("give either fraction or count")
+        return self
+
+    def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
+        """The layer whose profile each reply must carry, for samples like x; None where no profile is needed."""
+        return None
+
+    @property
+    def matched(self) -> ProfileComparison:
+        """How profiles are compared, where replies carry any."""
+        return PlainComparison()
+
+    @property
+    def values_model(self) -> bool:
+        """Whether each reply must tell the loss, on the client's data, of the model that the client was sent."""
+        return False
+
+    @property
+    def asks_losses(self) -> bool:
+        """Whether clients that do not train are asked for the loss of a model on their data, too."""
+        return False
+
+    @abstractmethod
+    def start(self, population: Population) -> Selection: ...
+
+    def invited(self, clients: int) -> int:
+        """K = C·N, at least one."""
+        if self.count is not None:
+            if self.count > clients and not self.replacement:
+                raise ConfigError(f"select.count: {self.count} of {clients} clients cannot be invited")
+            return self.count
+        assert self.fraction is not None
+        return max(1, round(self.fraction * clients))
+
+    def chance(self, clients: int) -> float | None:
+        """Each client's chance to be invited, where that is drawn for each alone whatever their data are (Poisson
+        sampling); None for any other rule. Privacy is amplified by the former only.
+        """
+        return None
+
+    def awaited_at_first(self, clients: int) -> int:
+        """How many replies the first rounds wait for."""
+        return self.invited(clients)
+
+
+class SelectorWithoutReplacement(Selector):
+    """A rule that has no meaning for drawing a client twice."""
+
+    @model_validator(mode="after")
+    def _without_replacement(self) -> "SelectorWithoutReplacement":
+        if self.replacement:
+            raise ValueError("this selection has no replacement; leave it out")
+        return self
+
+
+TINY = np.finfo(np.float32).tiny
+MAX_SCORED_CLIENTS = 2_000
+"""Populations up to this size have their scores shown; for more, nobody could look at them."""
+
+
+def draw(
+    log_weights: NDArray[np.float64], count: int, rng: np.random.Generator, *, replacement: bool
+) -> SelectedClients:
+    """Clients drawn with probability proportional to exp(log_weights), and those probabilities.
+
+    Without replacement: the `count` largest of log-weight plus Gumbel noise, which has the law of drawing one after the
+    other from those that are left. Nothing is exponentiated that could under- or overflow.
+    """
+    if replacement:
+        cumulative = np.exp(log_weights - log_weights.max()).cumsum()
+        drawn = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], side="right")
+        clients, counts = np.unique(drawn, return_counts=True)
+    else:
+        waits = np.maximum(rng.standard_exponential(len(log_weights), dtype=np.float32), TINY)
+        keys = log_weights - np.log(waits)  # minus the logarithm of an exponential variable is a Gumbel variable
+        clients = np.sort(np.argpartition(keys, len(keys) - count)[-count:])
+        counts = np.ones(count, np.int64)
+    scores = _shares(log_weights) if len(log_weights) <= MAX_SCORED_CLIENTS else None
+    return SelectedClients(clients=clients, counts=counts, scores=scores)
+
+
+def _shares(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(log_weights - log_weights.max())
+    result: NDArray[np.float64] = weights / weights.sum()
+    return result
+
+
+class WeightedSelection(Selection):
+    """Draws by weights that never change."""
+
+    def __init__(self, log_weights: NDArray[np.float64], count: int, *, replacement: bool) -> None:
+        self._log_weights, self._count, self._replacement = log_weights, count, replacement
+
+    def propose(self, turn: SelectionContext) -> SelectedClients:
+        return draw(self._log_weights, self._count, turn.rng, replacement=self._replacement)
+
+
+class UniformSelector(Selector):
+    """Every client is as likely as any other."""
+
+    name: Literal["uniform"] = "uniform"
+
+    def start(self, population: Population) -> Selection:
+        return _UniformSelection(len(population), self.invited(len(population)), self.replacement)
+
+
+class _UniformSelection(Selection):
+    def __init__(self, clients: int, count: int, replacement: bool) -> None:
+        self._clients, self._count, self._replacement = clients, count, replacement
+
+    def propose(self, turn: SelectionContext) -> SelectedClients:
+        drawn = turn.rng.choice(self._clients, self._count, replace=self._replacement)
+        clients, counts = np.unique(drawn, return_counts=True)
+        return SelectedClients(clients=clients, counts=counts)

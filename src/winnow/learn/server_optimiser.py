@@ -1,0 +1,50 @@
+"""What the server does with an aggregate before it becomes the next global model."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from winnow.core import Choice, Payload
+from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.stack import ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundAggregate:
+    """What a round's replies came to: the aggregated model, the mean of every other part, and over how many clients."""
+
+    model: ModelState
+    clients: int
+    population: int
+    trained: tuple[str, ...]
+    """The names of what clients train; the rest of a model (batch statistics) has no gradient to take a step along."""
+    parts: Mapping[str, ModelState] = field(default_factory=dict)
+
+
+class ServerOptimiser(Choice, AlgorithmPart):
+    """A server optimiser: explicit state, and a step from the present model towards the aggregate."""
+
+    models_down: ClassVar[float] = 1.0
+    """How many models a task weighs, with what `broadcast` adds."""
+
+    def start(self, trained: ModelState) -> ModelState:
+        """The state before the first round, for the tensors that are trained; it is part of every checkpoint."""
+        return {}
+
+    @abstractmethod
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
+        """(state, model) after folding in the aggregate."""
+
+    def broadcast(self, state: ModelState) -> Payload:
+        """Parts of the state that go out with every task, beside the model."""
+        return {}
+
+
+class ReplaceModel(ServerOptimiser):
+    """The aggregate is the new model."""
+
+    name: Literal["replace"] = "replace"
+
+    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
+        return state, folded.model

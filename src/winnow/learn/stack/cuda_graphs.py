@@ -1,0 +1,181 @@
+"""Local training on a CUDA device: a step is captured once as a graph and replayed, so the host only launches.
+
+The graph reads everything from buffers that stay where they are: the clients' parameters, the optimiser's slots, the
+round's batches and a counter that says which step it is. A round copies its start and its plan in, replays, and copies
+the result out; nothing in between waits for the device.
+
+Clients run out of batches at different times. Steps concern the leading clients that still have some, rounded up to one
+of a few sizes so that few graphs are needed; what the rounding trained too far is put back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.stack.batch_plan import BatchPlan
+from winnow.learn.stack.client_tensors import TensorData
+from winnow.learn.stack.execution import Batch, CohortGradients, Execution
+from winnow.learn.stack.local_start import GradientCorrection, LocalStart
+
+COHORT_SIZE_STEPS = 8
+"""Into so many sizes the number of clients still at work is rounded up."""
+
+WARM_UP_STEPS = 3
+"""What CUDA wants to see of a program before it is captured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """What a captured step depends on besides the buffers."""
+
+    clients: int
+    padded: bool
+
+
+class CudaGraphTraining:
+    """The buffers and graphs of one cohort size and one optimiser.
+
+    Graphs of an earlier cohort lend them their memory: only one of them runs at a time.
+    """
+
+    def __init__(
+        self,
+        execution: Execution,
+        data: TensorData,
+        local: LocalOptimiser,
+        departure: LocalStart,
+        plan: BatchPlan,
+        earlier: "CudaGraphTraining | None" = None,
+    ) -> None:
+        steps, clients, width = plan.rows.shape
+        self._execution, self._data, self._local = execution, data, local
+        self._capacity = steps
+        self.states = departure.stacked(clients)
+        self._trained = [self.states[name] for name in execution.layout.trained]
+        self._carried = [self.states[name] for name in execution.layout.carried]
+        self._moving, self._places = departure.moving, departure.places(execution.layout.trained)
+        self._slots = local.slots([self._trained[place] for place in self._places])
+        self._correction = GradientCorrection.of(departure, execution.layout.trained, clients)
+        like = self._trained[0]
+        self._rows = torch.zeros(steps, clients, width, dtype=torch.int64, device=like.device)
+        self._weights = like.new_zeros(steps, clients, width)
+        self._losses = like.new_zeros(steps, clients, width)
+        self._step = torch.zeros(1, dtype=torch.int64, device=like.device)
+        self._rate = torch.zeros((), dtype=torch.float32, device=like.device)
+        self._graphs: dict[_Shape, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = earlier._pool if earlier else torch.cuda.graph_pool_handle()
+
+    def fits(self, data: TensorData, local: LocalOptimiser, departure: LocalStart, plan: BatchPlan) -> bool:
+        """Whether these graphs can run that: same samples, optimiser, terms and cohort, no more steps."""
+        steps, clients, width = plan.rows.shape
+        mine = self._correction
+        terms = (mine.pull, bool(mine.drift)) if mine else (0.0, False)
+        return (
+            (local, departure.moving, departure.pull, departure.drift is not None)
+            == (self._local, self._moving, *terms)
+            and data.x is self._data.x
+            and steps <= self._capacity
+            and (clients, width) == tuple(self._rows.shape[1:])
+        )
+
+    def run(self, departure: LocalStart, plan: BatchPlan, rate: float) -> Tensor:
+        """Train the cohort in place; the losses of all samples [S, K, B]."""
+        segments = self._segments(plan)
+        for shape, _, _ in segments:
+            if shape not in self._graphs:
+                self._graphs[shape] = self._capture(shape)
+        self._load(departure, plan, rate)
+        for shape, active, steps in segments:
+            too_far = slice(active, shape.clients)
+            kept = [tensor[too_far].clone() for tensor in self._everything()]
+            for _ in steps:
+                self._graphs[shape].replay()
+            for tensor, saved in zip(self._everything(), kept, strict=True):
+                tensor[too_far].copy_(saved)
+        return self._losses[: len(plan.rows)]
+
+    def _segments(self, plan: BatchPlan) -> list[tuple[_Shape, int, range]]:
+        """Stretches of steps that one graph serves: (shape, clients really at work, steps)."""
+        clients, width = plan.rows.shape[1:]
+        stride = -(-clients // COHORT_SIZE_STEPS)
+        padded = ((plan.sizes > 0) & (plan.sizes < width)).any(1)
+        result = []
+        for active, _, steps in plan.segments():
+            size = min(clients, -(-active // stride) * stride)
+            changes = np.flatnonzero(np.diff(padded[steps.start : steps.stop])) + 1 + steps.start
+            for first, end in pairwise([steps.start, *changes.tolist(), steps.stop]):
+                result.append((_Shape(clients=size, padded=bool(padded[first])), active, range(first, end)))
+        return result
+
+    def _load(self, departure: LocalStart, plan: BatchPlan, rate: float) -> None:
+        for name, tensor in self.states.items():
+            tensor.copy_(departure.states[name].expand_as(tensor))
+        for slot in (tensor for slots in self._slots for tensor in slots):
+            slot.zero_()
+        self._load_correction(departure)
+        steps = len(plan.rows)
+        self._rows[:steps].copy_(torch.from_numpy(np.maximum(plan.rows, 0)), non_blocking=True)
+        self._weights[:steps].copy_(torch.from_numpy(plan.weights()), non_blocking=True)
+        self._step.zero_()
+        self._rate.fill_(rate)
+
+    def _load_correction(self, departure: LocalStart) -> None:
+        given = GradientCorrection.of(departure, self._execution.layout.trained, self._rows.shape[1])
+        if given is None or self._correction is None:
+            return
+        own = self._correction
+        for buffer, values in zip([*own.anchor, *own.drift], [*given.anchor, *given.drift], strict=True):
+            buffer.copy_(values)
+
+    def _everything(self) -> list[Tensor]:
+        return [*self._trained, *self._carried, *(tensor for slots in self._slots for tensor in slots)]
+
+    def _capture(self, shape: _Shape) -> torch.cuda.CUDAGraph:
+        """A step as a graph. It uses up none of the round's noise: a resumed run captures anew, and must not differ."""
+        step = self._stepper(shape)
+        device = self._step.device
+        with torch.random.fork_rng([device], device_type="cuda"):
+            self._warm_up(step)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                step()
+        return graph
+
+    def _warm_up(self, step: Callable[[], None]) -> None:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves its constructor untyped
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                self._step.zero_()
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+
+    def _stepper(self, shape: _Shape) -> Callable[[], None]:
+        """One step of the leading clients, with everything it reads and writes in the buffers."""
+        some = slice(shape.clients)
+        parameters, buffers = [t[some] for t in self._trained], [t[some] for t in self._carried]
+        moved, places = [parameters[place] for place in self._places], self._places
+        slots = [[tensor[some] for tensor in slots] for slots in self._slots]
+        cohort: CohortGradients = self._execution.cohort(parameters, buffers)
+        added = self._correction and self._correction.some(shape.clients)
+        sizes = np.zeros(shape.clients, np.int64)
+
+        def step() -> None:
+            rows = self._rows.index_select(0, self._step)[0, some].flatten()
+            weight = self._weights.index_select(0, self._step)[0, some]
+            x, y = self._data.x.index_select(0, rows), self._data.y.index_select(0, rows)
+            gradients, losses = cohort.gradients(Batch(x, y, weight, sizes, full=not shape.padded))
+            self._losses[:, some].index_copy_(0, self._step, losses.unsqueeze(0))
+            self._step.add_(1)
+            slopes = [gradients[place] for place in places]
+            if added:
+                added.add_to(slopes, moved)
+            self._local.step(moved, slopes, slots, number=self._step, rate=self._rate)
+
+        return step

@@ -1,0 +1,141 @@
+"""Choosing how a model is trained: the fastest way that gives what a plain loop gives.
+
+Folding samples of several clients into one batch is wrong for code that looks across samples (`x - x.mean(0)`), and no
+inspection of a model can rule that out. So each way is tried on two clients with different parameters and a ragged
+batch, and used only if outputs, gradients and buffers agree with the loop's.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Literal
+
+from torch import Tensor, nn
+
+from winnow.core import ModelError
+from winnow.learn.stack.benchmark import MIN_SPEEDUP, StepBenchmark
+from winnow.learn.stack.equivalence_check import EquivalenceCheck
+from winnow.learn.stack.execution import Execution, ExecutionName
+from winnow.learn.stack.layer_sequence import find_layer_sequence
+from winnow.learn.stack.loop_execution import LoopExecution
+from winnow.learn.stack.losses import Loss, first_line
+from winnow.learn.stack.mlp_gradients import find_mlp
+from winnow.learn.stack.model_states import StateLayout
+from winnow.learn.stack.native import NativeExecution, native_disabled, native_model
+from winnow.learn.stack.precision import Precision, autocast_context
+from winnow.learn.stack.stacked_execution import StackedExecution
+from winnow.learn.stack.vmap_execution import VmapExecution
+
+ExecutionSetting = ExecutionName | Literal["auto"]
+
+NO_NATIVE_FORM = (
+    "only lines of dense layers, plain convolutions, pooling and activations with the losses mse or cross-entropy "
+    "can be compiled, only for a CPU, and not with WINNOW_NATIVE=0"
+)
+
+
+def choose_execution(
+    module: nn.Module,
+    sample_x: Tensor,
+    sample_y: Tensor,
+    loss: Loss,
+    force: ExecutionSetting = "auto",
+    threads: int | None = None,
+    pace: StepBenchmark | None = None,
+    precision: Precision = "float32",
+) -> Execution:
+    """The fastest execution that agrees with a plain loop on a few samples [n, ...]; or the one asked for.
+
+    Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. Whether
+    a way is faster than those before it is only known if the pace is measured.
+    """
+    module = copy.deepcopy(module).to(sample_x.device)
+    with autocast_context(precision, sample_x.device):
+        _check_fit(module, sample_x, sample_y, loss)
+    if force == "loop":
+        return LoopExecution(module, loss, precision=precision)
+    trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
+    ways = (way for way in _ways(module, loss, sample_x[:1], threads, precision) if force in ("auto", way[0]))
+    reasons = {"native": "it knows single precision only"} if precision == "bfloat16" else {}
+    sound = _sound(module, ways, trial, reasons)
+    found = next(sound, None)
+    if found is None and force != "auto":
+        reason = reasons.get(force, NO_NATIVE_FORM)
+        raise ModelError(f"the model cannot be trained {force}: {reason}; let Winnow choose with 'auto'")
+    if found is None:
+        return LoopExecution(module, loss, _notice("loop", reasons), precision=precision)
+    if force != "auto" or pace is None or sample_x.is_cuda or _surely_fastest(found, pace.batch_size):
+        return found
+    rival = next(sound, None) if found.name == "native" else None
+    race = partial(pace.ratio, x=sample_x, y=sample_y, threads=threads)
+    return _faster(found, rival or LoopExecution(module, loss, precision=precision), race)
+
+
+def _surely_fastest(found: Execution, batch_size: int) -> bool:
+    """Nobody need measure small models: Python takes most of the time of other ways."""
+    if isinstance(found, NativeExecution):
+        return found.surely_fastest(batch_size)
+    return isinstance(found, StackedExecution) and found.chain is not None
+
+
+SpeedRatio = Callable[[Execution, Execution], float]
+
+
+def _faster(found: Execution, other: Execution, race: SpeedRatio) -> Execution:
+    """The other one, if it is clearly faster."""
+    ratio = race(found, other)
+    if ratio <= MIN_SPEEDUP:
+        return found
+    other.notice = f"clients are trained by {other.name} (by {found.name} it takes {ratio:.1f} × as long here)"
+    return other
+
+
+ExecutionBuilder = Callable[[nn.Module, str], Execution]
+
+
+def _sound(
+    module: nn.Module, ways: Iterable[tuple[str, ExecutionBuilder]], trial: EquivalenceCheck, reasons: dict[str, str]
+) -> Iterator[Execution]:
+    """Those that give what a loop gives; for the others the reason is noted."""
+    for name, build in ways:
+        reason = trial.refusal(build)
+        if reason:
+            reasons[name] = reason
+        else:
+            yield build(module, _notice(name, reasons))
+
+
+def _ways(
+    module: nn.Module, loss: Loss, sample: Tensor, threads: int | None, precision: Precision
+) -> Iterator[tuple[str, ExecutionBuilder]]:
+    """From the fastest on. What is written out by hand is so for single precision."""
+    line, by_hand = find_layer_sequence(module), precision != "bfloat16"
+    compiles = by_hand and sample.device.type == "cpu" and not native_disabled()
+    native = native_model(module, line, sample, loss) if compiles else None
+    if native is not None:
+        yield "native", lambda model, notice: NativeExecution(model, native, threads, notice)
+    links = find_mlp(line, StateLayout.of(module).trained, loss) if by_hand else None
+    if links is not None:
+        yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, links, precision=precision)
+    yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision)
+    yield "vmap", lambda model, notice: VmapExecution(model, loss, notice, precision=precision)
+
+
+def _notice(name: str, reasons: dict[str, str]) -> str:
+    slower = [f"not {other}: {reason}" for other, reason in reasons.items() if other != name]
+    return f"clients are trained by {name} ({'; '.join(slower)})" if slower else ""
+
+
+def _check_fit(module: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> None:
+    """The model takes the samples, and the loss its outputs."""
+    try:
+        outputs = copy.deepcopy(module).eval()(x)
+    except Exception as error:  # a user's model may fail in any way
+        shape = f"{tuple(x.shape)} of {x.dtype}"
+        raise ModelError(f"the model cannot take a batch of shape {shape}: {first_line(error)}") from error
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
+        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ModelError(
+            f"the model returned {got} for {len(x)} samples; it must return one tensor with a row a sample"
+        )
+    loss.check(outputs, y)

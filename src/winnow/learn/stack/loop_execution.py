@@ -1,0 +1,125 @@
+"""One client at a time with plain autograd: slow, and right for any model."""
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.stack.batch_plan import BatchPlan
+from winnow.learn.stack.client_tensors import TensorData
+from winnow.learn.stack.execution import Batch, CohortGradients, ExecutionName, ForwardPass
+from winnow.learn.stack.local_start import LocalStart
+from winnow.learn.stack.losses import Loss
+from winnow.learn.stack.model_states import ModelState, StateLayout
+from winnow.learn.stack.precision import Precision, autocast_context
+
+
+class LoopExecution:
+    """The plain module, pointed at one client's rows of the stacked tensors after another."""
+
+    name: ExecutionName = "loop"
+    threads: int | None = None
+
+    def __init__(self, module: nn.Module, loss: Loss, notice: str = "", *, precision: Precision = "float32") -> None:
+        self.module = copy.deepcopy(module)
+        self.loss = loss
+        self.precision = precision
+        self.notice = notice
+        self.layout = StateLayout.of(self.module)
+        self.places = {name: _Place.of(self.module, name) for name in self.layout.names}
+
+    def run_plan(
+        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
+    ) -> tuple[ModelState, Tensor] | None:
+        return None
+
+    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+        self.module.train()
+        return _LoopedCohort(self, trained, carried)
+
+    def point_at(self, trained: list[Tensor], carried: list[Tensor]) -> None:
+        """Make one client's tensors the module's own, without copying."""
+        for name, tensor in self.layout.join(trained, carried).items():
+            self.places[name].point_at(tensor)
+
+    def read_back(self, carried: list[Tensor]) -> None:
+        """Keep buffers that the forward pass replaced instead of updating them in place."""
+        for name, tensor in zip(self.layout.carried, carried, strict=True):
+            current = self.places[name].tensor
+            if current.data_ptr() != tensor.data_ptr():
+                tensor.copy_(current)
+
+    def look(self, layer: str | None) -> ForwardPass | None:
+        return None
+
+    @torch.no_grad()
+    def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.stack([self._evaluate(states, k, rows) for k, rows in enumerate(x)])
+
+    def _evaluate(self, states: ModelState, client: int, x: Tensor) -> Tensor:
+        self.module.eval()
+        for name, place in self.places.items():
+            place.point_at(states[name][client])
+        with autocast_context(self.precision, x.device):
+            outputs: Tensor = self.module(x)
+        return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a module keeps a parameter or buffer."""
+
+    owner: nn.Module
+    name: str
+
+    @classmethod
+    def of(cls, module: nn.Module, path: str) -> "_Place":
+        parent, _, name = path.rpartition(".")
+        return cls(module.get_submodule(parent), name)
+
+    @property
+    def tensor(self) -> Tensor:
+        tensor = getattr(self.owner, self.name)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def point_at(self, tensor: Tensor) -> None:
+        self.tensor.data = tensor.detach()
+
+
+@dataclass
+class _LoopedCohort:
+    execution: LoopExecution
+    trained: list[Tensor]
+    carried: list[Tensor]
+    parameters: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        places = self.execution.places
+        self.parameters = [places[name].tensor for name in self.execution.layout.trained]
+
+    def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
+        gradients = [torch.empty_like(tensor) for tensor in self.trained]
+        losses = torch.zeros_like(batch.weight)
+        samples = zip(batch.x.chunk(len(losses)), batch.y.chunk(len(losses)), batch.sizes, strict=True)
+        for client, (x, y, size) in enumerate(samples):
+            own, losses[client, :size] = self._one_client(client, x[:size], y[:size])
+            for stacked, gradient in zip(gradients, own, strict=True):
+                stacked[client] = gradient
+        return gradients, losses
+
+    def _one_client(self, client: int, x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Its loss and gradient, on copies: where a tensor lies in memory shows in the last bits of a product, and a
+        client's must not depend on its place in the cohort.
+        """
+        carried = [tensor[client] for tensor in self.carried]
+        self.execution.point_at([tensor[client].clone() for tensor in self.trained], [t.clone() for t in carried])
+        x, y = x.clone(), y.clone()
+        with torch.enable_grad():
+            with autocast_context(self.execution.precision, x.device):
+                losses = self.execution.loss(self.execution.module(x), y)
+            gradients = torch.autograd.grad(losses.mean(), self.parameters, allow_unused=True, materialize_grads=True)
+        self.execution.read_back(carried)
+        return gradients, losses.detach()

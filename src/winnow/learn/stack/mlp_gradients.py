@@ -1,0 +1,136 @@
+"""Forward and backward passes called directly, for models that are a line of dense layers and activations.
+
+For small layers autograd's bookkeeping takes longer than the arithmetic. Such models are common (every MLP), and their
+backward pass is a few lines, so it is written out here; everything else goes through autograd. Flattening needs no
+link: a chain works on samples already flattened.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from winnow.learn.stack.execution import Batch
+from winnow.learn.stack.layer_sequence import SequenceLayer
+from winnow.learn.stack.losses import Loss
+
+
+class MlpLayer(Protocol):
+    """One layer on [K, B, ...]; what `backward` needs is kept by `forward`."""
+
+    def bind(self, parameters: dict[str, Tensor]) -> None: ...
+    def forward(self, x: Tensor) -> Tensor: ...
+    def backward(self, slope: Tensor, gradients: dict[str, Tensor], *, to_input: bool) -> Tensor: ...
+
+
+class _Dense:
+    def __init__(self, weight: str, bias: str | None) -> None:
+        self.names = weight, bias
+
+    def bind(self, parameters: dict[str, Tensor]) -> None:
+        weight, bias = self.names
+        self.weight = parameters[weight]
+        self.transposed = self.weight.mT
+        self.bias = None if bias is None else parameters[bias].unsqueeze(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        if self.bias is None:
+            return torch.bmm(x, self.transposed)
+        return torch.baddbmm(self.bias, x, self.transposed)
+
+    def backward(self, slope: Tensor, gradients: dict[str, Tensor], *, to_input: bool) -> Tensor:
+        weight, bias = self.names
+        gradients[weight] = torch.bmm(slope.mT, self.x)
+        if bias is not None:
+            gradients[bias] = slope.sum(1)
+        return torch.bmm(slope, self.weight) if to_input else slope
+
+
+class _Activation:
+    """An activation whose derivative follows from its output. It overwrites its input, which a dense layer made."""
+
+    def __init__(self, apply: Callable[[Tensor], Tensor], times_derivative: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.apply = apply
+        self.times_derivative = times_derivative
+
+    def bind(self, parameters: dict[str, Tensor]) -> None:
+        """Nothing to bind."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.y = self.apply(x)
+        return self.y
+
+    def backward(self, slope: Tensor, gradients: dict[str, Tensor], *, to_input: bool) -> Tensor:
+        return self.times_derivative(slope, self.y)
+
+
+def _relu() -> _Activation:
+    return _Activation(torch.relu_, partial(torch.ops.aten.threshold_backward.default, threshold=0))
+
+
+def _tanh() -> _Activation:
+    return _Activation(torch.tanh_, torch.ops.aten.tanh_backward.default)
+
+
+def _sigmoid() -> _Activation:
+    return _Activation(torch.sigmoid_, torch.ops.aten.sigmoid_backward.default)
+
+
+_ACTIVATIONS: dict[type[nn.Module], Callable[[], _Activation]] = {
+    nn.ReLU: _relu,
+    nn.Tanh: _tanh,
+    nn.Sigmoid: _sigmoid,
+}
+
+
+class MlpGradients:
+    """A line of links, from the samples to the outputs."""
+
+    def __init__(self, links: list[MlpLayer], order: tuple[str, ...], loss: Loss) -> None:
+        self.links = links
+        self.order = order
+        self.loss = loss
+
+    def bind(self, trained: list[Tensor]) -> None:
+        parameters = dict(zip(self.order, trained, strict=True))
+        for link in self.links:
+            link.bind(parameters)
+
+    def gradients(self, batch: Batch) -> tuple[list[Tensor], Tensor]:
+        weight = batch.weight
+        x = batch.x.view(*weight.shape, -1)
+        for link in self.links:
+            x = link.forward(x)
+        losses, slope = self.loss.slope(x.flatten(0, 1), batch.y)
+        slope = slope.view(x.shape).mul_(weight.unsqueeze(2))
+        gradients: dict[str, Tensor] = {}
+        for place in range(len(self.links) - 1, -1, -1):
+            slope = self.links[place].backward(slope, gradients, to_input=place > 0)
+        return [gradients[name] for name in self.order], losses.view(weight.shape)
+
+
+def find_mlp(line: list[SequenceLayer] | None, order: tuple[str, ...], loss: Loss) -> MlpGradients | None:
+    """The chain that a line of layers is, or None: dense layers, each used once, with activations between them."""
+    links = [_link(piece) for piece in line or () if not _flattens(piece.layer)]
+    known = [link for link in links if link is not None]
+    used = sorted(name for link in known if isinstance(link, _Dense) for name in link.names if name)
+    overwritten = all(isinstance(before, _Dense) for before, after in pairwise(known) if isinstance(after, _Activation))
+    fits = len(known) == len(links) and overwritten and used == sorted(order)
+    return MlpGradients(known, order, loss) if fits and isinstance(next(iter(known), None), _Dense) else None
+
+
+def _link(piece: SequenceLayer) -> MlpLayer | None:
+    """What a layer does; None if it is not known here."""
+    layer, kind = piece.layer, type(piece.layer)
+    if isinstance(layer, nn.Linear) and kind is nn.Linear:
+        prefix = f"{piece.path}." if piece.path else ""
+        return _Dense(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias")
+    return _ACTIVATIONS[kind]() if kind in _ACTIVATIONS else None
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)

@@ -1,0 +1,251 @@
+"""Calling the compiled kernels: their structures, filled from tensors."""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from winnow.core import ModelError
+from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
+from winnow.learn.stack.client_tensors import Indices
+from winnow.learn.stack.native.build import load_kernels
+from winnow.learn.stack.native.ctypes_structures import (
+    ADAM,
+    BAD_CLASS,
+    BAD_ROW,
+    CROSS_ENTROPY,
+    GRADIENT,
+    SGD,
+    SQUARED_ERROR,
+    TOO_LARGE,
+    ClientRows,
+    ForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    OptimiserSpec,
+    RoundSpec,
+)
+
+LOSSES = {"mse": SQUARED_ERROR, "cross-entropy": CROSS_ENTROPY}
+PRECISIONS = {torch.float32: "float", torch.float64: "double"}
+WIDEST_BLOCK = 1 << 20
+"""Samples that no block takes: rows to look at, however many, all go the same way."""
+_FAILURES = {
+    BAD_CLASS: "a sample's class is not one of the model's outputs; give the model an output for every class",
+    BAD_ROW: "a client's rows lie outside the data; every row must be one of x and of y",
+    TOO_LARGE: "the model is too large for native training",
+}
+
+
+def available_threads() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def supports_optimiser(local: LocalOptimiser) -> bool:
+    """Whether an optimiser is known to the compiled code."""
+    return type(local) in (Sgd, Adam)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatLocalStart:
+    """A `Departure` over the flat list of P parameters; each tensor is [K, P], or [1, P] for all clients."""
+
+    start: Tensor
+    pull: float = 0.0
+    anchor: Tensor | None = None
+    drift: Tensor | None = None
+    moves: Tensor | None = None
+    """[P] whether a parameter is trained; all are unless given."""
+
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return self.start, self.anchor, self.drift
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeModel:
+    """A model as the compiled code sees it: layers over one flat list of P parameters."""
+
+    layers: Sequence[LayerSpec]
+    paths: Sequence[str]
+    """What the layers are called in the model; empty for functions, and for layers that make no images nor lists."""
+    channels: Sequence[int]
+    """Of what each layer makes."""
+    image: tuple[int, int, int]
+    """Channels, rows and columns of a sample."""
+    parameters: int
+    loss: str
+    precision: torch.dtype
+
+    @property
+    def just_compiled(self) -> bool:
+        return load_kernels(PRECISIONS[self.precision]).just_now
+
+    def train(
+        self,
+        x: Tensor,
+        y: Tensor,
+        rows: Indices,
+        sizes: Indices,
+        departure: FlatLocalStart,
+        *,
+        threads: int,
+        batch_size: int,
+        local: LocalOptimiser | None,
+        rate: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """What clients make of their starts in the batches [S, K, B]: parameters [K, P], losses [S, K, B].
+
+        Without a local update it is one step's gradients [K, P] instead of parameters. The batch size is the one asked
+        for: it decides how sums are split, which must not depend on who else is in the cohort.
+        """
+        steps, clients, width = rows.shape
+        x, y = self._samples(x), self._targets(x, y)
+        rows, sizes = (np.ascontiguousarray(array, np.int64) for array in (rows, sizes))
+        start, anchor, drift = (self._parameters(flat) for flat in departure.tensors())
+        result = x.new_empty(clients, self.parameters)
+        losses = x.new_zeros(steps, clients, width)
+        spec = RoundSpec(
+            x=x.data_ptr(),
+            y=y.data_ptr(),
+            samples=len(x),
+            batches=_address(rows),
+            sizes=_address(sizes),
+            steps=steps,
+            clients=clients,
+            width=width,
+            threads=threads,
+            start=_rows(start, clients),
+            pull=departure.pull,
+            anchor=_rows(start if anchor is None else anchor, clients),
+            drift=_rows(drift, clients),
+            moves=None if departure.moves is None else departure.moves.data_ptr(),
+            result=result.data_ptr(),
+            losses=losses.data_ptr(),
+        )
+        _check(self._library(batch_size).winnow_train(*_references(self._spec(), _optimiser(local, rate), spec)))
+        return result, losses
+
+    def look(
+        self,
+        x: Tensor,
+        rows: Tensor,
+        parameters: Tensor,
+        *,
+        threads: int,
+        watched: str | None = None,
+        to_end: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """For some rows of x the outputs [n, ...] and, summed over each channel's image, a watched layer's [n, q].
+
+        What is not asked for is empty: the outputs of a pass that does not go on to the end, or nothing watched.
+        """
+        x, rows, flat = self._samples(x), rows.long().contiguous(), self._parameters(parameters)
+        place = -1 if watched is None else self.paths.index(watched)
+        seen = x.new_empty(len(rows), 0 if place < 0 else self.channels[place])
+        outputs = x.new_empty(len(rows) if to_end else 0, self.channels[-1])
+        spec = ForwardSpec(
+            parameters=_rows(flat, 1).values,
+            x=x.data_ptr(),
+            samples=len(x),
+            rows=rows.data_ptr(),
+            count=len(rows),
+            threads=threads,
+            watched=place,
+            seen=seen.data_ptr(),
+            outputs=outputs.data_ptr() if to_end else None,
+        )
+        _check(self._library(WIDEST_BLOCK).winnow_look(*_references(self._spec(), spec)))
+        return outputs, seen
+
+    def _samples(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or x[:1].numel() not in (0, prod(self.image)):
+            expected, found = "×".join(map(str, self.image)), f"{tuple(x.shape[1:])} on {x.device}"
+            raise ModelError(f"native training was made for samples of {expected} values on a CPU, not of {found}")
+        return x.to(self.precision).contiguous()
+
+    def _targets(self, x: Tensor, y: Tensor) -> Tensor:
+        """Classes as [N] integers, or reals of which each sample has as many as the model has outputs."""
+        classes = self.loss == "cross-entropy"
+        fits = not y.is_floating_point() and y.dim() == 1 if classes else y.numel() == len(x) * self.channels[-1]
+        if not fits or len(y) != len(x):
+            kind = "one whole number" if classes else f"{self.channels[-1]} reals"
+            raise ModelError(
+                f"native training with {self.loss} needs {kind} a sample; y is {tuple(y.shape)}, {y.dtype}"
+            )
+        return (y.long() if classes else y.to(self.precision)).contiguous()
+
+    def _parameters(self, flat: Tensor | None) -> Tensor | None:
+        """[K, P] or [1, P]"""
+        return None if flat is None else flat.to(self.precision).reshape(-1, self.parameters).contiguous()
+
+    def _library(self, samples: int) -> ctypes.CDLL:
+        """The one whose blocks take so many samples; the widest if none does."""
+        libraries = load_kernels(PRECISIONS[self.precision]).libraries
+        return libraries[min((lanes for lanes in libraries if lanes >= samples), default=max(libraries))]
+
+    def _spec(self) -> ModelSpec:
+        channels, rows, cols = self.image
+        return ModelSpec(
+            layers=(LayerSpec * len(self.layers))(*self.layers),
+            count=len(self.layers),
+            channels=channels,
+            rows=rows,
+            cols=cols,
+            parameters=self.parameters,
+            loss=LOSSES[self.loss],
+        )
+
+
+def _optimiser(local: LocalOptimiser | None, rate: float) -> OptimiserSpec:
+    if isinstance(local, Sgd):
+        return OptimiserSpec(
+            kind=SGD,
+            rate=rate,
+            momentum=local.momentum,
+            nesterov=local.nesterov,
+            weight_decay=local.weight_decay,
+        )
+    if isinstance(local, Adam):
+        return OptimiserSpec(
+            kind=ADAM,
+            rate=rate,
+            beta1=local.beta1,
+            beta2=local.beta2,
+            epsilon=local.epsilon,
+            weight_decay=local.weight_decay,
+        )
+    return OptimiserSpec(kind=GRADIENT)
+
+
+def _address(array: NDArray[np.int64]) -> int:
+    return array.ctypes.data
+
+
+def _rows(flat: Tensor | None, clients: int) -> ClientRows:
+    """Where each client's row begins; all see the same one if there is only one."""
+    if flat is None:
+        return ClientRows()
+    if len(flat) not in (1, clients):
+        raise ModelError(
+            f"there are {len(flat)} starts or drifts for {clients} clients; give each its own, or one to all"
+        )
+    return ClientRows(values=flat.data_ptr(), step=flat.shape[1] if len(flat) > 1 else 0)
+
+
+def _references(*specs: ctypes.Structure) -> list[Any]:
+    return [ctypes.byref(spec) for spec in specs]
+
+
+def _check(code: int) -> None:
+    if code in _FAILURES:
+        raise ModelError(_FAILURES[code])
+    if code:
+        raise MemoryError("not enough memory to train natively")

@@ -1,0 +1,72 @@
+"""What a training run is about, and the tasks that follow from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import Payload, Task, Work
+from winnow.learn.algorithm import Algorithm
+from winnow.learn.handlers import TrainSettings
+from winnow.learn.privacy_accountant import AccountantFactory, no_accountant
+from winnow.learn.stack import StateLayout
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What does not change during a run."""
+
+    algorithm: Algorithm
+    rounds: int
+    seed: int
+    metric: str
+    message_bytes: int
+    """What one transfer of the model weighs."""
+    profile_bytes: int
+    """What a profile weighs; 0 where replies carry none."""
+    elements: int
+    """The length of a profile, likewise."""
+    layout: StateLayout
+    """What of the model is trained."""
+    private: frozenset[str] = frozenset()
+    """The names of what stays with the clients: it is neither sent nor folded."""
+    ledger: AccountantFactory = no_accountant
+    """Opens the book of what privacy the run costs, for a population."""
+    judged_by: str = "reference"
+    """Whose scores say which model is the best: those on the reference set, the clients' own, or those once tuned."""
+
+    def tasks(self, clients: Sequence[int], sizes: NDArray[np.int64], *, payload: Payload, round: int) -> list[Task]:
+        """Training in a round, from what the payload holds, for each of these clients."""
+        algorithm, profiled = self.algorithm, self.profile_bytes > 0
+        settings = TrainSettings(
+            local=algorithm.local,
+            client=algorithm.client,
+            seed=self.seed,
+            profile=profiled,
+            value=algorithm.values_model,
+        )
+
+        @cache
+        def work(passes: float) -> Work:
+            return Work(
+                training_passes=passes,
+                profiling_passes=float(profiled or algorithm.values_model),
+                download_bytes=int(self.message_bytes * algorithm.server.models_down),
+                upload_bytes=int(self.message_bytes * algorithm.client.models_up),
+                profile_bytes=self.profile_bytes,
+            )
+
+        return [
+            Task(
+                name="train",
+                client=k,
+                round=round,
+                version=round - 1,
+                payload=payload,
+                settings=settings,
+                work=work(algorithm.client.passes(algorithm.local, int(sizes[k]))),
+            )
+            for k in clients
+        ]

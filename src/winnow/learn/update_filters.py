@@ -1,0 +1,241 @@
+"""Filters: what happens to an update between a client's training and the fold.
+
+A `TwoSidedFilter` is a value in the configuration that the server and its sites both read. Its one side wraps the
+handlers at a site; the other undoes at the server what has to be undone (bytes become a model again). Filters apply
+in the order in which they are written, and are undone in the opposite one. None of them edits an algorithm.
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from winnow.core import (
+    UNTIL_ALL,
+    Arrays,
+    Choice,
+    Clock,
+    Exchange,
+    Failure,
+    Federation,
+    Filter,
+    Handler,
+    Outcome,
+    Population,
+    Reply,
+    Task,
+    Until,
+    stream,
+)
+from winnow.learn.handlers import TrainSettings
+from winnow.learn.randomness import secure_generator
+from winnow.learn.reply_checks import unexpected_fault
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
+
+log = logging.getLogger(__name__)
+
+RandomSource: TypeAlias = Callable[[Task, str], np.random.Generator]
+"""Where a filter's randomness comes from, by the task that it works on and the purpose."""
+
+
+def seeded_random(task: Task, purpose: str) -> np.random.Generator:
+    """Randomness of a simulation: it repeats under the run's seed."""
+    assert isinstance(task.settings, TrainSettings)
+    return stream(task.settings.seed, purpose, task.round, task.client)
+
+
+def secure_random(task: Task, purpose: str) -> np.random.Generator:
+    """Randomness of a deployment: from the operating system, so that nobody who knows the seed can take noise off."""
+    return secure_generator()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageEstimate:
+    """What is known of a message before it is made: the part of an update that it carries, the arrays of that of which
+    it tells anything, and what it weighs.
+    """
+
+    whole: Arrays
+    tells: Arrays
+    nbytes: int
+
+    @classmethod
+    def plain(cls, part: Arrays) -> "MessageEstimate":
+        return cls(whole=part, tells=part, nbytes=sum(tensor.nbytes for tensor in part.values()))
+
+
+class TwoSidedFilter(Choice):
+    """A filter, as both sides know it."""
+
+    @abstractmethod
+    def at_site(self, chance: RandomSource = seeded_random) -> Filter[Any]:
+        """What stands around a site's handlers. It sees what a client has kept, and may add to it."""
+
+    def leaving(self, task: Task) -> Task:
+        """The task as it leaves the server. Tasks of one cohort must still share a payload."""
+        return task
+
+    def arriving(self, outcome: Outcome) -> Outcome:
+        """What arrived, as the workflow may see it."""
+        return outcome
+
+    def shrunk(self, message: MessageEstimate) -> MessageEstimate:
+        """What becomes of the model's message to the server, as far as that is known in advance."""
+        return message
+
+    def check(self, model: Arrays) -> None:
+        """Refuse, by name, a model that the filter cannot work on."""
+
+    def objection(self, whole: "Algorithm", later: Sequence["TwoSidedFilter"]) -> str | None:
+        """What is wrong with the algorithm, or with the filters behind this one, as one line; None if nothing is."""
+        return None
+
+    @abstractmethod
+    def says(self) -> str:
+        """Who learns what, under which assumptions, and what it costs."""
+
+
+def drop_training_loss(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
+    """A filter for sites whose clients noise hides: none is added to the loss of a training, so it stays there."""
+    return [without_training_loss(outcome) for outcome in call_next(tasks, site)]
+
+
+def without_training_loss(outcome: Outcome) -> Outcome:
+    """The outcome of a training without its loss."""
+    if not isinstance(outcome, Reply) or outcome.task.name != "train":
+        return outcome
+    return replace(outcome, metrics={name: value for name, value in outcome.metrics.items() if name != "loss"})
+
+
+def hide_failure_reasons(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
+    """A filter around what noise is to hide: however a training or a profile fails, it is told in the same words. The
+    server chooses the model, and could give each question an error of its own. The site's log says more.
+    """
+    if tasks[0].name not in ("train", "profile"):
+        return list(call_next(tasks, site))
+    try:
+        outcomes = call_next(tasks, site)
+    except Exception as error:
+        log.exception("a task failed")
+        outcomes = [Failure(task=task, stage="", reason=str(error)) for task in tasks]
+    return [_untold_failure(each) if isinstance(each, Failure) else each for each in outcomes]
+
+
+def _untold_failure(failure: Failure) -> Failure:
+    log.warning("client %d: %s: %s", failure.task.client, failure.stage, failure.reason)
+    return replace(failure, stage="answering", reason="it failed; the site's log says why")
+
+
+def site_filters(filters: Sequence[TwoSidedFilter], chance: RandomSource = seeded_random) -> tuple[Filter[Any], ...]:
+    """The sites' side, for `wrap`, whose first filter is the outermost: an update meets the last of these first."""
+    return tuple(each.at_site(chance) for each in reversed(filters))
+
+
+def filter_conflict(filters: Sequence[TwoSidedFilter], whole: "Algorithm") -> str | None:
+    """The first thing that is wrong with a row of filters around an algorithm."""
+    objections = (each.objection(whole, filters[place + 1 :]) for place, each in enumerate(filters))
+    return next((objection for objection in objections if objection is not None), None)
+
+
+class FilteredFederation:
+    """A federation whose updates pass through filters, around any other that has the sites' side of them."""
+
+    def __init__(self, federation: Federation, filters: Sequence[TwoSidedFilter]) -> None:
+        self._federation, self._filters = federation, tuple(filters)
+        self._share: float | None = None
+        self._answered: dict[int, tuple[Task, Task]] = {}
+
+    @property
+    def population(self) -> Population:
+        return self._federation.population
+
+    @property
+    def clock(self) -> Clock:
+        return self._federation.clock
+
+    def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "FilteredExchange":
+        exchange = FilteredExchange(self)
+        exchange.begin(self._federation, tasks, until)
+        return exchange
+
+    def settle(self, tasks: Iterable[Task]) -> None:
+        answered, self._answered = self._answered, {}
+        made = ((task, *answered.get(task.client, (None, task))) for task in tasks)
+        self._federation.settle(sent if own is task else task for task, own, sent in made)
+
+    def leaving(self, task: Task) -> Task:
+        """The task as it is sent. A training task says what its reply will really weigh."""
+        for each in self._filters:
+            task = each.leaving(task)
+        if task.name != "train":
+            return task
+        upload = round(task.work.upload_bytes * self._shrinkage(task))
+        return task if upload == task.work.upload_bytes else replace(task, work=replace(task.work, upload_bytes=upload))
+
+    def arriving(self, outcome: Outcome, task: Task) -> Outcome:
+        """The outcome as the workflow sees it, for the task as the workflow made it."""
+        sent = outcome.task
+        if sent is not task:
+            self._answered[task.client] = (task, sent)
+            outcome = replace(outcome, task=task)
+        try:
+            for each in reversed(self._filters):
+                outcome = each.arriving(outcome)
+        except Exception as error:
+            reason = unexpected_fault("its update cannot be unpacked", task.client, error)
+            return Failure(task=task, stage="sending its update", reason=reason)
+        return outcome
+
+    def _shrinkage(self, task: Task) -> float:
+        """What a reply weighs with these filters, of what it weighs without; shapes are the same all through a run."""
+        if self._share is None:
+            message = plain = MessageEstimate.plain(task.payload["model"])
+            for each in self._filters:
+                message = each.shrunk(message)
+            self._share = message.nbytes / plain.nbytes
+        return self._share
+
+
+class FilteredExchange:
+    """An open exchange of a filtered federation."""
+
+    def __init__(self, federation: FilteredFederation) -> None:
+        self._filtered = federation
+        self._made: dict[int, tuple[Task, Task]] = {}
+        """By the identity of each task as it was sent: that one, and the one that the workflow made."""
+
+    def begin(self, federation: Federation, tasks: Iterable[Task], until: Until) -> None:
+        self._exchange: Exchange = federation.dispatch(self._leaving(tasks), until)
+
+    def send(self, tasks: Iterable[Task], since: float | None = None) -> None:
+        self._exchange.send(self._leaving(tasks), since)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        for outcome in self._exchange:
+            _, made = self._made.pop(id(outcome.task), (None, outcome.task))
+            yield self._filtered.arriving(outcome, made)
+
+    def close(self) -> None:
+        self._exchange.close()
+        self._made.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _leaving(self, tasks: Iterable[Task]) -> list[Task]:
+        made = list(tasks)
+        sent = [self._filtered.leaving(task) for task in made]
+        self._made |= {id(task): (task, own) for task, own in zip(sent, made, strict=True) if task is not own}
+        return sent

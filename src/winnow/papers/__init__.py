@@ -1,0 +1,36 @@
+"""Papers reproduced: every table and figure of a paper, ours beside theirs, on one page."""
+
+from winnow.papers.fedprof import FEDPROF
+from winnow.papers.paper import Paper, PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.plan import ReproductionPlan, plan_reproduction
+from winnow.papers.result_lines import (
+    DistributionResultLine,
+    LinearCaseResultLine,
+    RunResultLine,
+    TrafficResultLine,
+    read_lines,
+    write_lines,
+)
+from winnow.papers.results_page import write_html_page, write_markdown_page
+from winnow.papers.secagg import SECAGG
+from winnow.papers.srpfl import SRPFL
+
+PAPERS = {paper.name: paper for paper in (FEDPROF, SRPFL, SECAGG)}
+
+__all__ = [
+    "PAPERS",
+    "DistributionResultLine",
+    "LinearCaseResultLine",
+    "Paper",
+    "PaperItem",
+    "PaperRun",
+    "ReproductionOptions",
+    "ReproductionPlan",
+    "RunResultLine",
+    "TrafficResultLine",
+    "plan_reproduction",
+    "read_lines",
+    "write_html_page",
+    "write_lines",
+    "write_markdown_page",
+]

@@ -1,0 +1,78 @@
+"""Figures 7 and 8: whom FedProf invites, and how it scores clients round by round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from winnow.papers.fedprof.tables import ResultTable
+from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock
+from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.result_lines import ResultLines, RunResultLine, SelectionCounts, run_result_lines
+from winnow.report import figures
+from winnow.report.plot_data import ParticipationCounts, ScoreHistory
+from winnow.report.tables import PARTICIPATION_HEADER, participation_table
+
+FEDPROF = "fedprof"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfFedProf(PaperItem):
+    """A figure about the runs of FedProf in one of the tables."""
+
+    table: ResultTable
+
+    @property
+    def wants_accelerator(self) -> bool:
+        return self.table.wants_accelerator
+
+    def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+        return [run for run in self.table.group_runs("partial", wanted) if run.algorithm == FEDPROF]
+
+    def shown(self, lines: ResultLines) -> list[RunResultLine]:
+        return [run for run in run_result_lines(lines, self.table.name, FEDPROF) if run.counts is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionsFigure(_OfFedProf):
+    """Figure 7: invitations by client, clients ordered by what was done to their data."""
+
+    def body(self, lines: ResultLines) -> list[PageBlock]:
+        runs = self.shown(lines)
+        if not runs:
+            return []
+        counts = [_participation(run.counts) for run in runs]
+        caption = (
+            f"{self.table.preset}, seed {runs[0].seed}: invitations by client, grouped by what was done to its data"
+        )
+        summary = f"Mean over {len(runs)} seeds." if len(runs) > 1 else f"Seed {runs[0].seed}."
+        return [
+            FigureBlock(figures.participation(counts[0]), caption),
+            TableBlock(summary, PARTICIPATION_HEADER, participation_table(counts)),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresFigure(_OfFedProf):
+    """Figure 8: scores λ/Λ by round, one row a client."""
+
+    def body(self, lines: ResultLines) -> list[PageBlock]:
+        run = next((run for run in self.shown(lines) if run.scores), None)
+        if run is None:
+            return []
+        scores = ScoreHistory(rounds=np.arange(1, len(run.scores) + 1), values=np.array(run.scores))
+        caption = (
+            f"{self.table.preset}, seed {run.seed}: how likely each client was to be drawn, relative to a uniform draw"
+        )
+        return [FigureBlock(figures.score_map(scores, _participation(run.counts)), caption)]
+
+
+def _participation(counts: SelectionCounts | None) -> ParticipationCounts:
+    assert counts is not None, "only runs with counts are shown"
+    return ParticipationCounts(
+        labels=counts.labels, of_client=_whole(counts.condition), invitations=_whole(counts.invitations)
+    )
+
+
+def _whole(values: Sequence[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    return np.array(values, np.int64)

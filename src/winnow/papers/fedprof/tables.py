@@ -1,0 +1,187 @@
+"""Tables 1 to 3: best accuracy, and rounds, time and energy to a target, of both groups of algorithms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from winnow.config.resolve import resolve
+from winnow.config.schema import Experiment
+from winnow.learn.algorithm import Recipe
+from winnow.papers.fedprof.package_files import read_note, read_package_toml
+from winnow.papers.fedprof.table_cells import COLUMNS, TableCell, TableColumn, compact_spread_text
+from winnow.papers.page_blocks import HeadingBlock, PageBlock, TableBlock, TextBlock
+from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
+from winnow.papers.result_lines import ResultLines, RunResultLine, run_result_lines
+from winnow.report import MeanAndSd
+
+AGGREGATION_GROUPS = ("full", "partial")
+BEST_MARK = " ★"
+ALGORITHM_TITLES = {
+    "fedavg": "FedAvg",
+    "cfcfm": "CFCFM",
+    "fedprof-full": "FedProf",
+    "fedavg-rp": "FedAvg-RP",
+    "fedprox": "FedProx",
+    "fedadam": "FedAdam",
+    "afl": "AFL",
+    "clustered": "Clustered sampling",
+    "fedbn": "FedBN",
+    "fedprof": "FedProf",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable(PaperItem):
+    """One of tables 1 to 3. `settings` are those of a group where they differ from the preset's, the same for all."""
+
+    preset: str
+    target: float
+    rounds: Mapping[str, int]
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    about: str
+    heavy: bool = False
+
+    @property
+    def wants_accelerator(self) -> bool:
+        return self.heavy
+
+    def unknown(self) -> list[str]:
+        return [name for group in AGGREGATION_GROUPS for name in self.values(group) if name not in Recipe.known]
+
+    def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+        return [run for group in AGGREGATION_GROUPS for run in self.group_runs(group, wanted)]
+
+    def group_runs(self, group: str, wanted: ReproductionOptions) -> list[PaperRun]:
+        return [
+            PaperRun(of=self.name, algorithm=algorithm, experiment=self._experiment(group, algorithm, seed, wanted))
+            for algorithm in self.values(group)
+            if algorithm in Recipe.known
+            for seed in range(wanted.seeds)
+        ]
+
+    def _experiment(self, group: str, algorithm: str, seed: int, wanted: ReproductionOptions) -> Experiment:
+        sets = (*self.settings.get(group, ()), *wanted.sets)
+        rounds = wanted.rounds or self.rounds[group]
+        return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=rounds)
+
+    def values(self, group: str) -> dict[str, dict[str, Any]]:
+        """The paper's cells of a group, by algorithm."""
+        cells: dict[str, dict[str, Any]] = read_package_toml("values.toml")[self.name][group]
+        return cells
+
+    def cells(self, group: str, lines: ResultLines) -> dict[str, tuple[TableCell, ...]]:
+        return {
+            algorithm: tuple(
+                TableCell(
+                    column=column,
+                    paper=_published(cells.get(column.name)),
+                    runs=tuple(column.value(run) for run in runs),
+                    cut_short=any(run.rounds < self.rounds[group] for run in runs),
+                )
+                for column in COLUMNS
+            )
+            for algorithm, cells in self.values(group).items()
+            for runs in [run_result_lines(lines, self.name, algorithm)]
+        }
+
+    def computed(self, lines: ResultLines) -> bool:
+        return any(self._runs_of_group(group, lines) for group in AGGREGATION_GROUPS)
+
+    def _runs_of_group(self, group: str, lines: ResultLines) -> list[RunResultLine]:
+        return [run for algorithm in self.values(group) for run in run_result_lines(lines, self.name, algorithm)]
+
+    def body(self, lines: ResultLines) -> list[PageBlock]:
+        pieces: list[PageBlock] = [TextBlock(self.about)]
+        for group in AGGREGATION_GROUPS:
+            cells = self.cells(group, lines)
+            longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
+            caption = (
+                f"Up to {longest} rounds, seeds in brackets; rounds, minutes and Wh until {self.target:g},"
+                " with the number of runs that reached it where not all did. ★ first in the group."
+            )
+            pieces += [
+                HeadingBlock(f"{group.capitalize()} aggregation"),
+                TableBlock(caption, self._header(), _rows(cells)),
+                *(
+                    TextBlock(text)
+                    for text in (
+                        *self._cut_short(group, lines),
+                        *self._shortfalls(group, cells),
+                        *self._besides(group, lines),
+                    )
+                ),
+            ]
+        return pieces
+
+    def _header(self) -> list[str]:
+        pairs = [(f"{column.title}, paper", f"{column.title}, ours") for column in COLUMNS]
+        return ["Algorithm", *(title for pair in pairs for title in pair)]
+
+    def _shortfalls(self, group: str, cells: Mapping[str, Sequence[TableCell]]) -> list[str]:
+        """Where we do not reach the paper's value, and why: one sentence an algorithm, one reason for those alike."""
+        by_reason: dict[str, list[str]] = {}
+        for algorithm, row in cells.items():
+            behind = [cell.column.title for cell in row if cell.behind]
+            if behind:
+                reason = "" if row[0].cut_short else read_note(self.name, group, algorithm)  # notes are on whole runs
+                by_reason.setdefault(reason, []).append(f"{ALGORITHM_TITLES[algorithm]} ({', '.join(behind)})")
+        return [f"Behind the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
+
+    def _cut_short(self, group: str, lines: ResultLines) -> list[str]:
+        """Runs that were ended before their time, after which they might have become better."""
+        runs, whole = self._runs_of_group(group, lines), self.rounds[group]
+        ended = sorted({run.rounds for run in runs if run.rounds < whole})
+        if not ended:
+            return []
+        count = sum(run.rounds < whole for run in runs)
+        many = "All runs" if count == len(runs) else f"{count} of {len(runs)} runs"
+        lasted = f"{ended[0]}" if len(ended) == 1 else f"{ended[0]} to {ended[-1]}"
+        after = f"after {lasted} of {whole} rounds"
+        return [
+            f"{many} ended early, {after}: what they had not reached by then says nothing about the paper's values."
+        ]
+
+    def _besides(self, group: str, lines: ResultLines) -> list[str]:
+        """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""
+        said = []
+        for algorithm in self.values(group):
+            runs, name = run_result_lines(lines, self.name, algorithm), ALGORITHM_TITLES[algorithm]
+            if invited := MeanAndSd.of(run.invited_wh_to_target for run in runs):
+                said.append(
+                    f"{name}: Wh of merged clients, as in the paper; of all invited, {compact_spread_text(invited, 2)}."
+                )
+            if own := MeanAndSd.of(run.own_best for run in runs):
+                said.append(f"{name}: {compact_spread_text(own, 3)} by each client's own model on samples of its own.")
+        return said
+
+
+def _rows(cells: Mapping[str, Sequence[TableCell]]) -> list[list[str]]:
+    first = {place: _first(column, place, cells) for place, column in enumerate(COLUMNS)}
+    return [[_name(algorithm, row), *_row(algorithm, row, first)] for algorithm, row in cells.items()]
+
+
+def _name(algorithm: str, row: Sequence[TableCell]) -> str:
+    seeds = len(row[0].runs)
+    return f"{ALGORITHM_TITLES[algorithm]} ({seeds})" if seeds else ALGORITHM_TITLES[algorithm]
+
+
+def _row(algorithm: str, row: Sequence[TableCell], first: Mapping[int, str | None]) -> list[str]:
+    pairs = [
+        (cell.paper_text, cell.text + (BEST_MARK if first[place] == algorithm else ""))
+        for place, cell in enumerate(row)
+    ]
+    return [text for pair in pairs for text in pair]
+
+
+def _first(column: TableColumn, place: int, cells: Mapping[str, Sequence[TableCell]]) -> str | None:
+    """The best algorithm of a group among those that always have the quantity; nobody is first among one."""
+    if sum(bool(row[place].runs) for row in cells.values()) < 2:
+        return None
+    spreads = {name: row[place].ours for name, row in cells.items() if row[place].complete}
+    means = {name: spread.mean for name, spread in spreads.items() if spread}
+    best = max if column.higher_is_better else min
+    return best(means, key=lambda name: means[name], default=None)
+
+
+def _published(pair: Sequence[float] | None) -> MeanAndSd | None:
+    return None if pair is None else MeanAndSd(mean=pair[0], sd=pair[1], count=0)

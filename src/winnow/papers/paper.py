@@ -1,0 +1,122 @@
+"""What a paper is made of here: tables and figures, each of which knows its runs and draws itself from result lines.
+
+Another paper is another `Paper` value in a package of its own, listed in `winnow.papers.PAPERS`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.config.schema import Experiment
+from winnow.core import ConfigError, suggest
+from winnow.fleet.response_times import TimedFleetSettings
+from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.papers.page_blocks import PageBlock
+from winnow.papers.result_lines import ResultLine, ResultLines, RunResultLine, run_result_line
+from winnow.papers.selected_energy import wh_of_all_selected
+from winnow.runs import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionOptions:
+    """What a user may change about a reproduction."""
+
+    seeds: int = 5
+    rounds: int | None = None
+    """Rounds of every run and epochs of every measurement, in the place of the paper's."""
+    sets: tuple[str, ...] = ()
+    data_directory: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRun:
+    """A federated run that a table or figure needs. Several pieces may ask for the same one."""
+
+    of: str
+    algorithm: str
+    experiment: Experiment
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.of, self.algorithm, str(self.experiment.seed)
+
+    def folder(self, out: Path) -> Path:
+        return out / "runs" / self.of / f"{self.algorithm}-seed{self.experiment.seed}"
+
+    def line(self, out: Path, wanted: ReproductionOptions) -> RunResultLine:
+        """What came of it, once it is finished."""
+        view = RunFolder.open(self.folder(out))
+        clocked = isinstance(self.experiment.fleet, TimedFleetSettings)  # which knows no energy
+        return run_result_line(
+            view,
+            of=self.of,
+            algorithm=self.algorithm,
+            invited_wh=None if clocked else wh_of_all_selected(view, self.experiment, wanted.data_directory),
+            counted=isinstance(self.experiment.select, ProfileSelector),
+            clocked=clocked,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperItem(ABC):
+    """A table or a figure of a paper."""
+
+    name: str
+    title: str
+
+    @property
+    def names(self) -> set[str]:
+        """What a user may call it: its name, or that of the figure of which it is a case."""
+        return {self.name, self.name.partition("-")[0]}
+
+    def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
+        """The federated runs whose lines it shows."""
+        return []
+
+    def unknown(self) -> list[str]:
+        """Algorithms of the paper that this version does not know."""
+        return []
+
+    def data_sets(self, wanted: ReproductionOptions) -> set[str]:
+        """What must be on this machine to compute it."""
+        return {run.experiment.data.name for run in self.runs(wanted)}
+
+    @property
+    def wants_accelerator(self) -> bool:
+        """Whether a CPU would take days, so that it is computed on one only when asked for by name."""
+        return False
+
+    def measured(self, wanted: ReproductionOptions, lines: ResultLines) -> bool:
+        """Whether there is nothing to measure besides runs, or it has been measured."""
+        return True
+
+    def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> Sequence[ResultLine]:
+        """What it shows besides runs, as far as the lines do not have it."""
+        return []
+
+    def computed(self, lines: ResultLines) -> bool:
+        """Whether its body, where it has one, is made of lines rather than of what is known without any run."""
+        return True
+
+    @abstractmethod
+    def body(self, lines: ResultLines) -> list[PageBlock]:
+        """Its part of the page; empty where the lines hold nothing for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper's tables and figures, in the order of the page."""
+
+    name: str
+    title: str
+    lead: str
+    pieces: tuple[PaperItem, ...]
+
+    def named(self, names: Sequence[str]) -> list[PaperItem]:
+        """The pieces of these names, where `fig3` stands for all cases of that figure; all where none is named."""
+        known = {name for piece in self.pieces for name in piece.names}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{self.name} has no {name!r}; {suggest(name, known)}")
+        return [piece for piece in self.pieces if not names or piece.names & set(names)]

@@ -1,0 +1,43 @@
+"""The pages: tables and figures of a paper, from result lines alone."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from winnow.papers.page_blocks import PageBlock, TextBlock, as_html, as_markdown
+from winnow.papers.paper import Paper
+from winnow.papers.result_lines import ResultLines
+from winnow.report.html_page import page
+from winnow.report.markup import section
+from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+
+NOT_COMPUTED = TextBlock("Not computed yet.")
+
+
+def write_html_page(path: Path, paper: Paper, lines: ResultLines, names: Sequence[str] = ()) -> Path:
+    """Write the page to `path`, whole or not at all: one file that opens offline.
+
+    It shows the pieces of these names, or all; others where the lines hold something for them.
+    """
+    shown = ((title, blocks or [NOT_COMPUTED]) for title, blocks in _shown(paper, lines, names))
+    sections = (section(title, *map(as_html, blocks)) for title, blocks in shown)
+    with one_line_errors(path):
+        write_text_atomically(path, page(paper.title, paper.lead, "".join(sections)))
+    return path
+
+
+def write_markdown_page(path: Path, paper: Paper, lines: ResultLines, names: Sequence[str] = ()) -> Path:
+    """Write the tables, and what figures say in numbers, as Markdown."""
+    parts = [f"# {paper.title}", paper.lead]
+    for title, blocks in _shown(paper, lines, names):
+        texts = list(filter(None, map(as_markdown, blocks)))
+        parts += [f"## {title}", *texts] if texts else []
+    with one_line_errors(path):
+        write_text_atomically(path, "\n\n".join(parts) + "\n")
+    return path
+
+
+def _shown(paper: Paper, lines: ResultLines, names: Sequence[str]) -> Iterator[tuple[str, list[PageBlock]]]:
+    for piece in paper.pieces:
+        blocks = piece.body(lines)
+        if not names or piece.names & set(names) or (blocks and piece.computed(lines)):
+            yield piece.title, blocks

@@ -1,0 +1,271 @@
+"""Product quantisation under secure indexing (sections 3.2.3 and 4.2.3): blocks of weights become codewords' numbers.
+
+A tensor is cut into blocks of d numbers, and each block becomes the nearest of k codewords that all clients share:
+log₂ k bits for d weights. The mask keeper counts how often each block became which codeword (`secure.indexing`), and
+the server finds the sum of the clients' updates as Σ_r H[r]·C[r]. A client's update is multiplied with its weight
+before that.
+
+With less than a bit a weight the nearest codeword is much shorter than the block: of Gaussian blocks at rate R it keeps
+the share 1 − 2^(−2R) of the length along the block. The rest is like chance, and averages out over clients; the
+shortness does not. So clients also sum up how long their blocks are and how far their codewords reach along them, and
+the server stretches the sum by the quotient.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from winnow.core import stream
+from winnow.privacy.compress.kmeans import Blocks, kmeans_codebook, nearest_codeword
+from winnow.privacy.secagg.encoding import DecodedSum, Encoding, EncodingParameters
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.modular_vectors import ModularVector, Segment, VectorGroup
+from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
+from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout, UpdateValues
+
+MAX_CODEWORDS = 256
+BLOCKS_PER_CODEWORD = 4
+"""So many blocks there must be for each codeword."""
+MAX_BLOCK = 9
+
+SIZE, CODEBOOK, INNER = "size", "codebook", "inner"
+"""The parts of an update that tell how long its blocks are, and how far codewords reach along them; each tensor's
+codebook; the inner code's version.
+"""
+
+MAX_RESCALING = 8.0
+"""A codebook with which sums would have to be stretched further is no good, and the step stays short."""
+
+INITIAL_UPDATE_RATIO = 0.01
+"""Before anything is known of updates they are taken for a hundredth of the weights: the first step is a short one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    """How a tensor is cut: its place in the form, and its blocks and codewords.
+
+    Shuffled weights stand in other blocks with every version of the codebook, the same ones at all clients: what is
+    rounded badly in one company is not so in all.
+    """
+
+    place: int
+    entry: TensorSpec
+    block: int
+    codewords: int
+    shuffled: bool = False
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.entry.count // self.block)
+
+    @property
+    def bits(self) -> int:
+        return self.codewords.bit_length() - 1
+
+    def cut(self, value: NDArray[np.float64], version: int) -> Blocks:
+        """The tensor's blocks; the last is filled up with zeros."""
+        blocks = np.zeros(self.blocks * self.block, np.float32)
+        blocks[: self.entry.count] = value.reshape(-1)[self._order(version)]
+        return blocks.reshape(-1, self.block)
+
+    def joined(self, blocks: NDArray[np.float64], version: int) -> NDArray[np.float64]:
+        whole = np.empty(self.entry.count)
+        whole[self._order(version)] = blocks.reshape(-1)[: self.entry.count]
+        return whole.reshape(self.entry.shape)
+
+    def _order(self, version: int) -> NDArray[np.int64] | slice:
+        return stream(version, "blocks", self.place).permutation(self.entry.count) if self.shuffled else slice(None)
+
+
+class ProductQuantisation(Encoding):
+    """`codewords` is k and `block` is d, at most. Smaller tensors have fewer codewords and smaller blocks; those with
+    fewer weights than `smallest`, biases and norms are summed up as in scalar quantisation (`rest`).
+
+    Weights stand in blocks as in the tensor, or `shuffle`d. Codebooks are made anew every `refresh_every` rounds:
+    k-means over the blocks of the last sum, which is public, scaled to the mean length of the clients' own blocks,
+    which is in the sum as well. Blocks count both ways, as they are and negated: otherwise an error of one round would
+    have codewords in the next, and its correction none.
+    """
+
+    name: Literal["product"] = "product"
+    needs_keeper: ClassVar[bool] = True
+    codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
+    block: int = Field(default=8, ge=1, le=MAX_BLOCK)
+    smallest: int = Field(default=512, ge=0)
+    shuffle: bool = True
+    refresh_every: int = Field(default=1, ge=1)
+    rest: ScalarQuantisation = ScalarQuantisation()
+
+    def says(self) -> str:
+        return (
+            "product: the server learns more than sums: for every block of weights, how many clients chose which "
+            "codeword. No names are with them, but updates are multiplied by weights first, so that the longest "
+            "codewords are likely those of the client with the most data, and can be put together to its update. The "
+            "mask keeper sees the codewords that each client chose."
+        )
+
+    def indexed(self, form: UpdateLayout) -> int:
+        return len(self._cuts(form))
+
+    def first(self, form: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
+        """Codewords like white noise, far smaller than the weights: nothing is known of the updates yet."""
+        books = {}
+        for cut in self._cuts(form):
+            chance, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
+            books[_book(cut)] = _with_nothing(chance.normal(0, size, (cut.codewords - 1, cut.block)))
+        few = [*(public[place] for place in self._left(form)), *([np.zeros(2)] * len(books)), public[-1]]
+        return _with_books(self.rest.first(self._rest(form), few, round), books, round)
+
+    def refresh(
+        self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
+    ) -> EncodingParameters:
+        books, inner = self._books(form, before)
+        following = self.rest.refresh(self._rest(form), inner, decoded, round)
+        if round - before.version < self.refresh_every:
+            return _with_books(following, books, before.version)
+        for cut in self._cuts(form):
+            length = float(decoded.learnt[_size(cut)][0])
+            if length > 0 and decoded.sums[cut.place].any():
+                books[_book(cut)] = _book_like(decoded.sums[cut.place], length, cut, round)
+        return _with_books(following, books, round)
+
+    def emulated(self, form: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
+        books = {
+            _book(cut): _book_like(np.asarray(update[cut.place]), _rms(update[cut.place]), cut, round)
+            for cut in self._cuts(form)
+        }
+        lengths = [np.full(2, _rms(update[cut.place])) for cut in self._cuts(form)]
+        few = [*(update[place] for place in self._left(form)), *lengths, update[-1]]
+        return _with_books(self.rest.emulated(self._rest(form), few, round), books, round)
+
+    def space(self, form: UpdateLayout, members: int) -> VectorGroup:
+        """First the assignments, a stretch a tensor; then all that is summed up."""
+        assigned = tuple(Segment(cut.blocks, cut.bits) for cut in self._cuts(form))
+        return VectorGroup((*assigned, *self.rest.space(self._rest(form), members).stretches))
+
+    def encode(
+        self,
+        form: UpdateLayout,
+        values: UpdateValues,
+        parameters: EncodingParameters,
+        members: int,
+        rng: np.random.Generator,
+    ) -> ModularVector:
+        books, inner = self._books(form, parameters)
+        assigned, lengths = [], []
+        for cut in self._cuts(form):
+            blocks, codewords = cut.cut(np.asarray(values[cut.place]), parameters.version), _codewords(books, cut)
+            chosen = nearest_codeword(blocks, codewords)
+            assigned.append(chosen.astype(np.uint8))
+            lengths.append(_lengths(blocks, codewords[chosen], cut.entry.count))
+        few = [*(values[place] for place in self._left(form)), *lengths, values[-1]]
+        return [*assigned, *self.rest.encode(self._rest(form), few, inner, members, rng)]
+
+    def decode(
+        self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
+    ) -> DecodedSum:
+        """The first entries of the total are histograms."""
+        cuts = self._cuts(form)
+        books, inner = self._books(form, parameters)
+        few = self.rest.decode(self._rest(form), total[len(cuts) :], inner, members, clients)
+        rest, sums, learnt = iter(few.sums), {}, dict(few.learnt)
+        for cut, counts in zip(cuts, total, strict=False):
+            if counts.shape != (cut.blocks, cut.codewords) or (counts.sum(1) != clients).any():
+                raise ProtocolError("the mask keeper's histograms do not count every client once")
+            sums[cut.place] = cut.joined(counts.astype(np.float64) @ books[_book(cut)], parameters.version)
+        for place in self._left(form):
+            sums[place] = next(rest)
+        for cut in cuts:
+            length, reach = next(rest) / clients
+            learnt[_size(cut)] = np.array([length])
+            sums[cut.place] *= np.clip(length / reach, 1.0, MAX_RESCALING) if reach > 0 else 1.0
+        sums[len(form.entries) - 1] = next(rest)
+        ordered = [sums[place] for place in range(len(form.entries))]
+        return DecodedSum(sums=ordered, clipped=few.clipped, overflowed=few.overflowed, learnt=learnt)
+
+    def _cuts(self, form: UpdateLayout) -> list[_Cut]:
+        """The tensors that are cut into blocks: those of two dimensions with enough for two codewords."""
+        return [cut for cut in map(self._cut, range(len(form.entries)), form.entries) if cut.codewords > 1]
+
+    def _cut(self, place: int, entry: TensorSpec) -> _Cut:
+        """The largest blocks, up to `block`, with which the tensor gets as many bits a weight as a large one."""
+        fits = entry.is_real and len(entry.shape) > 1 and entry.count >= self.smallest
+        count = entry.count if fits else 0
+        rate = (self.codewords.bit_length() - 1) / self.block
+        for block in range(self.block, 0, -1):
+            room = max(1, -(-count // block) // BLOCKS_PER_CODEWORD)
+            codewords = min(self.codewords, _power_below(room))
+            cut = _Cut(place=place, entry=entry, block=block, codewords=codewords, shuffled=self.shuffle)
+            if cut.bits / block >= rate:
+                return cut
+        return _Cut(place=place, entry=entry, block=1, codewords=1)
+
+    def _left(self, form: UpdateLayout) -> list[int]:
+        """The places of tensors that are not cut, without the weight, which comes last."""
+        cut = {each.place for each in self._cuts(form)}
+        return [place for place in range(len(form.entries) - 1) if place not in cut]
+
+    def _rest(self, form: UpdateLayout) -> UpdateLayout:
+        """What is summed up: tensors that are not cut, two lengths of those that are, and the weight."""
+        sizes = [TensorSpec(SIZE, f"{cut.entry.part}/{cut.entry.name}", (2,), "float32") for cut in self._cuts(form)]
+        return UpdateLayout((*(form.entries[place] for place in self._left(form)), *sizes, form.entries[-1]))
+
+    def _books(
+        self, form: UpdateLayout, parameters: EncodingParameters
+    ) -> tuple[dict[str, NDArray[np.float64]], EncodingParameters]:
+        arrays = dict(parameters.arrays)
+        books = {_book(cut): arrays.pop(_book(cut), np.zeros(0)) for cut in self._cuts(form)}
+        since = arrays.pop(INNER, np.zeros(0))
+        fits = (books[_book(cut)].shape == (cut.codewords, cut.block) for cut in self._cuts(form))
+        if not all(fits) or since.shape != (1,) or not all(np.isfinite(book).all() for book in books.values()):
+            raise ProtocolError("the encoding's codebooks do not fit the update")
+        return books, EncodingParameters(version=int(since[0]), arrays=arrays)
+
+
+def _book_like(update: NDArray[np.float64], length: float, cut: _Cut, round: int) -> NDArray[np.float64]:
+    """Codewords for blocks like an update's, which may itself be longer or shorter than theirs."""
+    blocks = cut.cut(update, round)
+    alike = blocks / np.float32(_rms(blocks) or 1.0)
+    shapes = kmeans_codebook(np.concatenate([alike, -alike]), cut.codewords - 1, stream(round, "codebook", cut.place))
+    return _with_nothing(length * shapes.astype(np.float64))
+
+
+def _with_books(inner: EncodingParameters, books: dict[str, NDArray[np.float64]], version: int) -> EncodingParameters:
+    own = {INNER: np.array([float(inner.version)])}
+    return EncodingParameters(version=version, arrays={**inner.arrays, **books, **own})
+
+
+def _power_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)
+
+
+def _with_nothing(codewords: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Codewords, and before them zero: what did not change must not seem to, the same way at every client."""
+    return np.concatenate([np.zeros((1, codewords.shape[1])), codewords])
+
+
+def _codewords(books: Mapping[str, NDArray[np.float64]], cut: _Cut) -> Blocks:
+    return books[_book(cut)].astype(np.float32)
+
+
+def _book(cut: _Cut) -> str:
+    return f"{CODEBOOK}.{cut.place}"
+
+
+def _size(cut: _Cut) -> str:
+    return f"{SIZE}.{cut.place}"
+
+
+def _lengths(blocks: Blocks, codewords: Blocks, count: int) -> NDArray[np.float64]:
+    """The root mean square of so many numbers in blocks, and how much of it their codewords have along them."""
+    length = np.sqrt(np.square(blocks, dtype=np.float64).sum() / count)
+    along = np.sum(blocks * codewords, dtype=np.float64) / count
+    return np.array([length, along / length if length > 0 else 0.0])
+
+
+def _rms(values: "NDArray[np.floating]") -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if np.size(values) else 0.0

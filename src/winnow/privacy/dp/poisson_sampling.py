@@ -1,0 +1,35 @@
+"""Poisson sampling: the only selection by which privacy is amplified."""
+
+from typing import Literal
+
+import numpy as np
+
+from winnow.core import Population
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
+
+
+class PoissonSampling(SelectorWithoutReplacement):
+    """Every client is invited with the same chance, on its own coin, whatever its data and whoever else is invited.
+
+    `fraction` is that chance; `count` says how many are invited on average. A round may have nobody in it.
+    """
+
+    name: Literal["poisson"] = "poisson"
+
+    def says(self) -> str:
+        return "poisson: whom a round invites depends on no data, and nobody but the server need know whom."
+
+    def chance(self, clients: int) -> float:
+        return self.fraction if self.fraction is not None else self.invited(clients) / clients
+
+    def start(self, population: Population) -> Selection:
+        return _PoissonSelection(len(population), self.chance(len(population)))
+
+
+class _PoissonSelection(Selection):
+    def __init__(self, clients: int, chance: float) -> None:
+        self._clients, self._chance = clients, chance
+
+    def propose(self, turn: SelectionContext) -> SelectedClients:
+        clients = np.flatnonzero(turn.rng.random(self._clients) < self._chance)
+        return SelectedClients(clients=clients, counts=np.ones_like(clients))

@@ -1,0 +1,179 @@
+"""Secure aggregation as a `collect`: any algorithm that lives on sums becomes private by naming it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from winnow.core import Arrays, ConfigError, Federation, Task, Until
+from winnow.learn.aggregation import Fold, LinearFold
+from winnow.learn.collect import Collect, RoundResult
+from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.reply_checks import RoundContext
+from winnow.learn.update_filters import RandomSource, drop_training_loss, secure_random, seeded_random
+from winnow.privacy.secagg.encoding import Encoding
+from winnow.privacy.secagg.mask_keeper import KeeperInterface, MaskKeeper, simulated_keeper
+from winnow.privacy.secagg.mask_keeper_site import KeeperClient, KeeperSite
+from winnow.privacy.secagg.masking_graph import RING_THRESHOLD
+from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
+from winnow.privacy.secagg.server_round import SecureRound, train_and_hold
+from winnow.privacy.secagg.session_terms import SessionTerms
+from winnow.privacy.secagg.simulated_identities import PartyIdentities, simulated_identities
+from winnow.privacy.secagg.site import SecureSite
+from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
+
+
+class SecureAggregation(Collect):
+    """The server learns the sum of the clients' updates, and no update.
+
+    Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `fewest`; otherwise
+    nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds (in a
+    deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph` "complete") or
+    each with some `neighbours` ("ring"). No client may make up more than the share `heaviest` of a sum, w² / Σ w², and
+    no more than the share `overflow` of the sums may have overflowed. The encoding's `parameters` come from the last
+    sum, or from an update that the server makes of its own samples, as if they were a client's.
+    """
+
+    name: Literal["secure"] = "secure"
+    encoding: Encoding = ScalarQuantisation()
+    threshold: float = Field(default=2 / 3, gt=0.5, le=1)
+    fewest: int = Field(default=3, ge=2)
+    graph: Literal["complete", "ring"] = "complete"
+    neighbours: int | None = Field(default=None, ge=2, multiple_of=2)
+    keeper: bool | Annotated[str, Field(min_length=1)] = False
+    heaviest: float = Field(default=0.75, gt=0, le=1)
+    overflow: float = Field(default=0.0, ge=0, le=1)
+    parameters: Literal["sum", "public"] = "sum"
+    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    _kept_at: int | None = PrivateAttr(default=None)
+    """The number of a client whose site keeps the masks; None where the keeper is in this process."""
+    sums_only: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.keeper and (self.graph == "ring" or self.neighbours is not None):
+            raise ValueError("with a keeper no client shares masks with another: leave graph and neighbours out")
+        if self.neighbours is not None and self.graph == "complete":
+            raise ValueError('neighbours needs graph = "ring"')
+        if self.encoding.needs_keeper and not self.keeper:
+            code = getattr(self.encoding, "name", "")
+            raise ValueError(
+                f"encoding.name = {code!r} needs a keeper: codewords are counted, and pairwise masks cancel in sums "
+                'only; write keeper = true, or keeper = "SITE" in a deployed job, or another encoding'
+            )
+        return self
+
+    @property
+    def at_least(self) -> int:
+        return self.fewest
+
+    @property
+    def emulates(self) -> bool:
+        return self.parameters == "public"
+
+    def says(self) -> str:
+        cost = "one exchange" if self.keeper else "five exchanges, with letters between clients,"
+        return (
+            f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
+            f"over {self.fewest} clients or more, and no update. {self._trust()} {self._few()}"
+            f"It costs {cost} besides training. {self.encoding.says()}"
+        ).rstrip()
+
+    def _few(self) -> str:
+        return "" if self.encoding.private else "A sum over few clients still tells of each. "
+
+    def _trust(self) -> str:
+        if self.keeper:
+            return "Server and mask keeper must not collude: together they can read every update."
+        if self.graph == "complete":
+            return (
+                f"Who colludes with the server must be fewer than {100 * self.threshold:.0f} % of all members; if the "
+                f"server also lies, fewer than {100 * (2 * self.threshold - 1):.0f} % of them all. In a deployed job "
+                "the clients of one site are one party: they collude together, or not at all."
+            )
+        return (
+            f"Who colludes with the server must be fewer than {100 * RING_THRESHOLD:.0f} % of any client's neighbours, "
+            "and the server must do as it should. One that lies about who dropped out learns no smaller sum as long as "
+            "nobody colludes with it; with the help of some who stand close together in the ring it may. In a deployed "
+            "job the clients of one site are one party: they collude together, or not at all."
+        )
+
+    def check_model(self, model: Arrays, members: int) -> None:
+        self.encoding.space(UpdateLayout.of(sorted_parts({MODEL: model})), members)
+
+    def terms(self, session: bytes, round: int) -> SessionTerms:
+        """What a party reads in the configuration about a session that the server opens."""
+        return SessionTerms(
+            session=session,
+            round=round,
+            threshold=self.threshold,
+            fewest=self.fewest,
+            graph=self.graph,
+            neighbours=self.neighbours,
+        )
+
+    def at_sites(self) -> SiteExtension:
+        return self._at_sites(simulated_identities(), seeded_random)
+
+    def sites(self, identities: PartyIdentities) -> SiteExtension:
+        """What a site does if its clients sign like that: in deployment with its certificate."""
+        return self._at_sites(identities, secure_random)
+
+    def _at_sites(self, identities: PartyIdentities, chance: RandomSource) -> SiteExtension:
+        own = SecureSite(self, identities, chance).at_site()
+        if self.encoding.private:
+            own = own.around(SiteExtension(filters=(drop_training_loss,)))
+        if self.third_party is None:
+            return own
+        keeper = MaskKeeper(identities, threshold=self.threshold, fewest=self.fewest, heaviest=self.heaviest)
+        return own.around(KeeperSite(keeper).at_site())
+
+    @property
+    def third_party(self) -> str | None:
+        return self.keeper if isinstance(self.keeper, str) else None
+
+    def between(self, sites: Mapping[str, int]) -> "SecureAggregation":
+        if not self.keeper:
+            return self
+        name = self.third_party
+        if name is None or name not in sites:
+            wrong = "keeper = true names none" if name is None else f"there is no site {name!r} in the job"
+            among = f", one of {', '.join(sorted(sites))}" if sites else ", a site of the job"
+            raise ConfigError(
+                f'collect.keeper: the server must not keep the masks itself, and {wrong}; write keeper = "SITE"{among}'
+            )
+        found = self.model_copy()
+        found._kept_at = sites[name]
+        return found
+
+    def keeper_for(self, federation: Federation, round: int, version: int) -> KeeperInterface:
+        """The keeper, where it is: at its site, or in a simulation here."""
+        if self._kept_at is None:
+            return simulated_keeper(self.threshold, self.fewest, self.heaviest)
+        return KeeperClient(federation, self._kept_at, round, version)
+
+    def gather(
+        self,
+        federation: Federation,
+        tasks: Sequence[Task],
+        *,
+        until: Until,
+        counts: Mapping[int, int],
+        begin: Callable[[], Fold],
+        expected: RoundContext,
+    ) -> RoundResult:
+        fold = begin()
+        assert isinstance(fold, LinearFold), "refused when the configuration was read"
+        held = train_and_hold(federation, tasks, until, expected)
+        everybody = federation.population
+        summed = SecureRound(self, fold, expected, held.form, held.cohort, counts, everybody).sum_up(federation)
+        return RoundResult(
+            model=fold.finish(),
+            parts=summed.parts,
+            folded=summed.folded,
+            reported=held.cohort,
+            refused=held.refused + sorted(summed.refused, key=lambda refusal: refusal.client),
+            answered=held.answered + summed.answered,
+            left=summed.left,
+            measured=summed.measured,
+        )

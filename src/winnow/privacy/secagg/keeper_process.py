@@ -1,0 +1,66 @@
+"""The mask keeper in a process of its own, asked through a pipe: the same interface, and no memory in common."""
+
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, Self, TypeAlias
+
+from msgspec import Struct
+
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.mask_keeper import MaskKeeper
+from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
+from winnow.privacy.secagg.session_terms import read, write
+from winnow.privacy.secagg.simulated_identities import PartyIdentities
+
+Line: TypeAlias = "Connection[Any, Any]"
+
+
+class Answer(Struct, frozen=True):
+    """What the keeper says: an answer, or why there is none."""
+
+    said: bytes = b""
+    refused: str | None = None
+
+
+def serve(line: Line, other_end: Line, keeper: MaskKeeper) -> None:
+    """Be the keeper until the other end of the line has gone; a forked process has that as well, and must not."""
+    other_end.close()
+    while True:
+        try:
+            asked = line.recv_bytes()
+        except (EOFError, OSError):
+            return
+        try:
+            told = Answer(said=answer_keeper_request(keeper, asked))
+        except ProtocolError as error:
+            told = Answer(refused=str(error))
+        line.send_bytes(write(told))
+
+
+class KeeperProcess(RemoteKeeper):
+    """A keeper that was started beside this process, and ends with this context."""
+
+    def __init__(self, identities: PartyIdentities, *, threshold: float, fewest: int, heaviest: float) -> None:
+        forked = get_context("fork")
+        self._line, theirs = forked.Pipe()
+        keeper = MaskKeeper(identities, threshold=threshold, fewest=fewest, heaviest=heaviest)
+        self._process = forked.Process(target=serve, args=(theirs, self._line, keeper), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, question: bytes) -> bytes:
+        try:
+            self._line.send_bytes(question)
+            told = read(self._line.recv_bytes(), Answer)
+        except (EOFError, OSError) as error:
+            raise ProtocolError("the mask keeper has gone") from error
+        if told.refused is not None:
+            raise ProtocolError(told.refused)
+        return told.said
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.close()
+        self._process.join(timeout=5)

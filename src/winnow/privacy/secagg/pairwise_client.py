@@ -1,0 +1,204 @@
+"""A client's side of the pairwise protocol (Bonawitz et al., 2017, figure 4), without a network and without tasks.
+
+Five steps, each answered once: announce keys; share secrets; mask; confirm the survivors; reveal. A step that does not
+follow the one before it is refused, and whoever refuses has revealed nothing.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from msgspec.structs import replace
+
+from winnow.privacy.secagg import shamir
+from winnow.privacy.secagg.errors import ProtocolError, too_few_error
+from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot
+from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal, unseal
+from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
+from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup
+from winnow.privacy.secagg.session_terms import (
+    KeyAdvertisement,
+    KeyDirectory,
+    SessionTerms,
+    roster_digest,
+    survivors_statement,
+)
+from winnow.privacy.secagg.simulated_identities import PartyIdentities
+
+
+class PairwiseClient:
+    """One client in one session. Its secrets are in this object's memory and nowhere else."""
+
+    def __init__(self, client: int, terms: SessionTerms, identities: PartyIdentities) -> None:
+        self.client, self.terms, self._identities = client, terms, identities
+        self._sealing, self._masking = KeyPair(), KeyPair()
+        self._seed = os.urandom(SEED_BYTES)
+        self.members: list[int] = []
+        self._roster = b""
+        self._told = b""
+        self._peers: dict[int, KeyAdvertisement] = {}
+        self._letters: dict[int, bytes] | None = None
+        self._own_shares = (b"", b"")
+        self._survivors: list[int] | None = None
+        self._revealed = False
+
+    def announce(self) -> KeyAdvertisement:
+        """The public keys of this session, signed, and a commitment to the seed of the self-mask."""
+        unsigned = KeyAdvertisement(
+            client=self.client,
+            sealing=self._sealing.public,
+            masking=self._masking.public,
+            commitment=commitment(self._seed),
+        )
+        return replace(unsigned, signature=self._identities.sign(self.client, unsigned.signed(self.terms)))
+
+    def share(self, directory: KeyDirectory) -> dict[int, bytes]:
+        """Sealed letters to the neighbours, with a share each of the self-mask seed and of the masking key."""
+        if self.members:
+            raise ProtocolError("secrets were shared before in this session")
+        members = self._checked_members(directory.members)
+        circle = self.terms.circle(members)
+        self._peers = self._checked_peers(directory, circle.neighbours(self.client))
+        self._roster = roster_digest(self.terms, members, [self._identities.name(each) for each in members])
+        self.members = members
+        holders = circle.holders(self.client)
+        needed = self.terms.shares_needed(circle, len(holders))
+        seeds, keys = (shamir.split(secret, holders, needed) for secret in (self._seed, self._masking.private))
+        self._own_shares = (seeds[self.client], keys[self.client])
+        return {peer: self._seal(peer, seeds[peer] + keys[peer]) for peer in self._peers}
+
+    def mask(self, letters: Mapping[int, bytes], vector: ModularVector, space: VectorGroup, told: bytes = b"") -> bytes:
+        """The vector under its own mask and one with each neighbour who wrote; packed.
+
+        Masks depend on the digest of what this client was `told`. A server that tells clients different things (another
+        model, other scales) so as to make one of them stand out gets a sum whose masks do not cancel. It gets no shares
+        either: the digest is part of what survivors sign.
+
+        Letters are opened when they are needed: one that cannot be opened holds no share, and whoever sent too many of
+        them is named when the sum cannot be had.
+        """
+        if not self.members:
+            raise ProtocolError("no secrets were shared in this session yet")
+        if self._letters is not None:
+            raise ProtocolError("a vector was masked before in this session")
+        strangers = letters.keys() - self._peers.keys()
+        if strangers:
+            raise ProtocolError(f"a letter from client {min(strangers)}, who shares no masks with this one")
+        circle = self.terms.circle(self.members)
+        needed = self.terms.shares_needed(circle, len(self._peers) + 1)
+        if len(letters) + 1 < needed:
+            raise ProtocolError(f"{len(letters) + 1} clients hold shares of this one's secrets, and it takes {needed}")
+        space.check(vector)
+        self._letters, self._told = dict(letters), told
+        total = [words.copy() for words in vector]
+        add_mask(total, self._seed, space, sign=1)
+        for peer in letters:
+            add_mask(total, self._common(peer, told), space, sign=1 if self.client < peer else -1)
+        return space.pack(space.reduce(total))
+
+    @property
+    def left(self) -> SessionRecord:
+        """Where this client's vector goes when it has masked it."""
+        return SessionRecord(session=self.terms.session, members=self.members, roster=self._roster)
+
+    @property
+    def has_confirmed(self) -> bool:
+        return self._survivors is not None
+
+    def confirm(self, survivors: Sequence[int]) -> bytes:
+        """The signature under the list of those whose vectors arrived. One list a session: another is refused."""
+        if self._letters is None:
+            raise ProtocolError("no vector was masked in this session yet")
+        ordered = sorted(survivors)
+        if self._survivors is not None and ordered != self._survivors:
+            raise ProtocolError("another list of survivors was confirmed before in this session")
+        if len(set(ordered)) != len(ordered) or not {*ordered} <= {*self.members} or self.client not in ordered:
+            raise ProtocolError("the list of survivors has strangers in it, or a client twice, or not this one")
+        if silent := {*ordered} & {*self._peers} - self._letters.keys():
+            raise ProtocolError(f"client {min(silent)} is called a survivor and has shared no secrets")
+        needed = self.terms.survivors_needed(len(self.members))
+        if len(ordered) < needed:
+            raise too_few_error(len(ordered), "survivor", needed)
+        if self.terms.circle(self.members).is_torn(ordered):
+            raise ProtocolError("so many in a row are called dropouts that the ring of survivors may fall apart")
+        self._survivors = ordered
+        return self._identities.sign_once(self.client, self._to_sign(ordered), ballot(self.terms))
+
+    def reveal(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
+        """For each neighbour a share: of the self-mask seed of a survivor, of the masking key of one who dropped out.
+
+        Never both. For that enough members must have signed the very list that this one has, and with it the same
+        members and the same digest of what they were told.
+        """
+        if self._survivors is None or self._letters is None:
+            raise ProtocolError("no list of survivors was confirmed in this session yet")
+        if self._revealed:
+            raise ProtocolError("shares were revealed before in this session")
+        self._check_signatures(signatures)
+        self._revealed = True
+        survivors, found = {*self._survivors}, {self.client: self._own_shares[0]}
+        for peer, letter in self._letters.items():
+            shares = self._opened(peer, letter)
+            if shares is not None:
+                found[peer] = shares[0] if peer in survivors else shares[1]
+        return found
+
+    def _checked_members(self, members: Sequence[int]) -> list[int]:
+        ordered = sorted(members)
+        if len(set(ordered)) != len(ordered) or self.client not in ordered or ordered[0] < 0:
+            raise ProtocolError("the list of members has a client twice, or not this one")
+        if len(ordered) < self.terms.fewest:
+            raise too_few_error(len(ordered), "member", self.terms.fewest)
+        return ordered
+
+    def _checked_peers(self, directory: KeyDirectory, neighbours: Sequence[int]) -> dict[int, KeyAdvertisement]:
+        peers = {each.client: each for each in directory.announcements if each.client != self.client}
+        if [*sorted(peers)] != [*neighbours]:
+            raise ProtocolError("the announcements are not those of this client's neighbours")
+        for peer, announced in peers.items():
+            signed = announced.signed(self.terms)
+            if not self._identities.verifies(peer, signed, announced.signature):
+                raise ProtocolError(f"the announcement of client {peer} is not signed by it")
+        return peers
+
+    def _check_signatures(self, signatures: Mapping[int, bytes]) -> None:
+        assert self._survivors is not None
+        signed = self._to_sign(self._survivors)
+        needed = self.terms.survivors_needed(len(self.members))
+        eligible = (each for each in self._survivors if each in signatures)
+        checked = (each for each in eligible if self._identities.verifies(each, signed, signatures[each]))
+        sound = len([*islice(checked, needed)])
+        if sound < needed:
+            raise ProtocolError(f"{sound} members have signed this client's list of survivors, {needed} are needed")
+
+    def _to_sign(self, survivors: Sequence[int]) -> bytes:
+        return survivors_statement(self.terms, self._roster, self._told, survivors)
+
+    def _seal(self, peer: int, shares: bytes) -> bytes:
+        purpose = peer_message_purpose(self.client, peer, self._roster)
+        return seal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), shares, purpose)
+
+    def _opened(self, peer: int, letter: bytes) -> tuple[bytes, bytes] | None:
+        """The two shares in a letter; None if it is no such letter."""
+        purpose = peer_message_purpose(peer, self.client, self._roster)
+        try:
+            plain = unseal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), letter, purpose)
+        except ProtocolError:
+            return None
+        return (plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :])
+
+    def _common(self, peer: int, told: bytes) -> bytes:
+        """The seed of the mask that this client and the peer have in common."""
+        purpose = mask_purpose(self.client, peer, told)
+        return self._agreed(peer, self._masking, self._peers[peer].masking, purpose)
+
+    def _agreed(self, peer: int, own: KeyPair, theirs: bytes, purpose: bytes) -> bytes:
+        try:
+            return own.agree(theirs, purpose, self.terms.session)
+        except ProtocolError as error:
+            raise ProtocolError(f"client {peer} has announced {error}") from error
+
+
+def commitment(seed: bytes) -> bytes:
+    return hashlib.sha256(b"winnow seed" + seed).digest()

@@ -1,0 +1,94 @@
+"""The protocol's steps as tasks: their names, what they carry, and bytes as arrays."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task
+from winnow.core.array_spec import is_byte_array
+from winnow.privacy.secagg.encoding import EncodingParameters
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.session_inputs import SessionInputs
+
+ADVERTISE_KEYS = "secure-announce"
+CLOSE_SESSION = "secure-close"
+SHARE_KEYS = "secure-share"
+MASKED_INPUT = "secure-mask"
+CONSISTENCY_CHECK = "secure-confirm"
+UNMASK = "secure-reveal"
+DEPOSIT_SEED = "secure-deposit"
+
+UPDATE_LAYOUT = "held"
+"""The part of a training reply that stands for the update: its form, while the update itself stays at the site."""
+SECURE = "secure"
+ENCODING = "encoding"
+
+MAX_MESSAGE_BYTES = 1 << 24
+"""No message but a vector is longer: what claims to be is not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """A step of one session."""
+
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    """Chance makes sessions, and not every byte of theirs is a letter."""
+
+    session: bytes
+
+
+def session_of(task: Task) -> bytes:
+    if not isinstance(task.settings, StepSettings):
+        raise ProtocolError("the task belongs to no session")
+    return task.settings.session
+
+
+def as_array(data: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
+
+
+def carried(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
+    """The bytes of this name; a message without them, or with more than there can be, is refused."""
+    if not is_byte_array(payload.get(part, {}), name, most):
+        raise ProtocolError(f"the message carries no {name}")
+    return np.asarray(payload[part][name]).tobytes()
+
+
+def session_inputs_payload(told: SessionInputs) -> Payload:
+    """What all members are told, as a task carries it."""
+    return {SECURE: {"members": told.members, "weights": told.weights}, ENCODING: told.parameters.as_arrays()}
+
+
+def read_session_inputs(payload: Payload) -> SessionInputs:
+    return SessionInputs(
+        members=read_numbers(payload, "members").astype(np.int64),
+        weights=read_numbers(payload, "weights"),
+        parameters=EncodingParameters.of(payload.get(ENCODING, {})),
+    )
+
+
+def read_numbers(payload: Payload, name: str) -> NDArray[np.float64]:
+    array = np.asarray(payload.get(SECURE, {}).get(name, ()))
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "if" or not np.isfinite(array).all():
+        raise ProtocolError(f"the message carries no {name}")
+    return array.astype(np.float64)
+
+
+def reply_with(task: Task, **data: bytes) -> Reply:
+    return Reply(task=task, payload={SECURE: {name: as_array(each) for name, each in data.items()}})
+
+
+def step_handler(step: Callable[[Task], Reply]) -> Handler[Any]:
+    """A handler by which each client answers for itself; what it refuses is a failure with its reason."""
+
+    def answer(task: Task) -> Outcome:
+        try:
+            return step(task)
+        except ProtocolError as error:
+            return Failure(task=task, stage=f"answering {task.name}", reason=str(error))
+
+    return lambda tasks, site: [answer(task) for task in tasks]

@@ -1,0 +1,73 @@
+"""What the server tells all members of a session alike: their weights, the encoding's parameters, the model.
+
+A digest of it goes into the masks, so that clients who were told different things have different masks.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from winnow.core import Arrays
+from winnow.privacy.secagg.encoding import EncodingParameters
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.session_terms import write
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInputs:
+    """Every member, by number and in order, with what it counts; and what all encode with."""
+
+    members: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    parameters: EncodingParameters
+
+    def __post_init__(self) -> None:
+        members, weights = self.members, self.weights
+        if members.ndim != 1 or members.shape != weights.shape or (np.diff(members) <= 0).any():
+            raise ProtocolError("the members and their weights do not belong together")
+        if not ((weights > 0) & (weights <= 1)).all():
+            raise ProtocolError("a weight is not above 0 and at most 1")
+
+    def weight_of(self, client: int, heaviest: float) -> float:
+        """The client's own weight; refused if somebody makes up more than `heaviest` of the sum over all members."""
+        place = int(np.searchsorted(self.members, client))
+        if place == len(self.members) or self.members[place] != client:
+            raise ProtocolError("this client has no weight")
+        check_weights(self.weights, heaviest)
+        return float(self.weights[place])
+
+    def check_survivors(self, survivors: Sequence[int], heaviest: float) -> None:
+        """The same over those who are left: whoever balanced a heavy client may be said to have dropped out."""
+        check_weights(self.weights[np.isin(self.members, survivors)], heaviest)
+
+    def digest(self, session: bytes, model: Arrays) -> bytes:
+        """Every array counts under its group, name, type and shape: none can stand for another."""
+        found = hashlib.sha256(write(["winnow told", session]))
+        for name, array in (("members", self.members), ("weights", self.weights)):
+            _add(found, "told", name, array)
+        for name, array in sorted(self.parameters.as_arrays().items()):
+            _add(found, "encoding", name, array)
+        for name, tensor in sorted(model.items()):
+            found.update(write(["model", name, str(tensor.dtype), tuple(tensor.shape)]))
+            found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        return found.digest()
+
+
+def check_weights(weights: "NDArray[np.float64]", heaviest: float) -> None:
+    """Refuse weights by which one client makes up more than the share `heaviest` of a sum: w_i² / Σ_j w_j².
+
+    Otherwise a server could give all but one next to no weight, and call that client's update a sum. Squares, because
+    updates of different clients have little in common, and so add up as their squares do.
+    """
+    squares = np.square(weights)
+    share = float(squares.max(initial=0.0) / squares.sum()) if len(weights) else 1.0
+    if not share <= heaviest:
+        raise ProtocolError(f"one client makes up {share:.0%} of the sum, and collect.heaviest is {heaviest:.0%}")
+
+
+def _add(found: "hashlib._Hash", group: str, name: str, array: "NDArray[np.generic]") -> None:
+    found.update(write([group, name, str(array.dtype), array.shape]) + array.tobytes())

@@ -1,0 +1,37 @@
+"""The server's questions to clients, in a conversation of several steps."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from winnow.core import Federation, Reply, Task
+from winnow.learn.reply_checks import Rejection, RoundContext, check_replies
+
+NO_EXPECTATION = RoundContext(parts={}, carried=(), reference=None)
+"""Each step knows for itself what a reply must hold."""
+
+
+@dataclass(kw_only=True)
+class StepDispatcher:
+    """Asks, and keeps account of who answered (without what they said) and who was refused."""
+
+    federation: Federation
+    answered: list[Reply] = field(default_factory=list)
+    refused: list[Rejection] = field(default_factory=list)
+
+    def ask(self, tasks: Sequence[Task]) -> Iterator[Reply]:
+        """The replies as they come; who fails is refused, with the reason."""
+        silent = {task.client: task for task in tasks}
+        with self.federation.dispatch(tasks) as exchange:
+            for outcome in exchange:
+                silent.pop(outcome.task.client, None)
+                sound, refused, answered = check_replies([outcome], NO_EXPECTATION)
+                self.answered += [replace(reply, payload={}, letters={}) for reply in answered]
+                self.refused += refused
+                yield from sound
+        for client, task in sorted(silent.items()):
+            self.refuse(client, f"did not answer {task.name} in time")
+
+    def refuse(self, client: int, reason: str) -> None:
+        self.refused.append(Rejection(client=client, reason=reason))

@@ -1,0 +1,91 @@
+"""What the figures show, gathered from a run's events."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from winnow.core import Rejected, RunError, Scored, Selected
+from winnow.runs import HistoryPoint, RunLabel, RunView, Summary, points
+
+ALL_CLIENTS = "all clients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipationCounts:
+    """How often each client was invited, and what was done to its data."""
+
+    labels: tuple[str, ...]
+    of_client: NDArray[np.int64]
+    invitations: NDArray[np.int64]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Clients of a condition side by side, the clean ones first."""
+        return np.argsort(self.of_client, kind="stable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreHistory:
+    """The scores of equation 13 by round: one row a round, one column a client."""
+
+    rounds: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlotData:
+    """A run, ready to be drawn."""
+
+    label: RunLabel
+    summary: Summary
+    points: tuple[HistoryPoint, ...]
+    participation: ParticipationCounts
+    scores: ScoreHistory | None
+    refusals: Mapping[str, Sequence[int]]
+    """By reason, the rounds of the replies that were not folded; the most frequent first."""
+    config_text: str
+
+
+def read_plot_data(view: RunView) -> RunPlotData:
+    """Read a run's events once and keep what is drawn."""
+    events = list(view.events())
+    refusals: dict[str, list[int]] = {}
+    for event in events:
+        if isinstance(event, Rejected):
+            refusals.setdefault(event.reason, []).append(event.round)
+    scores = _scores([event for event in events if isinstance(event, Scored)])
+    invited = [event for event in events if isinstance(event, Selected)]
+    return RunPlotData(
+        label=view.label,
+        summary=view.summarised(events),
+        points=tuple(points(events)),
+        participation=_participation(view, invited, clients=scores.values.shape[1] if scores else 0),
+        scores=scores,
+        refusals=dict(sorted(refusals.items(), key=lambda item: -len(item[1]))),
+        config_text=view.config_text,
+    )
+
+
+def _participation(view: RunView, invited: list[Selected], clients: int) -> ParticipationCounts:
+    """Count invitations. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
+    heard_of = max([clients, *(int(event.clients.max()) + 1 for event in invited if len(event.clients))])
+    if view.conditions:
+        labels, of_client = tuple(view.conditions["labels"]), np.asarray(view.conditions["of_client"], np.int64)
+    else:
+        labels, of_client = (ALL_CLIENTS,), np.zeros(heard_of, np.int64)
+    if heard_of > len(of_client):
+        raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
+    invitations = np.zeros(len(of_client), np.int64)
+    for event in invited:
+        np.add.at(invitations, event.clients, event.counts)
+    return ParticipationCounts(labels=labels, of_client=of_client, invitations=invitations)
+
+
+def _scores(scored: list[Scored]) -> ScoreHistory | None:
+    if not scored:
+        return None
+    return ScoreHistory(
+        rounds=np.array([event.round for event in scored]), values=np.stack([event.scores for event in scored])
+    )

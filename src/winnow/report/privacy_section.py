@@ -1,0 +1,97 @@
+"""What a report says of privacy: what it has cost, why a run stopped, who learns what, and what undoes itself."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TypeAlias
+
+import plotly.graph_objects as go
+
+from winnow.report import figures
+from winnow.report.colours import colour
+from winnow.report.markup import collapsible, figure_html, paragraph, points, section, subheading, table
+from winnow.report.number_format import MISSING
+from winnow.report.plot_data import RunPlotData
+from winnow.runs.summary import PRIVACY, abandoned_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivacyExplanation:
+    """What a configuration means for those whose data it uses, in words; and its combinations that undo one another."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+ExplainPrivacy: TypeAlias = Callable[[RunPlotData], PrivacyExplanation | None]
+"""Explains a run's configuration; None where it cannot be read here."""
+
+HEADER = ("Run", "Guarantee", "ε", "Budget", "δ")
+
+
+def no_explanation(run: RunPlotData) -> None:
+    """No explanation."""
+    return
+
+
+def privacy_section(groups: Mapping[str, Sequence[RunPlotData]], explain: ExplainPrivacy) -> str:
+    """Empty where nothing was spent and nothing is explained."""
+    rows = [row for algorithm, runs in groups.items() for run in runs for row in _spent(algorithm, run)]
+    pieces = []
+    if rows:
+        caption = "The ε that runs have spent, with the budget that they keep within. Less tells less."
+        pieces += [table(caption, HEADER, rows), figure_html(spent_by_round(groups), "The ε that was spent by round")]
+    pieces += [paragraph(line) for algorithm, runs in groups.items() for run in runs for line in _ends(algorithm, run)]
+    for algorithm, runs in groups.items():
+        explained = explain(runs[0])
+        if explained is not None:
+            pieces.append(_explanation(algorithm, explained))
+    return section("Privacy", *pieces) if pieces else ""
+
+
+def spent_by_round(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
+    """One line a run and guarantee, in the algorithm's colour."""
+    figure = go.Figure()
+    for index, (algorithm, runs) in enumerate(groups.items()):
+        for run in runs:
+            for name in run.summary.spent:
+                figure.add_trace(_line(run, name, _called(algorithm, run, name), colour(index)))
+    figure.update_xaxes(title="Round")
+    figure.update_yaxes(title="ε", rangemode="tozero")
+    return figures.apply_layout(figure, height=300)
+
+
+def _line(run: RunPlotData, guarantee: str, called: str, ink: str) -> go.Scatter:
+    known = [(point.round, point.value(PRIVACY, guarantee)) for point in run.points]
+    told = [(number, value) for number, value in known if value is not None]
+    x, y = [number for number, _ in told], [value for _, value in told]
+    return go.Scatter(x=x, y=y, name=called, mode="lines+markers", line={"color": ink}, showlegend=True)
+
+
+def _called(algorithm: str, run: RunPlotData, guarantee: str) -> str:
+    return escape(f"{algorithm}, seed {run.label.seed}, {_words(guarantee)}")
+
+
+def _words(guarantee: str) -> str:
+    return guarantee.replace("_", " ").replace("epsilon", "ε")
+
+
+def _spent(algorithm: str, run: RunPlotData) -> Iterator[tuple[str, ...]]:
+    for name, value in run.summary.spent.items():
+        promise = run.summary.promised.get(name)
+        budget = f"{promise.budget:g}" if promise and promise.budget is not None else "none"
+        delta = f"{promise.delta:g}" if promise else MISSING
+        yield f"{algorithm}, seed {run.label.seed}", _words(name), f"{value:.4g}", budget, delta
+
+
+def _ends(algorithm: str, run: RunPlotData) -> Iterator[str]:
+    summary, which = run.summary, f"{algorithm}, seed {run.label.seed}"
+    if summary.stopped:
+        yield f"{which}, stopped after round {summary.rounds}: {summary.stopped}."
+    if summary.abandoned:
+        yield f"{which}: {abandoned_text(summary)}."
+
+
+def _explanation(algorithm: str, explained: PrivacyExplanation) -> str:
+    warned = points(f"Warning: {each}" for each in explained.warnings) if explained.warnings else ""
+    return subheading(algorithm) + warned + collapsible("Who learns what", explained.text)

@@ -1,0 +1,55 @@
+"""Files that are whole or absent, and a lock that dies with its holder."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from winnow.core import RunError
+
+TEMPORARY = ".tmp"
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a process that was killed while writing left this: we name such files x.tmp, safetensors .tmpXXXX."""
+    return path.name.endswith(TEMPORARY) or path.name.startswith(TEMPORARY)
+
+
+@contextmanager
+def one_line_errors(path: Path) -> Iterator[None]:
+    """Tell the user in one line when the file system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot use {error.filename or path}: {error.strerror or error}") from error
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` fill a temporary file, then put it in place at once; a reader sees the old file or the new one."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    write(temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+class FileLock:
+    """An exclusive claim on a file, which the kernel gives back when the holder ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise RunError(
+                f"{path.parent} is being written by another process; wait for it or choose another --out"
+            ) from None
+
+    def release(self) -> None:
+        self._file.close()

@@ -1,0 +1,100 @@
+"""Events as lines of JSON and back. Numbers that JSON cannot hold (NaN, infinities) become null, and null is NaN."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from winnow.core import AnyEvent, Cost, Evaluated, Rejected, RoundFinished, RunError, Scored, Selected, Stopped
+
+EVENTS: dict[str, type[AnyEvent]] = {
+    event.kind: event for event in (Evaluated, Selected, Scored, Rejected, RoundFinished, Stopped)
+}
+
+
+def encode_event(event: AnyEvent) -> bytes:
+    """One line, its kind first. Scores keep six significant digits: a log is for reading, not for restoring."""
+    record: dict[str, Any] = {"kind": event.kind}
+    record |= {field.name: getattr(event, field.name) for field in fields(event)}
+    if isinstance(event, RoundFinished):
+        record["cost"] = event.cost.record()
+    if isinstance(event, Scored):
+        record["scores"] = [float(f"{score:.6g}") for score in event.scores.tolist()]
+    return msgspec.json.encode(record, enc_hook=json_default) + b"\n"
+
+
+def decode_event(line: bytes) -> AnyEvent:
+    record = msgspec.json.decode(line)
+    event = EVENTS[record.pop("kind")]
+    return event(**{name: _REVIVE[name](value) if name in _REVIVE else value for name, value in record.items()})
+
+
+def json_default(value: object) -> Any:
+    """What JSON makes of NumPy's types and of mappings that are no dict."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _integers(values: list[int]) -> Any:
+    return np.array(values, np.int64)
+
+
+_REVIVE: dict[str, Callable[[Any], Any]] = {
+    "at": _number,
+    "clients": _integers,
+    "cost": lambda cost: Cost(**_numbers(cost)),
+    "counts": _integers,
+    "folded": _integers,
+    "joules": _number,
+    "loss": _number,
+    "metrics": lambda metrics: {data: _numbers(values) for data, values in metrics.items()},
+    "scores": lambda scores: np.array(scores, np.float64),
+}
+
+
+class EventLog:
+    """The events of a file, as often as wanted. A last line that is still being written is left for next time.
+
+    The log of a finished run has at least the `rounds` of its result, or something has been taken from it.
+    """
+
+    def __init__(self, path: Path, rounds: int = 0) -> None:
+        self._path, self._rounds = path, rounds
+
+    def __iter__(self) -> Iterator[AnyEvent]:
+        finished = 0
+        for event in self._written():
+            finished += isinstance(event, RoundFinished)
+            yield event
+        if finished < self._rounds:
+            raise RunError(
+                f"{self._path} holds {finished} of the run's {self._rounds} rounds; the run is damaged, make it again"
+            )
+
+    def _written(self) -> Iterator[AnyEvent]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield decode_event(line)
+                except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
+                    raise RunError(f"{self._path}, line {number}: not an event; the file is damaged") from None

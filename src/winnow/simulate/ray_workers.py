@@ -1,0 +1,184 @@
+"""Workers on a Ray cluster, for simulations larger than a machine. Needs the extra `ray`.
+
+Every worker is an actor with one core and one thread. The recipe of the site, with its data, is put into Ray's object
+store once, and all actors on a machine read the data there without a copy; so it is with a cohort's model.
+"""
+
+import inspect
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pickle import PickleBuffer, PicklingError
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.core import ConfigError, Handler, Task
+from winnow.simulate.cohort_chunks import Indices
+from winnow.simulate.pickling import PickledValue, pack, reduce_tensor, unpack
+from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerFailure, WorkerLost, WorkerReady
+
+PLUGIN_MODULE_PREFIX = "winnow_plugin_"
+"""Python files of the user's own are modules under such names, which no other process can import."""
+
+Site = TypeVar("Site")
+
+
+class RayWorkers:
+    """A crew of actors that each make the site by a recipe and answer by these handlers."""
+
+    def __init__(
+        self, make_site: Callable[[], Site], handlers: Mapping[str, Handler[Site]], address: str | None = None
+    ) -> None:
+        self._ray = _import_ray()
+        self._ours = _connect(self._ray, address)
+        self._recipe = self._ray.put(_pack_with_code(self._ray, (make_site, dict(handlers))))
+        self._plugins = _plugins()
+        self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(_Actor)
+        self._staff: dict[int, Any] = {}
+        self._pending: dict[Any, int] = {}
+        self._tasks: Sequence[Task] = ()
+        self._cohort: Any = None
+
+    @property
+    def cores(self) -> int:
+        """How many actors the cluster has room for."""
+        return int(self._ray.cluster_resources().get("CPU", 1))
+
+    @property
+    def processes(self) -> dict[int, int]:
+        asked = {worker: actor.begin.remote() for worker, actor in self._staff.items()}
+        return {worker: self._ray.get(answer) for worker, answer in asked.items()}
+
+    def hire(self, worker: int) -> None:
+        self._staff[worker] = self._actor.remote(self._recipe, self._plugins)
+        self._expect(worker, self._staff[worker].begin.remote())
+
+    def brief(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._cohort = self._ray.put(pack(tasks))
+
+    def give(self, worker: int, chunk: Indices) -> None:
+        self._expect(worker, self._staff[worker].answer.remote([self._cohort], chunk))
+
+    def news(self) -> WorkerEvent:
+        (done,), _ = self._ray.wait(list(self._pending), num_returns=1)
+        worker = self._pending.pop(done)
+        errors = self._ray.exceptions
+        try:
+            message = self._ray.get(done)
+        except (errors.RayActorError, errors.ObjectLostError) as error:
+            self._ray.kill(self._staff.pop(worker))
+            return WorkerLost(worker, str(error).splitlines()[0])
+        if isinstance(message, WorkerFailure):
+            raise message.exception()
+        if not isinstance(message, PickledValue):
+            return WorkerReady(worker)
+        own = PickledValue(message.head, [np.array(each) for each in message.contents])
+        return ChunkFinished(worker, unpack(own, known=self._tasks))
+
+    def dismiss(self) -> None:
+        for actor in self._staff.values():
+            self._ray.kill(actor)
+        self._staff.clear()
+        self._pending.clear()
+        if self._ours:
+            self._ray.shutdown()
+        self._ours = False
+
+    def _expect(self, worker: int, answer: Any) -> None:
+        self._pending[answer] = worker
+
+
+class _Actor:
+    """One worker on the cluster."""
+
+    def __init__(self, recipe: PickledValue, plugins: Mapping[str, str]) -> None:
+        torch.set_num_threads(1)
+        for name, text in plugins.items():
+            sys.modules[name] = ModuleType(name)
+            exec(compile(text, name, "exec"), vars(sys.modules[name]))  # noqa: S102  # the driver ran it, too
+        warnings.filterwarnings("ignore", "The given (buffer|NumPy array) is not writable")  # nor is it written
+        self._ray, self._recipe = _import_ray(), recipe
+        self._site: Any = None
+        self._handlers: Mapping[str, Handler[Any]] = {}
+        self._cohort: Any = None
+        self._tasks: Sequence[Task] = ()
+
+    def begin(self) -> int | WorkerFailure:
+        """Make the site, unless it is made; the number of this process."""
+        try:
+            if not self._handlers:
+                make_site, self._handlers = unpack(self._recipe)
+                self._site = make_site()
+        except ImportError as error:
+            return WorkerFailure.by(ConfigError(f'engine.workers = "ray": {error} at a worker; install it there'))
+        except Exception as error:
+            return WorkerFailure.by(error)
+        return os.getpid()
+
+    def answer(self, cohort: list[Any], chunk: Indices) -> PickledValue | WorkerFailure:
+        """Inside a list the cohort comes as a reference, which is fetched and unpacked once."""
+        if cohort[0] != self._cohort:
+            self._cohort, self._tasks = cohort[0], unpack(self._ray.get(cohort[0]))
+        tasks = [self._tasks[i] for i in chunk]
+        try:
+            return pack(self._handlers[tasks[0].name](tasks, self._site), known=self._tasks)
+        except Exception as error:
+            return WorkerFailure.by(error)
+
+
+def _import_ray() -> Any:
+    """Ray itself, which is large and not everybody's."""
+    try:
+        import ray  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError('engine.workers = "ray" needs an extra: pip install "winnow[ray]"') from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> bool:
+    """Join the cluster at an address, or start one on this machine; False if this process is part of one already."""
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **({} if address else {"include_dashboard": False}),
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = address or "on this machine"
+        raise ConfigError(f"engine.ray_address: no Ray cluster {where}: {str(error).splitlines()[0]}") from error
+    return True
+
+
+def _plugins() -> dict[str, str]:
+    """The text of every file of the user's own that this process has run: settings that come as tasks need it."""
+    loaded = {name: module for name, module in sys.modules.items() if name.startswith(PLUGIN_MODULE_PREFIX)}
+    return {name: inspect.getsource(module) for name, module in loaded.items()}
+
+
+def _pack_with_code(ray: Any, value: object) -> PickledValue:
+    """As `pack`; what was defined in a notebook or script, a model or a loss, travels with its code."""
+
+    class _CodePacker(ray.cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray is imported on use
+        def reducer_override(self, part: object) -> Any:
+            return reduce_tensor(part) if type(part) is Tensor else super().reducer_override(part)
+
+    head, contents = BytesIO(), list[PickleBuffer]()
+    try:
+        _CodePacker(head, protocol=5, buffer_callback=contents.append).dump(value)
+    except (TypeError, AttributeError, PicklingError) as error:
+        raise ConfigError(
+            'engine.workers = "ray": the model, the loss or the function that loads data cannot be sent to workers: '
+            f"{str(error).splitlines()[0]}; make what it needs inside it"
+        ) from error
+    return PickledValue(head.getvalue(), [np.frombuffer(each.raw(), np.uint8) for each in contents])

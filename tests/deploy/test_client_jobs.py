@@ -1,0 +1,283 @@
+"""What people do with a federation, on one that really runs: a server and two sites as processes."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import winnow
+from command_line import Outcome, call
+from winnow.config.resolve import resolve
+from winnow.core import RunError, WinnowError
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.connection import Connection
+from winnow.deploy.client.local_federation import LocalFederation, local_federation, start
+from winnow.experiment.run import run_experiment
+from winnow.learn.algorithm import Recipe
+from winnow.runs import RunFolder
+
+SETS = ("data.clients=6", "select.fraction=0.5", "local.epochs=1")
+FILE = """
+name = "mine"
+rounds = 2
+seed = 5
+plugins = ["mine.py"]
+algorithm = "mine"
+
+[data]
+name = "digits"
+clients = 6
+
+[model]
+name = "python"
+factory = "net.py:make"
+
+[select]
+fraction = 0.5
+
+[local]
+name = "sgd"
+learning_rate = 0.1
+
+[engine]
+execution = "loop"
+
+[job]
+min_sites = 2
+"""
+PLUGIN = """
+from winnow.learn.algorithm import Recipe
+
+Recipe(name="mine", summary="FedAvg under another name.", parts={"select": {"name": "uniform"},
+       "aggregate": {"name": "partial"}})
+"""
+NET = """
+from torch import nn
+
+def make(sample_shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, outputs))
+"""
+PROGRAM = """
+import winnow
+from parts.widths import WIDTH
+from torch import nn, manual_seed
+
+manual_seed(3)
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 10))
+result = winnow.run("demo", model=model, data="digits", clients=6, seed=5, rounds=2, select={"fraction": 0.5},
+                    engine={"execution": "loop"})
+print(f"best of the program {result.best:.4f}")
+"""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    described = describe_job("demo", sets=SETS, seed=5)
+    with_code = replace(described, files={"any.py": b""})  # so that the sites' policies allow own code
+    with local_federation(with_code, 2, tmp_path_factory.mktemp("federation")) as running:
+        yield running
+
+
+@pytest.fixture
+def me(federation: LocalFederation) -> Connection:
+    return federation.connection
+
+
+@pytest.fixture
+def command(federation: LocalFederation, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    return lambda *words: call(capsys, *words, "--kit", federation.kit("me"))
+
+
+def same(one: Path, other: Path) -> bool:
+    ours, theirs = load_file(one), load_file(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def connected(me: Connection) -> set[str]:
+    return {site.site for site in me.sites() if site.connected}
+
+
+# The same model as the simulation's -----------------------------------------------------------------------------------
+
+
+def test_fedprof_gives_the_simulations_model_bit_for_bit(me: Connection, tmp_path: Path) -> None:
+    sets = [*SETS, "engine.execution=loop"]
+    run_experiment(resolve("demo", sets=sets, seed=5, rounds=3, algorithm="fedprof"), out=tmp_path / "simulated")
+    job = me.submit("demo", sets=sets, seed=5, rounds=3, algorithm="fedprof", min_sites=2)
+    assert job.wait(120).round == 3
+    run = job.download(tmp_path / "deployed")
+    for name in ("best.safetensors", "last.safetensors"):
+        assert same(run / name, tmp_path / "simulated" / name)
+    view = RunFolder.open(run)
+    assert view.label.clock == "wall"
+    assert view.summary().best == RunFolder.open(tmp_path / "simulated").summary().best
+
+
+def test_other_executions_give_it_within_rounding(me: Connection, tmp_path: Path) -> None:
+    run_experiment(resolve("demo", sets=SETS, seed=5, rounds=1), out=tmp_path / "simulated")
+    job = me.submit("demo", sets=SETS, seed=5, rounds=1, min_sites=2)
+    job.wait(120)
+    ours = load_file(job.download(tmp_path / "deployed") / "last.safetensors")
+    for name, tensor in load_file(tmp_path / "simulated" / "last.safetensors").items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+# What can be submitted ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_brings_its_plugins_and_its_models_factory(
+    me: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recipe, "known", dict(Recipe.known))  # the plugin is run here, too; other tests need not know
+    for name, text in (("mine.toml", FILE), ("mine.py", PLUGIN), ("net.py", NET)):
+        (tmp_path / name).write_text(text)
+    job = me.submit(tmp_path / "mine.toml")
+    job.wait(120)
+    run = job.download(tmp_path / "deployed")
+    assert RunFolder.open(run).label.algorithm == "mine"
+    as_dealt_out = {"data": resolve("demo", sets=SETS).data}
+    run_experiment(resolve(tmp_path / "mine.toml").model_copy(update=as_dealt_out), out=tmp_path / "simulated")
+    assert same(run / "last.safetensors", tmp_path / "simulated" / "last.safetensors")
+
+
+def test_a_program_brings_the_modules_beside_it(me: Connection, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("")
+    (tmp_path / "parts" / "widths.py").write_text("WIDTH = 9\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for _ in range(2):  # the second time the modules have been seen before
+        described = describe_job(tmp_path / "program.py")
+        assert set(described.files) == {"program.py", "parts/__init__.py", "parts/widths.py"}
+    job = me.submit(described, min_sites=2)
+    job.wait(120)
+    said = [line.text for line in job.lines() if line.kind == "log"]
+    assert any(line.startswith("best of the program 0.") for line in said)
+    weights = load_file(job.download(tmp_path / "run") / "best.safetensors")
+    assert weights["1.weight"].shape == (9, 64)
+
+
+# Following, looking, ending -------------------------------------------------------------------------------------------
+
+
+def test_a_job_from_submission_to_report(
+    command: Callable[..., Outcome], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = [word for each in SETS for word in ("--set", each)]
+    submitted = command("submit", "demo", "--rounds", 2, "--min-sites", 2, "--name", "walk", *options)
+    assert (submitted.code, submitted.out) == (0, "walk\n")
+    followed = command("logs", "walk", "--follow")
+    assert "server: submitted by admin me" in followed.out
+    assert "round 2: accuracy 0." in followed.out
+    assert followed.out.rstrip().endswith("finished after round 2")
+    listed = command("jobs", "--json")
+    [state] = [each for each in json.loads(listed.out) if each["job"] == "walk"]
+    assert (state["status"], state["round"], state["rounds"], state["sites"]) == (
+        "finished",
+        2,
+        2,
+        ["site-1", "site-2"],
+    )
+    assert "walk" in command("jobs").out
+    fetched = command("download", "walk", "--out", tmp_path / "run")
+    assert fetched.out == f"{tmp_path / 'run'}\n"
+    shown = call(capsys, "show", tmp_path / "run")
+    assert "finished, 2 rounds" in shown.out
+    assert "wall time" in shown.out
+    assert call(capsys, "report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0
+    assert "it had ended already" in command("abort", "walk").out
+    assert command("clone", "walk", "--name", "walk-again").out == "walk-again\n"
+    assert "finished after round 2" in command("logs", "walk-again", "--follow").out
+    command("download", "walk-again", "--out", tmp_path / "again")
+    assert same(tmp_path / "run" / "last.safetensors", tmp_path / "again" / "last.safetensors")
+
+
+def test_a_job_that_waits_says_for_what_and_can_be_aborted(me: Connection, command: Callable[..., Outcome]) -> None:
+    job = me.submit("demo", min_sites=9)
+    wait_for(lambda: "of 9" in job.state().reason, "a reason to wait")
+    assert job.state().status == "queued"
+    with pytest.raises(RunError, match="still queued after 0 seconds"):
+        job.wait(0)
+    assert command("abort", job.name, "--reason", "it was a try").out == f"{job.name}: aborted\n"
+    with pytest.raises(RunError, match="aborted: me: it was a try"):
+        job.wait(10)
+
+
+def test_what_cannot_be_is_refused_in_one_line(command: Callable[..., Outcome], tmp_path: Path) -> None:
+    unknown = command("logs", "nothing")
+    assert (unknown.code, unknown.err) == (2, "winnow: error: there is no job called nothing\n")
+    assert command("sites", "stop", "nowhere").err == "winnow: error: no site called nowhere was ever here\n"
+    early = command("submit", "demo", "--out", tmp_path / "run")
+    assert early.err.startswith("winnow: error: --out needs --wait")
+
+
+def test_status_and_sites(command: Callable[..., Outcome]) -> None:
+    assert command("status").out.splitlines()[0].startswith("leader server since ")
+    assert json.loads(command("status", "--json").out)["sites"] == 2
+    for words in (["sites"], ["sites", "list"]):
+        listed = command(*words)
+        assert listed.out.count("connected") == 2
+        assert "digits" in listed.out
+    assert [each["site"] for each in json.loads(command("sites", "list", "--json").out)] == ["site-1", "site-2"]
+
+
+def test_the_same_from_python(federation: LocalFederation, tmp_path: Path) -> None:
+    with winnow.connect(federation.kit("me")) as connection:
+        job = connection.submit("demo", sets=SETS, rounds=1, sites=("site-1",), name="alone")
+        state = job.wait(120)
+        assert (state.sites, next(iter(state.metrics))) == (["site-1"], "reference")
+        assert connection.job("alone").state().status == "finished"
+        assert "alone" in [each.job for each in connection.jobs()]
+        assert (job.download(tmp_path / "run") / "result.json").is_file()
+
+
+def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: Callable[..., Outcome]) -> None:
+    me, processes = federation.connection, federation.processes
+    assert command("sites", "restart", "site-1").out == "site-1 was told to start anew\n"
+    log = federation.folder / "logs" / "site-1.log"
+    wait_for(lambda: log.read_text().count("site site-1 of") == 2, "a new beginning")
+    wait_for(lambda: "site-1" in connected(me), "site-1 again")
+    assert processes["site-1"].poll() is None, "it is the same process"
+    assert command("sites", "stop", "site-2").out == "site-2 was told to stop\n"
+    assert processes["site-2"].wait(30) == 0
+    wait_for(lambda: connected(me) == {"site-1"}, "site-2 has gone")
+    processes["site-2"] = start(federation.folder, "site-2")
+    wait_for(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
+
+
+# Before anything is sent ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "import winnow, numpy as np\nwinnow.run(data=(np.zeros((40, 3)), np.arange(40) % 2))",
+            "passes data as arrays",
+        ),
+        ("x = 1", "never calls winnow.run or winnow.run_workflow"),
+        ("raise SystemExit(0)", "never calls winnow.run or winnow.run_workflow"),
+    ],
+)
+def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(text)
+    with pytest.raises(WinnowError, match=told) as raised:
+        describe_job(tmp_path / "program.py")
+    assert "\n" not in str(raised.value)
+
+
+def test_options_do_not_go_with_a_program(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with pytest.raises(WinnowError, match="is a program: rounds, seed must be said in its"):
+        describe_job(tmp_path / "program.py", rounds=3, seed=0, sets=())

@@ -1,0 +1,91 @@
+"""Workflows of one's own, unchanged from the simulation to processes and to a federation; letters that nobody reads."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from broker import Broker
+from talking import PROGRAM, WHISPER
+
+from winnow.data import DataSettings
+from winnow.data.split_files import split_into_folders
+from winnow.deploy.client.bundle import describe_job
+from winnow.deploy.client.local_federation import local_federation
+from winnow.deploy.jobs.ipc import JobFinished
+from winnow.deploy.jobs.snapshot_file import load_snapshot
+from winnow.runs.checkpoint import load_checkpoint
+
+
+def simulated() -> dict[str, Any]:
+    scope: dict[str, Any] = {}
+    exec(compile(PROGRAM, "talk.py", "exec"), scope)
+    return plain(scope["talk"].found)
+
+
+def plain(found: dict[str, Any]) -> dict[str, Any]:
+    """As JSON would have it."""
+    return {key: _lists(value) for key, value in found.items()}
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def test_every_pattern_means_the_same_between_processes(tmp_path: Path) -> None:
+    split_into_folders(DataSettings(name="digits", clients=6), 4, 3, tmp_path / "data")
+    own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
+    broker = Broker("", own, {}, tmp_path / "job")
+    broker.with_program("talk.py", PROGRAM, "name = 'talk'\n[data]\nname = 'digits'")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    assert broker.checkpoint is not None
+    assert load_snapshot(broker.checkpoint).values["found"] == simulated()
+
+
+@contextmanager
+def looking_for(secret: bytes, folder: Path) -> Iterator[set[Path]]:
+    """The files of a folder that hold a secret, looked at again and again while something goes on."""
+    found: set[Path] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        for path in (Path(within, name) for within, _, names in os.walk(folder) for name in names):
+            with suppress(OSError):  # it has gone since it was listed
+                if secret in path.read_bytes():
+                    found.add(path)
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            look()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+        look()
+
+
+def test_letters_cross_a_federation_and_its_server_cannot_read_them(tmp_path: Path) -> None:
+    program = tmp_path / "talk.py"
+    program.write_text(PROGRAM)
+    described = describe_job(program)
+    with local_federation(described, 2, tmp_path / "federation") as federation:
+        server = federation.kit("server")
+        with looking_for(WHISPER, server) as read, looking_for(b"whispered", server) as program_found:
+            job = federation.connection.submit(described, min_sites=2)
+            job.wait(120)
+        snapshot = load_checkpoint(job.download(tmp_path / "run") / "checkpoint.safetensors").snapshot
+    assert program_found, "what a server may read is found"
+    assert not read
+    found, expected = dict(snapshot.values["found"]), simulated()
+    assert (expected.pop("readable"), found.pop("readable")) == (True, False)
+    assert found == expected

@@ -1,0 +1,90 @@
+"""The data of a party are what its configuration says, in numbers, classes and columns that all parties share."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow.core import ConfigError, DataError
+from winnow.deploy.jobs.ipc import JobSite
+from winnow.deploy.jobs.local_data import load_server_data, load_site_data
+from winnow.deploy.jobs.server_training import common_description
+from winnow.deploy.server.config import read_config
+from winnow.deploy.site.config import load_config
+
+ROWS = [("age", "dose", "ward", "outcome"), (30, 1.0, "a", "home"), (50, 3.0, "b", "died"), (70, 2.0, "a", "home")]
+
+
+def csv(path: Path, rows: list[tuple[Any, ...]] = ROWS) -> Path:
+    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+def table(path: Path, **more: Any) -> dict[str, Any]:
+    return {"file": str(path), "targets": ["outcome"], "owner": "ward", "classes": ["home", "moved", "died"], **more}
+
+
+def test_owners_are_clients_and_labels_have_the_numbers_that_all_share(tmp_path: Path) -> None:
+    data = load_site_data("stays", table(csv(tmp_path / "a.csv")), seed=0)
+    assert data.description().sizes == [2, 1]
+    assert data.description().outputs == 3
+    assert data.clients.client(0).x.tolist() == [[30, 1], [70, 2]]
+    assert data.clients.client(1).y.tolist() == [2]
+
+
+def test_numbers_that_all_share_scale_features(tmp_path: Path) -> None:
+    scale = {"mean": [50.0, 2.0], "sd": [20.0, 0.5]}
+    data = load_site_data("stays", table(csv(tmp_path / "a.csv"), scale=scale), seed=0)
+    np.testing.assert_allclose(data.clients.client(1).x, [[0.0, 2.0]])
+    held = load_server_data("stays", {**table(tmp_path / "a.csv", scale=scale), "reference": str(tmp_path / "a.csv")})
+    assert held[0] is not None
+    assert held[1] is None
+    np.testing.assert_allclose(held[0].x[-1], [0.0, 2.0])
+
+
+@pytest.mark.parametrize("scale", ["standard", {"mean": [1.0], "sd": [1.0]}, {"mean": [1.0, 1.0], "sd": [0.0, 1.0]}])
+def test_a_site_does_not_scale_by_its_own_rows(tmp_path: Path, scale: Any) -> None:
+    with pytest.raises(DataError, match="numbers that all sites share"):
+        load_site_data("stays", table(csv(tmp_path / "a.csv"), scale=scale), seed=0)
+
+
+def test_a_sites_configuration_says_so_at_the_start(tmp_path: Path) -> None:
+    csv(tmp_path / "a.csv")
+    (tmp_path / "site.toml").write_text('[data.stays]\nfile = "a.csv"\ntargets = ["outcome"]\nscale = "standard"\n')
+    with pytest.raises(ConfigError, match="would scale each site by its own rows"):
+        load_config(tmp_path)
+
+
+def member(name: str, path: Path, **more: Any) -> JobSite:
+    data = load_site_data("stays", table(path, **more), seed=0, salt="job-1").description()
+    return JobSite(site=name, clients_from=0, data=data)
+
+
+def test_sites_whose_columns_or_classes_are_in_another_order_do_not_learn_together(tmp_path: Path) -> None:
+    north = member("north", csv(tmp_path / "a.csv"))
+    swapped = [tuple(row[place] for place in (1, 0, 2, 3)) for row in ROWS]
+    columns = member("south", csv(tmp_path / "b.csv", swapped))
+    with pytest.raises(DataError, match=r"the columns of south and north are not the same.*features"):
+        common_description([north, columns])
+    named = member("south", tmp_path / "b.csv", features=["age", "dose"])
+    assert common_description([north, named]) == north.data
+    labels = member("south", tmp_path / "a.csv", classes=["died", "home", "moved"])
+    with pytest.raises(DataError, match=r"the labels of south and north are not the same.*classes"):
+        common_description([north, labels])
+
+
+def test_digests_tell_no_names_and_differ_from_job_to_job(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv")
+    one, other = (load_site_data("stays", table(path), seed=0, salt=job).description() for job in ("job-1", "job-2"))
+    assert one.columns != other.columns
+    assert one.labels != other.labels
+    assert not any(word in f"{one}" for word in ("age", "dose", "home", "died"))
+
+
+def test_a_servers_data_are_files_or_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text('[data.stays]\nfile = "ref.csv"\n')
+    with pytest.raises(ConfigError, match=r"has no key 'file': a server's data are a folder"):
+        read_config(tmp_path / "server.toml")
+    (tmp_path / "server.toml").write_text('[data.stays]\nreference = "ref.csv"\ntargets = ["outcome"]\n')
+    assert read_config(tmp_path / "server.toml").data["stays"]["reference"] == str(tmp_path / "ref.csv")

@@ -1,0 +1,124 @@
+"""The processes of a job, at the server and at the sites, give the model that the simulation gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from broker import Broker
+from safetensors.torch import load_file
+
+from winnow.config.resolve import resolve, to_toml
+from winnow.config.schema import Experiment
+from winnow.data.split_files import split_into_folders
+from winnow.deploy.jobs.ipc import CannotRunJob, JobFailed, JobFinished
+from winnow.experiment.build import data_settings_for
+from winnow.experiment.run import run_experiment
+
+
+def small(algorithm: str = "fedprof", **options: Any) -> Experiment:
+    sets = ["engine.execution=loop", "data.clients=9", "select.fraction=0.5", "local.epochs=1"]
+    return resolve("demo", sets=[*sets, *options.pop("sets", ())], algorithm=algorithm, rounds=3, seed=5, **options)
+
+
+def dealt(experiment: Experiment, folder: Path, sites: int = 3) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    list(split_into_folders(data_settings_for(experiment), experiment.seed, sites, folder))
+    name = experiment.data.name
+    own = [{"folder": str(folder / f"site-{i}" / name)} for i in range(1, sites + 1)]
+    return own, {name: {"folder": str(folder / "server" / name), "classes": 10}}
+
+
+def events_of(lines: list[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("algorithm", ["fedrep"])
+def test_a_deployed_run_gives_the_simulations_model_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
+    experiment = small(algorithm)
+    simulated = run_experiment(experiment, out=tmp_path / "simulated")
+    broker = Broker(to_toml(experiment), *dealt(experiment, tmp_path / "data"), tmp_path / "job")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    for name in ("best", "last"):
+        ours = load_file(ended.output[f"{name}.safetensors"])
+        assert same(ours, load_file(tmp_path / "simulated" / f"{name}.safetensors"))
+    rounds = [event for event in events_of(broker.lines) if event["kind"] == "round"]
+    assert [event["metrics"]["reference"] for event in rounds] == [
+        dict(event.metrics["reference"]) for event in simulated.view.events() if event.kind == "round"
+    ]
+
+
+def test_a_runner_that_was_killed_goes_on_from_the_last_committed_round(tmp_path: Path) -> None:
+    experiment = small("scaffold")
+    run_experiment(experiment, out=tmp_path / "simulated")
+    broker = Broker(to_toml(experiment), *dealt(experiment, tmp_path / "data"), tmp_path / "job")
+    try:
+        assert broker.run(stop_after=1) is None
+        assert broker.round == 1
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+    assert [event["round"] for event in events_of(broker.lines) if event["kind"] == "round"] == [1, 2, 3]
+
+
+PROGRAM = """
+import torch
+import winnow
+from torch import nn
+
+torch.manual_seed(3)
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.Tanh(), nn.Linear(24, 10))
+result = winnow.run("demo", model=model, data="digits", clients=9, seed=5, rounds=2, engine={"execution": "loop"},
+                    select={"fraction": 0.5})
+print(f"best {result.best:.4f}")
+"""
+
+
+def test_a_program_runs_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    scope: dict[str, Any] = {}
+    exec(compile(PROGRAM, "program.py", "exec"), scope)
+    simulated = scope["result"]
+    experiment = simulated.experiment
+    broker = Broker("", *dealt(experiment, tmp_path / "data"), tmp_path / "job")
+    broker.with_program("program.py", PROGRAM, "name = 'mine'")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    assert same(load_file(ended.output["best.safetensors"]), dict(simulated.model.state_dict()))
+
+
+def test_a_server_without_a_reference_set_says_what_to_do(tmp_path: Path) -> None:
+    experiment = small()
+    own, _ = dealt(experiment, tmp_path / "data")
+    broker = Broker(to_toml(experiment), own, {}, tmp_path / "job")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFailed)
+    assert "the server holds no reference set for 'digits'" in ended.reason
+
+
+def test_a_site_without_its_data_says_so(tmp_path: Path) -> None:
+    experiment = small()
+    broker = Broker(to_toml(experiment), [{"folder": str(tmp_path / "nowhere")}], {}, tmp_path / "job")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, CannotRunJob)
+    assert "its data cannot be used as its configuration says" in ended.reason
+    assert "there is no folder" in broker.sites[0].notes[0]

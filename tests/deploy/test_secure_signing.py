@@ -1,0 +1,315 @@
+"""What a site's agent signs for its clients, whom it tells them to believe, and what it never forgets."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from papers import a_project, kit_of, provision
+from siting import Script, World, agent_at, deploy, serving, task
+
+from winnow.core.errors import ConfigError
+from winnow.deploy.jobs.agent_identities import AgentIdentities
+from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
+from winnow.deploy.jobs.ipc import (
+    ReleaseNoteRequest,
+    ReleaseNoteResponse,
+    ReleaseRequest,
+    ReleaseResponse,
+    RunTask,
+    SignRequest,
+    SignResponse,
+)
+from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, submission_id, verify_statement
+from winnow.deploy.site.signing_proxy import SigningProxy
+from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.trust.kit import Kit
+from winnow.deploy.trust.peer_identity import utc_now
+from winnow.deploy.trust.provisioning import open_provisioner
+from winnow.deploy.trust.signed_documents import is_signed, with_purpose
+from winnow.deploy.trust.signing import JOB_PURPOSE, sign
+from winnow.deploy.wire.messages import PeerSite, StopJob, SubmitResult, WireTask
+from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.session_terms import roster_digest
+
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the group that P-256 signatures are numbers of."""
+ANNOUNCED = b"two keys and a commitment"
+
+
+class Desk:
+    """A worker's line to its agent, without the socket between them; and the worker's end of it."""
+
+    def __init__(self, notary: SigningProxy, submission: str = "a job", keeper: str | None = None) -> None:
+        self._notary = notary
+        self.word = AgentIdentities(self, submission, keeper)
+        self.at(1)
+
+    def at(self, round: int) -> "Desk":
+        self._round = round
+        task = WireTask(id="0" * 64, name="secure-announce", clients=[0], round=round, version=0)
+        self.word.attend(RunTask(task=task, parties=self._notary.signatories(round)))
+        return self
+
+    def send(self, message: SignRequest | ReleaseRequest) -> None:
+        self._answer = self._notary.certify(self._round, message)
+
+    def receive(self, wanted: type, timeout: float | None = None) -> SignResponse | ReleaseResponse:
+        assert isinstance(self._answer, wanted)
+        return self._answer
+
+
+def neighbour(kit: Kit, first: int, clients: int = 2) -> PeerSite:
+    return PeerSite(site=kit.name, clients_from=first, clients=clients, certificate=kit.certificate_pem)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "project"
+    provision(folder, a_project())
+    return folder
+
+
+@pytest.fixture
+def folder(project: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(project, tmp_path / "project"))
+
+
+@pytest.fixture
+def notary(folder: Path) -> Callable[..., SigningProxy]:
+    """The notary of a site that has heard of plant-a with clients 0 and 1, and plant-b with 2 and 3."""
+
+    def make(site: str = "plant-a", **settings: object) -> SigningProxy:
+        kit = kit_of(folder, site)
+        made = SigningProxy(kit, SiteStateStore(folder / f"{site}.sqlite"), "a job", **settings)  # type: ignore[arg-type]
+        made.number({"plant-a": 0, "plant-b": 2}[site], 2)
+        made.know([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
+        return made
+
+    return make
+
+
+def test_what_one_site_signs_another_believes_and_nothing_else(notary: Callable[..., SigningProxy]) -> None:
+    ours, theirs = Desk(notary("plant-a")), Desk(notary("plant-b"))
+    signature = ours.word.sign(1, ANNOUNCED)
+    assert theirs.word.verifies(1, ANNOUNCED, signature)
+    assert not theirs.word.verifies(0, ANNOUNCED, signature), "another client's word"
+    assert not theirs.word.verifies(2, ANNOUNCED, signature), "another site's word"
+    assert not theirs.word.verifies(9, ANNOUNCED, signature), "nobody's word"
+    assert not theirs.word.verifies(1, b"other keys", signature)
+    assert not Desk(notary("plant-b"), "another job").word.verifies(1, ANNOUNCED, signature)
+    assert not theirs.at(2).word.verifies(1, ANNOUNCED, signature), "said in another round"
+
+
+def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., SigningProxy]) -> None:
+    """A server may give a number to one site when it talks to a second, and to another when it talks to a third."""
+    ours, theirs = notary("plant-a"), notary("plant-b")
+    names = [Desk(ours).word.name(number) for number in range(4)]
+    assert names == ["plant-a 0", "plant-a 1", "plant-b 0", "plant-b 1"]
+    assert [Desk(theirs).word.name(number) for number in range(4)] == names
+    with pytest.raises(ProtocolError, match="client 4 is at no site of this job whose certificate counts"):
+        Desk(ours).word.name(4)
+    deceived = SigningProxy(kit_of(folder, "plant-b"), SiteStateStore(folder / "deceived.sqlite"), "a job")
+    deceived.number(0, 2)
+    deceived.know([neighbour(kit_of(folder, "plant-a"), 2), neighbour(kit_of(folder, "plant-b"), 0)])
+    swapped = [Desk(deceived).word.name(number) for number in range(4)]
+    terms = SecureAggregation().terms(bytes(16), 1)
+    assert roster_digest(terms, range(4), names) != roster_digest(terms, range(4), swapped)
+
+
+def test_a_list_of_sites_that_is_not_believed_gets_no_letters(
+    folder: Path, notary: Callable[..., SigningProxy]
+) -> None:
+    ours = notary("plant-a", named=("plant-a",))
+    assert ours.neighbours == ()
+    ours.know([neighbour(kit_of(folder, "plant-a"), 0)])
+    assert [each.site for each in ours.neighbours] == ["plant-a"]
+
+
+def test_nobody_signs_for_clients_of_others_or_without_end(notary: Callable[..., SigningProxy]) -> None:
+    ours = Desk(notary("plant-a"))
+    with pytest.raises(ProtocolError, match="does not sign for client 2"):
+        ours.word.sign(2, ANNOUNCED)
+    with pytest.raises(ProtocolError, match="the most"):
+        ours.word.sign(0, bytes(2 << 20))
+
+
+def test_only_a_willing_site_that_the_job_names_is_its_keeper(notary: Callable[..., SigningProxy]) -> None:
+    with pytest.raises(ProtocolError, match="does not keep masks"):
+        Desk(notary("plant-b")).word.sign(KEEPER_NUMBER, b"a key")
+    signature = Desk(notary("plant-b", keeps=lambda: True)).word.sign(KEEPER_NUMBER, b"a key")
+    assert Desk(notary(), keeper="plant-b").word.verifies(KEEPER_NUMBER, b"a key", signature)
+    assert not Desk(notary(), keeper="plant-a").word.verifies(KEEPER_NUMBER, b"a key", signature)
+    assert not Desk(notary()).word.verifies(KEEPER_NUMBER, b"a key", signature)
+
+
+def test_a_revoked_certificate_counts_no_more_in_a_job_that_runs(
+    notary: Callable[..., SigningProxy], folder: Path
+) -> None:
+    ours, signature = notary("plant-a"), Desk(notary("plant-b")).word.sign(2, ANNOUNCED)
+    assert Desk(ours).word.verifies(2, ANNOUNCED, signature)
+    with open_provisioner(folder, a_project(), None, utc_now()) as workshop:
+        list(workshop.revoke("plant-b"))
+    assert not Desk(ours).word.verifies(2, ANNOUNCED, signature)
+    assert [each.site for each in ours.signatories(1)] == ["plant-a"]
+
+
+def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., SigningProxy], folder: Path) -> None:
+    ours, kits = notary(), {name: kit_of(folder, name) for name in ("plant-a", "plant-b", "the-lead", "server-1")}
+    a, b = neighbour(kits["plant-a"], 0), neighbour(kits["plant-b"], 2)
+    for listed in (
+        [a, b, neighbour(kits["plant-b"], 4)],
+        [a, neighbour(kits["plant-b"], 1)],
+    ):
+        ours.know(listed)
+        assert ours.signatories(1) == []
+    chosen = notary(named=["plant-a"])
+    assert chosen.signatories(1) == [], "the author wants plant-a alone"
+    for kit in (kits["the-lead"], kits["server-1"], kits["plant-a"]):
+        ours.know([a, msgspec.structs.replace(b, certificate=kit.certificate_pem)])
+        assert [each.site for each in ours.signatories(1)] == ["plant-a"]
+
+
+def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path) -> None:
+    kit, path = kit_of(folder, "plant-a"), folder / "state.sqlite"
+
+    def released(client: int, round: int, submission: str = "a job") -> bool:
+        """As a new agent would have it."""
+        state = SiteStateStore(path)
+        made = SigningProxy(kit, state, submission)
+        made.number(10, 2)
+        answer = made.certify(round, ReleaseRequest(client=client))
+        state.forget("a job")
+        state.close()
+        assert isinstance(answer, ReleaseResponse)
+        return answer.first
+
+    assert released(10, 3)
+    assert released(11, 3)
+    assert not released(10, 3)
+    assert not released(10, 2)
+    assert not released(5, 4), "somebody else's"
+    assert released(10, 4)
+    assert released(10, 3, submission="submitted again")
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
+    anew: bool, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, path = kit_of(folder, "plant-a"), kit_of(folder, "plant-b"), folder / "state.sqlite"
+    ours = SigningProxy(a, SiteStateStore(path), "a job")
+    ours.know([neighbour(a, 0, clients=60)])
+    assert ours.neighbours == (), "nobody has numbered them yet"
+    assert ours.certify(1, ReleaseRequest(client=0)) == ReleaseResponse(times=0)
+    ours.number(4, 2)
+    ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
+    assert len(ours.neighbours) == 2
+    assert ours.certify(1, ReleaseRequest(client=4)) == ReleaseResponse(times=1)
+    if anew:
+        ours = SigningProxy(a, SiteStateStore(path), "a job")
+    assert ours.first_number(None) == 4
+    for first in (0, 3, 5, 60):
+        with pytest.raises(ConfigError, match=f"clients from {first}, and in this job they are numbered from 4"):
+            ours.number(first, 2)
+    with pytest.raises(ConfigError, match="have 60 clients, and had 2 when the job began"):
+        ours.number(4, 60)
+    for listed in (
+        [neighbour(a, 0)],
+        [neighbour(a, 4, clients=60)],
+        [neighbour(a, 4), neighbour(b, 0, clients=3)],
+        [neighbour(a, 4), neighbour(b, 6, clients=4)],
+    ):
+        caplog.clear()
+        ours.know(listed)
+        assert ours.neighbours == ()
+        assert "other clients than it has in this job" in caplog.text
+        assert ours.certify(1, ReleaseRequest(client=4)) == ReleaseResponse(times=0), "it left before"
+        assert all(
+            ours.certify(1, ReleaseRequest(client=number)) == ReleaseResponse(times=0) for number in (0, 3, 6, 60)
+        )
+    ours.number(None, 2)
+    ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
+    assert len(ours.neighbours) == 2
+    assert ours.certify(2, ReleaseRequest(client=4)) == ReleaseResponse(times=2)
+
+
+def test_what_was_signed_for_a_ballot_and_where_an_update_went_is_not_forgotten(folder: Path) -> None:
+    kit, path = kit_of(folder, "plant-a"), folder / "state.sqlite"
+
+    def asked(
+        wish: SignRequest | ReleaseRequest | ReleaseNoteRequest, round: int = 3
+    ) -> SignResponse | ReleaseResponse | ReleaseNoteResponse:
+        """As a new agent would answer."""
+        state = SiteStateStore(path)
+        made = SigningProxy(kit, state, "a job")
+        made.number(0, 2)
+        made.know([neighbour(kit, 0)])
+        answer = made.certify(round, wish)
+        state.forget("a job")
+        state.close()
+        return answer
+
+    assert asked(SignRequest(client=0, content=b"a list", ballot=b"1")).signature
+    assert asked(SignRequest(client=0, content=b"a list", ballot=b"1")).signature
+    refused = SignResponse(refused="something else was signed for this ballot before")
+    assert asked(SignRequest(client=0, content=b"closed", ballot=b"1")) == refused
+    assert asked(SignRequest(client=1, content=b"closed", ballot=b"1")).signature, "another client"
+    assert asked(SignRequest(client=0, content=b"closed", ballot=b"2")).signature, "another session"
+    assert asked(ReleaseNoteRequest(client=0)) == ReleaseNoteResponse()
+    assert asked(ReleaseRequest(client=0, note=b"one")) == ReleaseResponse(times=1)
+    assert asked(ReleaseNoteRequest(client=0)) == ReleaseNoteResponse(note=b"one")
+    assert asked(ReleaseNoteRequest(client=0), round=4) == ReleaseNoteResponse()
+    assert asked(ReleaseRequest(client=0, note=b"two")) == ReleaseResponse(times=0)
+    assert asked(ReleaseRequest(client=0, note=b"two", instead_of=b"another")) == ReleaseResponse(times=0)
+    assert asked(ReleaseRequest(client=0, note=b"two", instead_of=b"one"), round=2) == ReleaseResponse(times=0)
+    assert asked(ReleaseRequest(client=0, note=b"two", instead_of=b"one")) == ReleaseResponse(times=1), "it counts once"
+    assert asked(ReleaseRequest(client=0, note=b"three", instead_of=b"one")) == ReleaseResponse(times=0)
+    assert asked(ReleaseNoteRequest(client=0)) == ReleaseNoteResponse(note=b"two")
+    assert asked(ReleaseRequest(client=0, note=b"next"), round=4) == ReleaseResponse(times=2)
+    assert asked(ReleaseRequest(client=0, note=b"late", instead_of=b"two")) == ReleaseResponse(times=0)
+    assert asked(ReleaseRequest(client=0, instead_of=b"next"), round=4) == ReleaseResponse(times=2)
+    assert asked(ReleaseNoteRequest(client=0), round=4) == ReleaseNoteResponse(), "it left without a note the last time"
+    assert asked(ReleaseRequest(client=0, instead_of=b"next"), round=4) == ReleaseResponse(times=0)
+
+
+def test_a_submission_is_what_its_author_signed_and_that_signature(folder: Path) -> None:
+    lead, plain = kit_of(folder, "the-lead"), Bundle(config='[data]\nname = "turbines"\n')
+
+    def signed(value: bytes | None = None) -> Bundle:
+        made = sign(lead, plain.signed)
+        return msgspec.structs.replace(plain, certificate=made.certificate, signature=value or made.value)
+
+    first = signed()
+    r, s = decode_dss_signature(first.signature)
+    twin = signed(encode_dss_signature(r, ORDER - s))
+    assert twin != first
+    assert is_signed(twin.signature, with_purpose(JOB_PURPOSE, plain.signed), lead.certificate)
+    assert submission_id(twin) == submission_id(first), "what a server can make of a signature"
+    assert submission_id(msgspec.structs.replace(first, certificate=b"\n" + first.certificate)) == submission_id(first)
+    assert submission_id(signed()) != submission_id(first)
+
+
+def test_an_agent_signs_for_its_jobs_process_and_remembers_beyond_the_job(tmp_path: Path) -> None:
+    world, script = World(tmp_path / "project"), Script(tmp_path / "server")
+    bundle, neighbours = world.bundle(), world.neighbours()
+    submission = submission_id(read_bundle(bundle))
+    first = deploy(script, bundle, clients_from=0, neighbours=neighbours)
+    with serving(world, script, "memory://notary") as server, agent_at(world, server.url):
+        script.tell(first, task("certify", clients=(1,), round=3, settings=1))
+        told = script.payload(script.wait(SubmitResult))
+        assert told["first"]
+        first_client, clients, key = told["parties"]["plant-a"]
+        assert (first_client, clients, [*told["parties"]]) == (0, 2, ["plant-a", "plant-b"])
+        signature = bytes.fromhex(told["signature"])
+        assert verify_statement(bytes.fromhex(key), signature, statement_bytes(submission, 3, 1, b"said"))
+        assert not verify_statement(bytes.fromhex(key), signature, with_purpose(JOB_PURPOSE, b"said"))
+        script.tell(task("certify", clients=(1,), round=4, settings=2))
+        assert script.payload(script.wait(SubmitResult, 2))["refused"] == "this site does not sign for client 2"
+        script.tell(StopJob(job="job-1"), first, task("certify", clients=(1,), round=3, settings=1))
+        again = script.payload(script.wait(SubmitResult, 3))
+        assert again["signature"]
+        assert not again["first"]

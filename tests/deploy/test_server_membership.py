@@ -1,0 +1,337 @@
+"""Who takes part in a running job: silent, refusing and revoked sites are left out, said so, and taken back."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+from papers import a_project
+from serving import (
+    SITES,
+    Person,
+    ScriptedSite,
+    World,
+    a_world,
+    answer_of,
+    eventually,
+    federation,
+    job_config,
+    of,
+    undisturbed,
+)
+
+from winnow.deploy.server.leader_writes import LeaderWrites
+from winnow.deploy.trust.peer_identity import utc_now
+from winnow.deploy.trust.provisioning import open_provisioner
+from winnow.deploy.wire.errors import RequestRefusedError
+from winnow.deploy.wire.messages import (
+    AbsentSite,
+    AssignTask,
+    DataDescription,
+    DeployJob,
+    DeployResult,
+    FetchBlob,
+    FollowLog,
+    GetJobResult,
+    GetStatus,
+    PutBlob,
+    SubmitResult,
+)
+
+QUICK = "site_timeout = 2.0"
+MANY = 100_000
+"""Rounds: such a job runs until the test ends."""
+BOTH = "sites = ['plant-a', 'plant-b']"
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federation(tmp_path_factory.mktemp("kits"))
+
+
+@pytest.fixture(autouse=True)
+def _asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("winnow.deploy.server.job_membership.FIRST_RETRY", 0.2)
+
+
+@pytest.fixture
+def world(kits: Path, tmp_path: Path) -> Iterator[World]:
+    with a_world(kits, tmp_path, join=LONG) as world:
+        yield world
+
+
+def checkpoint(person: Person) -> str:
+    result = person.link.call(GetJobResult(job="job"))
+    return b"".join(person.link.fetch(FetchBlob(job="job", blob=result.checkpoint))).decode()
+
+
+def last_round(person: Person) -> str:
+    return checkpoint(person).splitlines()[-1]
+
+
+def said(person: Person) -> list[str]:
+    return [line.text for line in person.link.follow(FollowLog(job="job", wait=False)) if line.kind == "log"]
+
+
+def out(person: Person) -> dict[str, AbsentSite]:
+    return {each.site: each for each in person.state("job").out}
+
+
+def submitted(world: World, config: str) -> Person:
+    """Once all sites are connected: the job then begins with all of them."""
+    eventually(lambda: all(site.session for site in world.made), LONG)
+    return world.submit(config)
+
+
+def asked(*sites: ScriptedSite) -> None:
+    eventually(lambda: all(of(AssignTask, site) for site in sites), LONG)
+
+
+def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: World) -> None:
+    world.site("plant-a")
+    site = world.site("plant-b", answers=False)
+    person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1\n{QUICK}", "pause = 0.1"))
+    asked(site)
+    begun = time.time()
+    site.stop()
+    eventually(lambda: person.state("job").round >= 2, LONG)
+    absence = out(person)["plant-b"]
+    assert absence.reason == "no word from it for 2 s; it is taken back when it returns"
+    assert begun <= absence.since <= time.time()
+    assert "plant-b is left out since 20" in person.state("job").reason
+    [notice] = person.link.call(GetStatus()).notices
+    assert notice.startswith("job job: plant-b is left out since 20")
+    world.site("plant-b")
+    eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+    assert (person.state("job").out, person.state("job").sites) == ([], ["plant-a", "plant-b"])
+    assert checkpoint(person).splitlines()[0].count("failed: site plant-b is left out since 20") == 2
+    lines = said(person)
+    assert [line for line in lines if "plant-b" in line][-2:] == [
+        "site plant-b is left out: no word from it for 2 s; it is taken back when it returns",
+        "site plant-b takes part again",
+    ]
+    assert person.link.call(GetStatus()).notices == []
+
+
+def test_a_site_that_works_for_long_and_polls_is_waited_for(world: World) -> None:
+    world.site("plant-a")
+    site = world.site("plant-b", answers=False)
+    person = submitted(world, job_config(1, f"{BOTH}\nmin_sites = 1\n{QUICK}"))
+    asked(site)
+    time.sleep(4.5)
+    assert person.state("job").reason.startswith("awaits plant-b since 20")
+    [order] = of(AssignTask, site)
+    for client in order.task.clients:
+        site.give("job", order.task.id, client, answer_of("plant-b", client, 1))
+    person.wait("job", "finished", seconds=LONG)
+    assert checkpoint(person) == undisturbed(1, {"plant-a": 2, "plant-b": 2})
+
+
+def test_with_fewer_than_min_sites_the_job_waits_and_says_so(world: World) -> None:
+    world.site("plant-a")
+    site = world.site("plant-b", answers=False)
+    person = submitted(world, job_config(3, f"{BOTH}\nmin_sites = 2\n{QUICK}"))
+    asked(site)
+    site.stop()
+    waits = "the job waits for sites: 1 take part, and it needs 2 (min_sites)"
+    eventually(lambda: waits in said(person), LONG)
+    assert person.state("job").reason.startswith(f"{waits}; plant-b is left out since 20")
+    world.site("plant-b")
+    person.wait("job", "finished", seconds=LONG)
+    assert checkpoint(person) == undisturbed(3, {"plant-a": 2, "plant-b": 2})
+    assert said(person).count(waits) == 1
+    assert "the job goes on" in said(person)
+
+
+def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None:
+    world.site("plant-a")
+    site = world.site("plant-b", answers=False)
+    person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1", "pause = 0.1"))
+    asked(site)
+    site.stop()
+    again = world.site("plant-b", refuses="No space left on device")
+    eventually(lambda: len(of(DeployJob, again)) >= 3, LONG)
+    assert out(person)["plant-b"].reason == "No space left on device; it is asked again"
+    assert len([line for line in said(person) if "No space left" in line]) == 1
+    again.refuses = ""
+    eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+    assert not out(person)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it refused")]
+)
+def test_a_site_that_refuses_while_the_job_begins_is_left_out(
+    world: World, monkeypatch: pytest.MonkeyPatch, reason: str, told: str
+) -> None:
+    """Its refusal is still being written down when the job begins with it: it keeps its part in a job that runs."""
+    accepted_before, refusing, running = Event(), Event(), Event()
+    real = LeaderWrites.joined
+
+    def slow(
+        self: LeaderWrites, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None
+    ) -> None:
+        if site == "plant-a":
+            refusing.wait(LONG)
+        elif not accepted:
+            refusing.set()
+            running.wait(LONG)
+        real(self, job, site, accepted=accepted, reason=reason, data=data)
+        if site == "plant-b":
+            accepted_before.set()
+
+    monkeypatch.setattr(LeaderWrites, "joined", slow)
+    world.site("plant-a")
+    site = world.site("plant-b")
+    person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1", "pause = 0.1"))
+    assert accepted_before.wait(LONG)
+    site.obey = lambda order: None  # type: ignore[method-assign]
+    refusal = DeployResult(session=site.session, job="job", accepted=False, reason=reason)
+    with ThreadPoolExecutor() as pool:
+        said = pool.submit(site.link.call, refusal, timeout=LONG)
+        eventually(lambda: person.state("job").round >= 1, LONG)
+        running.set()
+        said.result(LONG)
+    begun = person.state("job").round
+    eventually(lambda: person.state("job").round >= begun + 2, LONG)
+    assert out(person)["plant-b"].reason == told
+
+
+def test_a_site_that_describes_other_data_than_at_the_start_is_left_out(world: World) -> None:
+    world.site("plant-b")
+    site = world.site("plant-a", answers=False)
+    person = submitted(world, job_config(1, f"{BOTH}\nmin_sites = 1"))
+    asked(site)
+    site.stop()
+    world.site("plant-a", data=DataDescription(sizes=[1]))
+    person.wait("job", "finished", seconds=LONG)
+    assert checkpoint(person).count("its data are not those with which the job started") == 2
+
+
+def test_intervals_between_offers_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("winnow.deploy.server.job_membership.FIRST_RETRY", 0.5)
+    world.site("plant-a", answers=False)
+    site = world.site("plant-b", answers=False)
+    person = submitted(world, job_config(1, f"{BOTH}\nmin_sites = 1"))
+    asked(site)
+    site.stop()
+    again = world.site("plant-b", refuses="not now")
+    begun = time.monotonic()
+    eventually(lambda: len(of(DeployJob, again)) >= 4, LONG)
+    assert time.monotonic() - begun > 0.5 + 1.0 + 2.0
+    assert out(person)
+
+
+def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few(world: World) -> None:
+    """b is left out of the round, then c falls silent and b returns: two sites are there, but one has the round."""
+    a, b, c = (world.site(name, answers=False) for name in SITES)
+    sites = "sites = ['plant-a', 'plant-b', 'plant-c']"
+    person = submitted(world, job_config(1, f"{sites}\nmin_sites = 2\n{QUICK}"))
+    asked(a, b, c)
+    b.stop()
+    eventually(lambda: "plant-b" in out(person), LONG)
+    c.stop()
+    eventually(lambda: "plant-c" in out(person), LONG)
+    a.answers = True
+    world.site("plant-b")
+    person.wait("job", "finished", seconds=LONG)
+    assert "enough sites are back; the job starts again from round 0" in said(person)
+    [first] = checkpoint(person).splitlines()
+    assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c is left out" in first
+
+
+def test_who_is_left_out_and_since_when_outlives_the_server(kits: Path, tmp_path: Path) -> None:
+    config = job_config(MANY, f"{BOTH}\nmin_sites = 1\n{QUICK}", "pause = 0.1")
+    with a_world(kits, tmp_path, join=LONG) as world:
+        world.site("plant-a")
+        site = world.site("plant-b", answers=False)
+        person = submitted(world, config)
+        asked(site)
+        site.stop()
+        eventually(lambda: person.state("job").round >= 2, LONG)
+        before = out(person)["plant-b"]
+    with a_world(kits, tmp_path, join=LONG) as world:
+        world.site("plant-a")
+        person = world.person()
+        reached = person.state("job").round
+        eventually(lambda: person.state("job").round > reached, LONG)
+        assert out(person)["plant-b"] == before
+        world.site("plant-b")
+        eventually(lambda: not out(person), LONG)
+
+
+def revoke(kits: Path, name: str, *, renew: bool = False) -> None:
+    sites = [{"name": site, "organisation": site.title()} for site in SITES]
+    servers = [{"name": "server-1", "organisation": "Institute", "hosts": ["127.0.0.1"], "port": 8443}]
+    with open_provisioner(kits, a_project(servers=servers, sites=sites), None, utc_now()) as workshop:
+        list(workshop.renew(name) if renew else workshop.revoke(name))
+
+
+def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tmp_path: Path) -> None:
+    kits = federation(tmp_path / "kits")
+    (tmp_path / "server").mkdir()
+    with a_world(kits, tmp_path / "server", join=LONG) as world:
+        other = world.site("plant-a")
+        site = world.site("plant-b", answers=False)
+        person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1\nsite_timeout = 1000.0", "pause = 0.1"))
+        asked(site)
+        [order] = of(AssignTask, site)
+        revoke(kits, "plant-b")
+        eventually(lambda: person.state("job").round >= 2, LONG)
+        assert out(person)["plant-b"].reason.startswith("its certificate was revoked; ")
+        for request in (
+            SubmitResult(session=site.session, answer=site.answer("job", order.task.id, 2, b"late")),
+            site.hello(),
+        ):
+            with pytest.raises(RequestRefusedError, match="revoked"):
+                site.link.call(request)
+        site.stop()
+        assert of(AssignTask, site) == [order]
+        revoke(kits, "plant-b", renew=True)
+        back = world.site("plant-b")
+        eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+        known = {each.site: each.certificate for each in of(DeployJob, other)[-1].neighbours}
+        assert known["plant-b"] == back.hello().certificate, "what it signs from now on counts"
+
+
+def test_an_open_stream_of_a_site_ends_when_it_is_revoked(tmp_path: Path) -> None:
+    kits = federation(tmp_path / "kits")
+    (tmp_path / "server").mkdir()
+    with a_world(kits, tmp_path / "server", join=LONG) as world:
+        world.site("plant-a", answers=False)
+        site = world.site("plant-b", answers=False)
+        submitted(world, job_config(1, f"{BOTH}\nmin_sites = 1"))
+        asked(site)
+        [order] = of(AssignTask, site)
+        content = bytes(1 << 10)
+        blob = site.answer("job", order.task.id, 2, content * 64).blob
+        assert blob is not None
+
+        def slowly() -> Iterator[bytes]:
+            for number in range(64):
+                if number == 2:
+                    revoke(kits, "plant-b")
+                yield content
+
+        with pytest.raises(RequestRefusedError, match="revoked"):
+            site.link.put(PutBlob(job="job", blob=blob), slowly())
+
+
+def test_a_site_that_was_revoked_while_it_was_away_is_told_apart_from_a_silent_one(tmp_path: Path) -> None:
+    kits = federation(tmp_path / "kits")
+    (tmp_path / "server").mkdir()
+    with a_world(kits, tmp_path / "server", join=LONG) as world:
+        world.site("plant-a")
+        site = world.site("plant-b", answers=False)
+        person = submitted(world, job_config(3, f"{BOTH}\nmin_sites = 1\nsite_timeout = 1000.0", "pause = 0.1"))
+        asked(site)
+        site.stop()
+        revoke(kits, "plant-b")
+    with a_world(kits, tmp_path / "server", join=LONG) as world:
+        world.site("plant-a")
+        person = world.person()
+        person.wait("job", "finished", seconds=LONG)
+        assert "certificate was revoked" in checkpoint(person)

@@ -1,0 +1,191 @@
+"""Training in CUDA graphs: equal to a plain loop on the CPU, repeatable, resumable, in chunks where memory is short.
+
+Skipped where there is no CUDA device.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from winnow.core import RoundFinished
+from winnow.experiment import build
+from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
+from winnow.learn.models import ModelSettings, build_model
+from winnow.learn.stack import (
+    LOSSES,
+    LocalStart,
+    TensorData,
+    choose_execution,
+    clients_that_fit,
+    model_state,
+    train,
+)
+from winnow.runs.event_log import encode_event
+from world import blobs, experiment
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:RNN module weights"),  # torch's own, about speed, in the trial of the LSTM
+]
+
+RATE = 2.0**-10
+"""Exact in float32, in which a graph keeps it, so that float64 results may be compared closely."""
+
+SIZES = [20, 33, 7, 16, 40]
+CASES = {"mlp": (9,), "lenet5": (1, 28, 28), "resnet18": (3, 32, 32), "shufflenet-v2": (3, 32, 32), "lstm": (6, 4)}
+
+
+def ragged(shape: tuple[int, ...], device: str) -> TensorData:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(sum(SIZES), *shape)), rng.integers(0, 10, sum(SIZES))
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    return TensorData(
+        x=torch.from_numpy(x).to(device), y=torch.from_numpy(y).to(device), rows=np.arange(len(x)), offsets=offsets
+    )
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Sgd(epochs=1, batch_size=8, learning_rate=RATE, momentum=0.875, weight_decay=RATE),
+        Adam(epochs=1, batch_size=8, learning_rate=RATE),
+    ],
+    ids=["sgd", "adam"],
+)
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_equal_a_plain_loop(name: str, local: LocalOptimiser) -> None:
+    plain = build_model(ModelSettings.members[name](), CASES[name], 10, 0).double()
+    trained = []
+    for device, force in (("cpu", "loop"), ("cuda", "stacked")):
+        model, data = copy.deepcopy(plain).to(device), ragged(CASES[name], device)
+        execution = choose_execution(model, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force)
+        for number in (1, 2) if device == "cuda" else (2,):  # the second round replays what the first one captured
+            result = train(
+                execution,
+                LocalStart.shared(model_state(model)),
+                local,
+                data,
+                np.array([3, 0, 2, 4, 1]),
+                round=number,
+                seed=0,
+            )
+        trained.append({key: tensor.cpu() for key, tensor in result.states.items()})
+    for key, expected in trained[0].items():
+        torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize(("name", "head"), [("mlp", 2), ("lenet5", 4)])
+def test_the_end_of_a_model_is_trained_by_graphs_that_are_kept(name: str, head: int) -> None:
+    """What the beginning makes of samples changes from round to round; the graphs read it from one place."""
+    plain = build_model(ModelSettings.members[name](), CASES[name], 10, 0).double()
+    local = Sgd(epochs=3, batch_size=8, learning_rate=RATE, momentum=0.875)
+    trained = []
+    for device, force in (("cpu", "loop"), ("cuda", "stacked")):
+        model, data = copy.deepcopy(plain).to(device), ragged(CASES[name], device)
+        execution = choose_execution(model, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force)
+        state = model_state(model)
+        for number in (1, 2):
+            begin = {key: (tensor * number).unsqueeze(0) for key, tensor in state.items()}
+            departure = LocalStart(states=begin, moving=frozenset(list(state)[-head:]))
+            result = train(execution, departure, local, data, np.array([3, 0, 2, 4, 1]), round=number, seed=0)
+        trained.append({key: tensor.cpu() for key, tensor in result.states.items()})
+    for key, expected in trained[0].items():
+        torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")
+
+
+def with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def losses(steps: int) -> torch.Tensor:
+    """Mean losses over so many steps on one and the same batch, at a rate that moves no parameter."""
+    data, model = ragged((5,), "cuda"), with_dropout().double().cuda()
+    y = data.y % 3
+    execution = choose_execution(model, data.x[:4], y[:4], LOSSES["cross-entropy"], "stacked")
+    local = Sgd(steps=steps, batch_size=max(SIZES), learning_rate=1e-30)
+    data = TensorData(x=data.x, y=y, rows=data.rows, offsets=data.offsets)
+    start, clients = LocalStart.shared(model_state(model)), np.arange(len(SIZES))
+    return train(execution, start, local, data, clients, round=1, seed=0).loss
+
+
+def test_dropout_draws_anew_in_every_replay_and_repeats_under_a_seed() -> None:
+    assert torch.equal(losses(2), losses(2))
+    assert not torch.isclose(losses(1), losses(2)).any()
+
+
+def on_cuda(*sets: str, **options: object) -> PreparedRun:
+    settings = experiment("engine.device=cuda", *sets)
+    return prepare_run(settings, dataset=blobs(), module=with_dropout(), **options)
+
+
+def log_of(ready: PreparedRun, stop: int | None = None) -> list[bytes]:
+    log = []
+    for event in ready.training.run(ready.federation):
+        log.append(encode_event(event))
+        if isinstance(event, RoundFinished) and event.round == stop:
+            break
+    return log
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(precision: str) -> None:
+    whole, first = on_cuda(f"engine.precision={precision}"), on_cuda(f"engine.precision={precision}")
+    log, begun = log_of(whole), log_of(first, stop=2)
+    second = on_cuda(f"engine.precision={precision}", snapshot=first.snapshot())
+    assert begun + log_of(second) == log
+    for name, tensor in whole.training.model.items():
+        assert torch.equal(tensor, second.training.model[name])
+
+
+@pytest.mark.parametrize(("algorithm", "invited"), [("fedavg-rp", 5), ("safa", 2)])
+def test_a_cohort_that_does_not_fit_is_trained_in_chunks(
+    algorithm: str, invited: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SAFA has all clients train, however few replies end a round."""
+
+    def run(*sets: str) -> PreparedRun:
+        settings = experiment("engine.device=cuda", f"select.count={invited}", *sets, algorithm=algorithm)
+        ready = prepare_run(settings, dataset=blobs())
+        log_of(ready)
+        return ready
+
+    together = run()
+    assert together.experiment.engine.chunk is None
+    monkeypatch.setattr(build, "clients_that_fit", lambda *_: 2)
+    apart, again, asked = run(), run(), run("engine.chunk=2")
+    assert apart.experiment.engine.chunk == 2
+    for name, tensor in apart.training.model.items():
+        assert torch.equal(tensor, again.training.model[name])
+        assert torch.equal(tensor, asked.training.model[name])
+        torch.testing.assert_close(tensor, together.training.model[name], rtol=1e-3, atol=1e-4)
+
+
+def test_memory_is_measured_by_the_client() -> None:
+    data, model = ragged((1, 28, 28), "cuda"), build_model(ModelSettings.members["lenet5"](), (1, 28, 28), 10, 0).cuda()
+    x = data.x.float()
+    execution = choose_execution(model, x[:4], data.y[:4], LOSSES["cross-entropy"])
+    local = Sgd(batch_size=32)
+    room = 2**30
+    fit = clients_that_fit(execution, x[:4], data.y[:4], local, room)
+    seen_alone = 32 * (25 * 784 + 150 * 100) * 4  # what the two convolutions' windows see, in bytes
+    assert 1 < fit < room / seen_alone
+    assert clients_that_fit(execution, x[:4], data.y[:4], local, 2 * room) == pytest.approx(2 * fit, abs=1)
+
+
+def test_half_precision_learns_the_same_within_its_rounding() -> None:
+    exact, rough = (
+        prepare_run(
+            experiment("engine.device=cuda", f"engine.precision={name}", algorithm="fedavg-rp"), dataset=blobs()
+        )
+        for name in ("float32", "bfloat16")
+    )
+    log_of(exact), log_of(rough)
+    for name, tensor in exact.training.model.items():
+        assert rough.training.model[name].dtype == torch.float32
+        assert not torch.equal(tensor, rough.training.model[name])
+        torch.testing.assert_close(tensor, rough.training.model[name], rtol=0.1, atol=0.05)
