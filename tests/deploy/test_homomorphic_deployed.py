@@ -11,8 +11,8 @@ from broker import Broker, SiteStub
 from loopback import StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
-from test_site_numbers import Hostile, attacking
 from test_jobs_processes import dealt, events_of, same, small
+from test_site_numbers import Hostile, attacking
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.resolve import resolve, to_toml

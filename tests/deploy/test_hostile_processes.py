@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from test_site_process import AGENT
 from test_jobs_federation import ScriptedLine, ask, federation
+from test_site_process import AGENT
 
 from winnow.core import ConfigError, Failure, Reply
 from winnow.core.decode import UnreadableError, from_json, from_msgpack

@@ -21,8 +21,8 @@ from msgspec.structs import replace as changed
 from scipy.optimize import brentq
 from scipy.stats import norm
 from test_conformance_deployed import deployed
-from test_secure_deployed import Notebook, hire, wait_for
 from test_jobs_processes import dealt, small
+from test_secure_deployed import Notebook, hire, wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import call

@@ -4,9 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -234,6 +236,55 @@ def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(p
             asleep.commit()
         asleep.invalidate()
     database.close()
+
+
+def test_a_leader_that_stops_within_a_statement_does_not_keep_others_waiting(postgres: str) -> None:
+    """Between two messages of a pipeline PostgreSQL takes it for busy, and lets it keep its locks."""
+    url = fresh_database(postgres)
+    first, second = Database(url, patience=0.5), Database(url, patience=0.5)
+    first.migrate()
+    lead(first, "a", seconds=0.2)
+    asleep = psycopg.connect(url, application_name=first.application)
+    with pytest.raises(psycopg.OperationalError), asleep.pipeline():
+        asleep.execute("SELECT * FROM lease FOR UPDATE")
+        asleep.pgconn.send_flush_request()
+        asleep.pgconn.flush()
+        eventually_locked(second)
+        assert Lease(second, server="b", address="", seconds=5.0).hold()
+    asleep.close()
+    for database in (first, second):
+        database.close()
+
+
+def eventually_locked(database: Database) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with database.reading() as session, suppress(DBAPIError):
+            database.limit_lock_wait(session, 0.1)
+            lock_lease(session)
+            continue
+        return
+    raise AssertionError("nobody locks the lease")
+
+
+def test_who_takes_the_lease_ends_the_former_holders_connections(postgres: str) -> None:
+    """It may have locked other rows than the lease's."""
+    url = fresh_database(postgres)
+    first, second = Database(url, patience=60), Database(url, patience=60)
+    first.migrate()
+    lead(first, "a", seconds=0.2)
+    with first.reading() as asleep:
+        asleep.execute(text("SELECT * FROM audit_head FOR UPDATE"))
+        time.sleep(0.3)
+        assert Lease(second, server="b", address="", seconds=5.0).hold()
+        with second.writing() as session:
+            second.limit_lock_wait(session, 5.0)
+            session.execute(text("SELECT * FROM audit_head FOR UPDATE"))
+        with pytest.raises(DBAPIError):
+            asleep.execute(text("SELECT 1"))
+        asleep.invalidate()
+    for database in (first, second):
+        database.close()
 
 
 # Rounds ---------------------------------------------------------------------------------------------------------------

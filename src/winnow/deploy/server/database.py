@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from winnow.core import WinnowError
@@ -23,6 +24,7 @@ MIGRATION_LOCK = 0x77696E6E
 WRITE_OPTIONS = {"writes": True}
 SQLITE_TIMEOUT = 30.0
 """Seconds to wait for other writers."""
+log = logging.getLogger(__name__)
 logging.getLogger("alembic").setLevel(logging.WARNING)
 SQLITE_NOW = "SELECT (julianday('now') - 2440587.5) * 86400.0"
 POSTGRES_NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
@@ -40,6 +42,8 @@ class Database:
     """
 
     def __init__(self, url: str, *, patience: float = 2.0) -> None:
+        self.application = f"winnow-{uuid4().hex}"
+        """Under this name a PostgreSQL knows the connections of this process."""
         try:
             self.url = make_url(url)
             self.shared = self.url.get_backend_name() == "postgresql"
@@ -60,7 +64,13 @@ class Database:
             return {"connect_args": {"timeout": SQLITE_TIMEOUT}}
         milliseconds = int(patience * 1000)
         options = f"-c idle_in_transaction_session_timeout={milliseconds} -c lock_timeout=10000"
-        connecting = {"options": options, "connect_timeout": 5, "tcp_user_timeout": 5000, "keepalives_idle": 2}
+        connecting = {
+            "application_name": self.application,
+            "options": options,
+            "connect_timeout": 5,
+            "tcp_user_timeout": 5000,
+            "keepalives_idle": 2,
+        }
         return {"connect_args": connecting, "pool_pre_ping": True, "pool_size": 10, "max_overflow": 20}
 
     @contextmanager
@@ -77,6 +87,26 @@ class Database:
     def now(self, session: Session) -> float:
         """Seconds since 1970 by the database's clock, not by the transaction's beginning."""
         return float(session.scalar(text(POSTGRES_NOW if self.shared else SQLITE_NOW)) or 0.0)
+
+    def limit_lock_wait(self, session: Session, seconds: float) -> None:
+        """Give up on a row that others have locked for so long; SQLite has no such rows."""
+        if self.shared:
+            session.execute(text(f"SET LOCAL lock_timeout = {int(seconds * 1000)}"))
+
+    def disconnect(self, application: str) -> None:
+        """End all connections of another process, and with them its transactions and locks.
+
+        `idle_in_transaction_session_timeout` does not do it: a process that was stopped between two messages of one
+        statement is not idle to PostgreSQL, and keeps its locks for as long as it is stopped.
+        """
+        if not self.shared or application == self.application:
+            return
+        named = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name")
+        try:
+            with self.writing() as session:
+                session.execute(named, {"name": application})
+        except DBAPIError as error:  # servers with roles of their own need pg_signal_backend
+            log.warning("cannot end the connections of the former leader: %s", _first_line(error))
 
     def migrate(self) -> None:
         """Bring the tables to what this Winnow needs."""

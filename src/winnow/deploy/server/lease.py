@@ -13,6 +13,7 @@ from threading import Lock
 from uuid import uuid4
 
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from winnow.core import WinnowError
@@ -20,8 +21,11 @@ from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import LeaseRow
 
 LEASE_ID = 1
+LOCK_NOT_AVAILABLE = "55P03"
 RENEWALS = 3
 """In the time of a lease."""
+LOCK_SECONDS = 0.5
+"""For so long the lease's row may be locked by others; each has it for milliseconds, unless its process was stopped."""
 EXPIRY_MARGIN = 0.02
 """Seconds after which another's lease has run out for certain, and not just about."""
 
@@ -67,10 +71,34 @@ class Lease:
         return self._token if time.monotonic() < self._until else None
 
     def hold(self) -> bool:
-        """Take the lease if it is free, renew it if it is ours; whether we hold it now."""
+        """Take the lease if it is free, renew it if it is ours; whether we hold it now.
+
+        Whoever takes it from another ends that one's connections to the database: it may have been stopped in the
+        middle of a transaction, with rows locked that are needed now.
+        """
+        try:
+            return self._hold()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE or not self._disconnect_expired():
+                raise
+        return self._hold()
+
+    def _disconnect_expired(self) -> bool:
+        """Free the lease's row from a holder whose time has run out."""
+        with self._database.reading() as session:
+            row = session.get_one(LeaseRow, LEASE_ID)
+            if row.expires > self._database.now(session):
+                return False
+            holder = row.holder
+        self._database.disconnect(_application(holder))
+        return True
+
+    def _hold(self) -> bool:
         asked, holder = time.monotonic(), self.holder
         with self._database.writing() as session:
+            self._database.limit_lock_wait(session, LOCK_SECONDS)
             row = lock_lease(session)
+            former = row.holder
             now = self._database.now(session)
             ours = row.holder == holder
             if not ours and row.expires > now and not self._is_our_past(row):
@@ -82,6 +110,8 @@ class Lease:
                 row.holder, row.server, row.address, row.since = holder, self._server, self._address, now
             row.expires = now + self.seconds
             token = row.token
+        if not ours:
+            self._database.disconnect(_application(former))
         self.pause = self.seconds / RENEWALS
         with self._lock:
             if holder != self.holder:
@@ -97,7 +127,7 @@ class Lease:
             self.holder, self._first, self._token = self._new_holder(), True, None
 
     def _new_holder(self) -> str:
-        return f"{self._server}-{uuid4().hex}"
+        return f"{uuid4().hex}@{self._database.application}"
 
     def _is_our_past(self, row: LeaseRow) -> bool:
         """A server that starts anew need not wait for its own former process, which the token shuts out."""
@@ -118,6 +148,11 @@ class Lease:
             if row.expires <= self._database.now(session):
                 return None
             return LeaseHolder(server=row.server, address=row.address, token=row.token, since=row.since)
+
+
+def _application(holder: str) -> str:
+    """The name of a holder's process in the database."""
+    return holder.rpartition("@")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
