@@ -62,8 +62,9 @@ alpha = 5.0
 """
 PLUGIN = """
 from winnow.learn.algorithm import Recipe
-parts = {{"select": {{"name": "uniform"}}, "aggregate": {{"name": "full"}}}}
-Recipe(name="{name}", summary="{name} of the file", parts=parts)
+from winnow.learn.aggregation import FullAggregation
+from winnow.learn.selection import UniformSelector
+Recipe(name="{name}", summary="{name} of the file", select=UniformSelector, aggregate=FullAggregation)
 """
 
 
@@ -92,7 +93,7 @@ def test_algorithms_of_a_file_and_of_plugins_are_listed(capsys):
     listed = {each["name"]: each for each in json.loads(call(capsys, "algorithms", "mine.toml", "--json").out)}
     assert listed["gentle"]["base"] == "fedprox"
     assert listed["gentle"]["changes"] == {"client.mu": 0.001}
-    assert listed["gentle"]["parts"] == Recipe.known["fedprox"].parts
+    assert listed["gentle"]["parts"] == Recipe.known["fedprox"].table()
     assert listed["gentle-one"]["summary"] == "gentle-one of the file"
     assert "gentle-two" not in listed
     shown = call(capsys, "algorithms", "--plugin", "more.py").out

@@ -1,6 +1,7 @@
 """winnow compare --all: every known algorithm in one table; what cannot run is named and left out."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from winnow.cli.parallel_runs import run_many
 from winnow.config.resolve import resolve
 from winnow.experiment.run_pool import RunSpec
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two known algorithms: one runs, the other is ruled out by its parts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Recipe, "known", {"fedavg": Recipe.known["fedavg"]})
-    Recipe(name="impossible", summary="", parts={"select": {"name": "uniform", "no_such_key": 1}})
+    Recipe(name="impossible", summary="", select=partial(UniformSelector, no_such_key=1))
 
 
 def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_path):

@@ -10,7 +10,7 @@ from winnow.learn.algorithm import Recipe
 from world import blobs, experiment, prepared
 
 WITH_PRIVATE_BODIES = {
-    name for name, recipe in Recipe.known.items() if recipe.parts.get("client", {}).get("private") == "body"
+    name for name, recipe in Recipe.known.items() if recipe.table().get("client", {}).get("private") == "body"
 }
 """Their profiles could not be compared, which is said when a run is prepared."""
 

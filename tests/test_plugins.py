@@ -15,11 +15,13 @@ SERVER = '''
 
 from typing import Literal
 
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.server_optimiser import ServerStep
+from winnow.learn.selection import UniformSelector
+from winnow.learn.server_optimiser import ServerOptimiser
 
 
-class {kind}(ServerStep):
+class {kind}(ServerOptimiser):
     name: Literal["{name}"] = "{name}"
     share: float = 0.5
 
@@ -30,12 +32,17 @@ class {kind}(ServerStep):
 Recipe(
     name="{name}",
     summary="half steps",
-    parts={{"select": {{"name": "uniform"}}, "aggregate": {{"name": "partial"}}, "server": {{"name": "{name}"}}}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    server={kind},
 )
 if "__file__" in globals():  # not where only the text is known, on a cluster
     with open(__file__.rpartition("/")[0] + "/executed.txt", "a") as file:
         file.write("once\\n")
 '''
+
+
+RECIPE = "from winnow.learn.algorithm import Recipe\nRecipe(name='x', summary='', "
 
 
 @pytest.fixture
@@ -100,6 +107,9 @@ def test_an_option_serves_every_process_and_a_resumed_run(capsys, folder):
         ("x = 1\nclass :\n", "wrong.py, line 2: SyntaxError: invalid syntax"),
         ("import nowhere_at_all\n", "wrong.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("raise SystemExit\n", "wrong.py, line 1: SystemExit"),
+        (f"{RECIPE}parts={{'select': {{'name': 'uniform'}}}})", "instead of parts={…} write select=UniformSelector, …"),
+        (f"{RECIPE}select={{'name': 'uniform'}})", "recipe 'x': select must be a class derived from Selector"),
+        (f"{RECIPE}select=Recipe)", "recipe 'x': select must be a class derived from Selector"),
         (None, "wrong.py: no such file"),
     ],
 )

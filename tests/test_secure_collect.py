@@ -96,7 +96,7 @@ def test_an_algorithm_on_sums_learns_what_it_learns_in_the_clear(algorithm: str,
 
 @pytest.mark.parametrize("algorithm", sorted(Recipe.known))
 def test_every_algorithm_either_works_or_is_refused_by_name(algorithm: str) -> None:
-    doubling = Recipe.known[algorithm].parts["select"]["name"] == "doubling"
+    doubling = Recipe.known[algorithm].table()["select"]["name"] == "doubling"
     sets = (*SECURE, "rounds=2", "collect.fewest=2", *(("select.first=3",) if doubling else ()))
     if algorithm in ON_UPDATES:
         with pytest.raises(ConfigError, match="collect"):

@@ -51,10 +51,11 @@ execution = "loop"
 min_sites = 2
 """
 PLUGIN = """
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 
-Recipe(name="mine", summary="FedAvg under another name.", parts={"select": {"name": "uniform"},
-       "aggregate": {"name": "partial"}})
+Recipe(name="mine", summary="FedAvg under another name.", select=UniformSelector, aggregate=PartialAggregation)
 """
 NET = """
 from torch import nn

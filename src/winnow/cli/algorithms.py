@@ -39,7 +39,7 @@ def algorithms(
 
 def _record(name: str, each: "NamedAlgorithm") -> dict[str, Any]:
     variant = {} if each.base is None else {"base": each.base, "changes": dict(_settings(each.overlays[-1]))}
-    return {"name": name, "summary": _summary(each), "parts": each.recipe.parts, **variant}
+    return {"name": name, "summary": _summary(each), "parts": each.recipe.table(), **variant}
 
 
 def _summary(each: "NamedAlgorithm") -> str:

@@ -99,7 +99,7 @@ def resolve(
     result: TomlTable = {}
     given = {key: value for key, value in options.items() if value is not None}
     settled = {"algorithm": name} if chosen.base is None else {"algorithm": name, "base": chosen.base}
-    for layer in (chosen.recipe.parts, table, *chosen.overlays, overrides, given, settled):
+    for layer in (chosen.recipe.table(), table, *chosen.overlays, overrides, given, settled):
         _drop_overridden(result, layer)
         merge_tables(result, layer)
     return experiment_from_table(result, source)
@@ -184,7 +184,7 @@ def _drop_overridden(result: TomlTable, layer: Mapping[str, Any], schema: type[S
 
 def _check_fixed_parts(table: TomlTable, recipe: Recipe, source: str) -> None:
     """A file that fixes a part for its own algorithm cannot lend itself to another one that differs in that part."""
-    for part, wanted in recipe.parts.items():
+    for part, wanted in recipe.table().items():
         section = table.get(part, {})
         fixed = section.get("name") if isinstance(section, dict) else None
         if fixed is not None and fixed != wanted["name"]:

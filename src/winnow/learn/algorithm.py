@@ -1,10 +1,11 @@
 """A learning algorithm is a value: a composition of parts, each of which can be exchanged for another."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar
 
-from winnow.core import ConfigError
+from winnow.core import Choice, ConfigError
 from winnow.learn.aggregation import AggregationRule
 from winnow.learn.client_update import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
@@ -48,13 +49,51 @@ class Algorithm:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A named algorithm: the parts that make it what it is. All other settings are the experiment's."""
+    """A named algorithm: the parts that make it what it is. All other settings are the experiment's.
+
+    A part is a class, or `partial(PartialAggregation, weights="uniform")` where the algorithm also fixes settings.
+    """
 
     name: str
     summary: str
-    parts: Mapping[str, Mapping[str, Any]]
+    select: Callable[..., Selector] | None = None
+    local: Callable[..., LocalOptimiser] | None = None
+    client: Callable[..., ClientUpdate] | None = None
+    collect: Callable[..., Collect] | None = None
+    aggregate: Callable[..., AggregationRule] | None = None
+    server: Callable[..., ServerOptimiser] | None = None
+    pace: Callable[..., Schedule] | None = None
+    parts: InitVar[None] = None
 
     known: ClassVar[dict[str, "Recipe"]] = {}
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, parts: None) -> None:
+        if parts is not None:
+            raise TypeError("Recipe: instead of parts={…} write select=UniformSelector, …")
+        for part in fields(Algorithm):
+            self._check(part.name, part.type)
         Recipe.known[self.name] = self
+
+    def _check(self, place: str, family: Any) -> None:
+        given = getattr(self, place)
+        found = given.func if isinstance(given, partial) else given
+        if given is not None and not (isinstance(found, type) and issubclass(found, family)):
+            raise TypeError(f"recipe {self.name!r}: {place} must be a class derived from {family.__name__}")
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        """The parts as a configuration has them, which a file is layered over."""
+        given = {part.name: getattr(self, part.name) for part in fields(Algorithm)}
+        return {place: _part_table(part) for place, part in given.items() if part is not None}
+
+
+def _part_table(part: Any) -> dict[str, Any]:
+    if isinstance(part, partial):
+        return {**_part_table(part.func), **{key: _fixed_value(value) for key, value in part.keywords.items()}}
+    return {"name": part.model_fields["name"].default}
+
+
+def _fixed_value(value: Any) -> Any:
+    """A part within a part fixes its name, and of its settings those that were given."""
+    if not isinstance(value, Choice):
+        return value
+    return {**_part_table(type(value)), **value.model_dump(include=value.model_fields_set)}

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Population, Reply
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
@@ -86,5 +87,6 @@ class _ValuationSelection(Selection):
 afl = Recipe(
     name="afl",
     summary="selection by the loss on clients' data, partial aggregation",
-    parts={"select": {"name": "valuation"}, "aggregate": {"name": "partial"}},
+    select=ValuationSelector,
+    aggregate=PartialAggregation,
 )

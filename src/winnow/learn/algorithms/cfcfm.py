@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import UNTIL_ALL, Population, Reply, Until
+from winnow.learn.aggregation import FullAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_losses import clients_of, seconds_of
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
@@ -61,5 +62,6 @@ def _invitation(clients: NDArray[np.int64], until: Until) -> SelectedClients:
 cfcfm = Recipe(
     name="cfcfm",
     summary="first come, first merged; full aggregation",
-    parts={"select": {"name": "first-come"}, "aggregate": {"name": "full"}},
+    select=FirstComeSelector,
+    aggregate=FullAggregation,
 )

@@ -3,12 +3,14 @@ so that every client keeps its weight in expectation.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Population, Reply
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 from winnow.learn.update_distances import DistanceMetric, LastUpdates
@@ -113,5 +115,6 @@ def _spread(shares: NDArray[np.int64], groups: list[NDArray[np.int64]], mass: ND
 clustered_sampling = Recipe(
     name="clustered",
     summary="one client of each cluster of updates, partial aggregation",
-    parts={"select": {"name": "clustered"}, "aggregate": {"name": "partial", "weights": "uniform"}},
+    select=ClusteredSelector,
+    aggregate=partial(PartialAggregation, weights="uniform"),
 )

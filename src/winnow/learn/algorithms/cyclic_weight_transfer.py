@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from winnow.core import AnyEvent, Federation, Reply, Until
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import RoundResult, mean_parts
 from winnow.learn.reply_checks import Rejection, check_replies, finite
 from winnow.learn.schedule import Schedule
-from winnow.learn.selection import SelectedClients, Selection
+from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.training import TrainingWorkflow
 
 
@@ -73,5 +74,7 @@ def _pass_on(
 cyclic = Recipe(
     name="cyclic",
     summary="the model goes from client to client",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "pace": {"name": "cyclic"}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    pace=CyclicSchedule,
 )

@@ -5,8 +5,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from winnow.core import Payload
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import ModelState
 
 PERSONAL = "personal"
@@ -35,5 +37,7 @@ class DittoUpdate(ClientUpdate):
 ditto = Recipe(
     name="ditto",
     summary="every client also trains a model of its own",
-    parts={"select": {"name": "uniform"}, "client": {"name": "ditto"}, "aggregate": {"name": "partial"}},
+    select=UniformSelector,
+    client=DittoUpdate,
+    aggregate=PartialAggregation,
 )

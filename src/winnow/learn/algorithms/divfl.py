@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Population, Reply
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 from winnow.learn.update_distances import LastUpdates
@@ -80,5 +81,6 @@ def representative_clients(
 divfl = Recipe(
     name="divfl",
     summary="clients whose updates stand for all, partial aggregation",
-    parts={"select": {"name": "diverse"}, "aggregate": {"name": "partial"}},
+    select=DiverseSelector,
+    aggregate=PartialAggregation,
 )

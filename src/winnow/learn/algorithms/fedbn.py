@@ -5,8 +5,10 @@ from typing import Literal
 from torch import nn
 
 from winnow.core import Payload
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import only
 
@@ -45,5 +47,7 @@ def norm_names(module: nn.Module) -> list[str]:
 fedbn = Recipe(
     name="fedbn",
     summary="clients keep their own batch normalisation",
-    parts={"select": {"name": "uniform"}, "client": {"name": "own-norms"}, "aggregate": {"name": "partial"}},
+    select=UniformSelector,
+    client=LocalBatchNormUpdate,
+    aggregate=PartialAggregation,
 )

@@ -1,6 +1,7 @@
 """FedBuff (Nguyen et al., 2022): clients train all the time, and every few replies make a new version of the model."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -9,12 +10,13 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from winnow.core import AnyEvent, Federation, Outcome, Reply
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import RoundResult, fold_finite
 from winnow.learn.pending_tasks import PendingTasks
 from winnow.learn.reply_checks import check_replies
 from winnow.learn.schedule import Schedule
-from winnow.learn.selection import SelectedClients, Selection, SelectionContext
+from winnow.learn.selection import SelectedClients, Selection, SelectionContext, UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, plus, real
 from winnow.learn.training import TrainingWorkflow
@@ -118,9 +120,7 @@ def _moved(reply: Reply, present: ModelState, version: int) -> Reply:
 fedbuff = Recipe(
     name="fedbuff",
     summary="asynchronous: every few replies make a new version",
-    parts={
-        "select": {"name": "uniform"},
-        "aggregate": {"name": "partial", "weights": "uniform"},
-        "pace": {"name": "buffered"},
-    },
+    select=UniformSelector,
+    aggregate=partial(PartialAggregation, weights="uniform"),
+    pace=BufferedSchedule,
 )

@@ -3,12 +3,15 @@ optima with the common one.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.selection import UniformSelector
 from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, only, plus, scaled, zeros
@@ -56,10 +59,8 @@ class FedDynServerOptimiser(ServerOptimiser):
 feddyn = Recipe(
     name="feddyn",
     summary="a regulariser that follows each client's gradient",
-    parts={
-        "select": {"name": "uniform"},
-        "client": {"name": "dynamic-regulariser"},
-        "aggregate": {"name": "partial", "weights": "uniform"},
-        "server": {"name": "feddyn"},
-    },
+    select=UniformSelector,
+    client=DynamicRegulariserUpdate,
+    aggregate=partial(PartialAggregation, weights="uniform"),
+    server=FedDynServerOptimiser,
 )

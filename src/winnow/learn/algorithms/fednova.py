@@ -9,8 +9,10 @@ from typing import ClassVar, Literal
 import torch
 
 from winnow.core import Payload
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.selection import UniformSelector
 from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import divided, minus, only, plus
@@ -64,10 +66,8 @@ class FedNovaServerOptimiser(ServerOptimiser):
 fednova = Recipe(
     name="fednova",
     summary="updates normalised by the clients' steps",
-    parts={
-        "select": {"name": "uniform"},
-        "client": {"name": "normalised"},
-        "aggregate": {"name": "partial"},
-        "server": {"name": "fednova"},
-    },
+    select=UniformSelector,
+    client=NormalisedUpdate,
+    aggregate=PartialAggregation,
+    server=FedNovaServerOptimiser,
 )

@@ -11,7 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import combine, minus, only, plus, zeros
@@ -106,23 +108,31 @@ def _under(prefix: str, state: ModelState) -> ModelState:
 fedavgm = Recipe(
     name="fedavgm",
     summary="partial aggregation, momentum at the server",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "server": {"name": "momentum"}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    server=ServerMomentum,
 )
 
 fedadagrad = Recipe(
     name="fedadagrad",
     summary="partial aggregation, Adagrad at the server",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "server": {"name": "adagrad"}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    server=ServerAdagrad,
 )
 
 fedadam = Recipe(
     name="fedadam",
     summary="partial aggregation, Adam at the server",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "server": {"name": "adam"}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    server=ServerAdam,
 )
 
 fedyogi = Recipe(
     name="fedyogi",
     summary="partial aggregation, Yogi at the server",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "server": {"name": "yogi"}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    server=ServerYogi,
 )

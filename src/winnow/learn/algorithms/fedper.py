@@ -1,14 +1,17 @@
 """Models in two parts, one of which stays with its client: FedPer, LG-FedAvg and FedRep."""
 
+from functools import partial
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from torch import nn
 
 from winnow.core import ConfigError, Payload
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.selection import UniformSelector
 from winnow.learn.split import entries_from_layer, entries_matching, last_layer
 from winnow.learn.stack import ModelState, StateLayout
 from winnow.learn.tensor_arithmetic import only
@@ -109,21 +112,23 @@ def _without(states: ModelState, private: ModelState) -> ModelState:
 fedper = Recipe(
     name="fedper",  # Arivazhagan et al., 2019
     summary="a common body, heads that stay with the clients",
-    parts={"select": {"name": "uniform"}, "client": {"name": "split"}, "aggregate": {"name": "partial"}},
+    select=UniformSelector,
+    client=SplitUpdate,
+    aggregate=PartialAggregation,
 )
 
 lg_fedavg = Recipe(
     name="lg-fedavg",  # Liang et al., 2020
     summary="a common head, bodies that stay with the clients",
-    parts={
-        "select": {"name": "uniform"},
-        "client": {"name": "split", "private": "body"},
-        "aggregate": {"name": "partial"},
-    },
+    select=UniformSelector,
+    client=partial(SplitUpdate, private="body"),
+    aggregate=PartialAggregation,
 )
 
 fedrep = Recipe(
     name="fedrep",
     summary="private heads and the common body trained in turn",
-    parts={"select": {"name": "uniform"}, "client": {"name": "alternating"}, "aggregate": {"name": "partial"}},
+    select=UniformSelector,
+    client=AlternatingUpdate,
+    aggregate=PartialAggregation,
 )

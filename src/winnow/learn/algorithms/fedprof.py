@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, Outcome, Population, Reply, Task, Work
+from winnow.learn.aggregation import FullAggregation, PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
@@ -138,11 +139,13 @@ class _ProfileSelection(Selection):
 fedprof = Recipe(
     name="fedprof",
     summary="selection by profile, partial aggregation",
-    parts={"select": {"name": "profile"}, "aggregate": {"name": "partial"}},
+    select=ProfileSelector,
+    aggregate=PartialAggregation,
 )
 
 fedprof_full = Recipe(
     name="fedprof-full",
     summary="selection by profile, full aggregation",
-    parts={"select": {"name": "profile"}, "aggregate": {"name": "full"}},
+    select=ProfileSelector,
+    aggregate=FullAggregation,
 )

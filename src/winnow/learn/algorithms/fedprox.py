@@ -2,12 +2,14 @@
 term; their models count alike.
 """
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from winnow.core import Population
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.selection import Selection, Selector, WeightedSelection
@@ -36,9 +38,7 @@ class ProximalUpdate(ClientUpdate):
 fedprox = Recipe(
     name="fedprox",
     summary="selection by data size, a proximal term, partial aggregation",
-    parts={
-        "select": {"name": "size"},
-        "client": {"name": "proximal"},
-        "aggregate": {"name": "partial", "weights": "uniform"},
-    },
+    select=SizeSelector,
+    client=ProximalUpdate,
+    aggregate=partial(PartialAggregation, weights="uniform"),
 )

@@ -6,15 +6,18 @@ Hessian; a difference of two gradients stands for it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import FINE_TUNING_PHASE, ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import Sgd
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import Batch, GradientFunction, ModelState
 
 
@@ -68,9 +71,7 @@ class MamlUpdate(ClientUpdate):
 hf_maml = Recipe(
     name="hf-maml",
     summary="a common model that is good after a step of one's own",
-    parts={
-        "select": {"name": "uniform"},
-        "client": {"name": "hf-maml"},
-        "aggregate": {"name": "partial", "weights": "uniform"},
-    },
+    select=UniformSelector,
+    client=MamlUpdate,
+    aggregate=partial(PartialAggregation, weights="uniform"),
 )

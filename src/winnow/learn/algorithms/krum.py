@@ -10,6 +10,7 @@ from torch import Tensor
 from winnow.core import Arrays, ModelError, Population
 from winnow.learn.aggregation import AggregationRule, Contribution, Fold, WeightedSum
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import real
 
@@ -112,11 +113,13 @@ def _scores(distances: Tensor, neighbours: int) -> Tensor:
 krum = Recipe(
     name="krum",
     summary="the one update that has the most others near it",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "krum"}},
+    select=UniformSelector,
+    aggregate=Krum,
 )
 
 multi_krum = Recipe(
     name="multi-krum",
     summary="the mean of the updates that have the most others near them",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "multi-krum"}},
+    select=UniformSelector,
+    aggregate=MultiKrum,
 )

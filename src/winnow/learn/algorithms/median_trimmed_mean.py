@@ -16,6 +16,7 @@ from torch import Tensor
 from winnow.core import Arrays, Population
 from winnow.learn.aggregation import AggregationRule, Contribution, Fold
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import ModelState
 
 BLOCK = 2**18
@@ -88,11 +89,13 @@ def _sorted(block: Tensor) -> Tensor:
 median = Recipe(
     name="median",
     summary="the median of every coordinate: a few attackers change little",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "median"}},
+    select=UniformSelector,
+    aggregate=Median,
 )
 
 trimmed_mean = Recipe(
     name="trimmed-mean",
     summary="the mean of every coordinate without its extremes",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "trimmed-mean"}},
+    select=UniformSelector,
+    aggregate=TrimmedMean,
 )

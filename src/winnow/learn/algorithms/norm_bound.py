@@ -9,6 +9,7 @@ from pydantic import Field
 from winnow.core import Population
 from winnow.learn.aggregation import AggregationRule, Contribution, Fold, PartialAggregation
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, norm, only, plus, real
 
@@ -58,5 +59,6 @@ class _BoundedFold:
 norm_bound = Recipe(
     name="norm-bound",
     summary="the mean of updates that are shortened to a bound",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "norm-bound"}},
+    select=UniformSelector,
+    aggregate=NormBound,
 )

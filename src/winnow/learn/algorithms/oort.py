@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Population, Reply
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_losses import START_LOSS_RMS, clients_of, reported_metric, seconds_of
 from winnow.learn.selection import (
@@ -139,5 +140,6 @@ class _UtilitySelection(Selection):
 oort = Recipe(
     name="oort",
     summary="selection by loss and speed, partial aggregation",
-    parts={"select": {"name": "utility"}, "aggregate": {"name": "partial"}},
+    select=UtilitySelector,
+    aggregate=PartialAggregation,
 )

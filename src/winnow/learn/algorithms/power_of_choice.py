@@ -1,11 +1,13 @@
 """Power of choice (Cho et al., 2020): of some candidates, invite those on whose data the model does worst."""
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from winnow.core import Population
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
@@ -47,5 +49,6 @@ class _CandidateSelection(Selection):
 power_of_choice = Recipe(
     name="power-of-choice",
     summary="of candidates the highest losses, partial aggregation",
-    parts={"select": {"name": "power-of-choice"}, "aggregate": {"name": "partial", "weights": "uniform"}},
+    select=PowerOfChoiceSelector,
+    aggregate=partial(PartialAggregation, weights="uniform"),
 )

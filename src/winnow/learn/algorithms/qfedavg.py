@@ -11,6 +11,7 @@ from pydantic import Field
 from winnow.core import Population
 from winnow.learn.aggregation import AggregationRule, Contribution, Fold, WeightedSum
 from winnow.learn.algorithm import Recipe
+from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, norm, real
 
@@ -80,5 +81,6 @@ class _FairFold:
 qfedavg = Recipe(
     name="qfedavg",
     summary="clients with a higher loss count more",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "fair"}},
+    select=UniformSelector,
+    aggregate=FairAggregation,
 )

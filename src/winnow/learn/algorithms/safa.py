@@ -8,14 +8,14 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import AnyEvent, Exchange, Federation, Outcome, Reply, Snapshot
-from winnow.learn.aggregation import Contribution
+from winnow.learn.aggregation import Contribution, PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_store import ClientStore
 from winnow.learn.collect import RoundResult, mean_parts
 from winnow.learn.pending_tasks import PendingTasks
 from winnow.learn.reply_checks import Rejection, check_replies, finite_update
 from winnow.learn.schedule import Schedule
-from winnow.learn.selection import SelectedClients, Selection
+from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.training import TrainingWorkflow
 
@@ -150,5 +150,7 @@ def _restored(before: Snapshot, clients: int) -> tuple[ClientStore, set[int]]:
 safa = Recipe(
     name="safa",
     summary="the first replies end a round, stragglers go on",
-    parts={"select": {"name": "uniform"}, "aggregate": {"name": "partial"}, "pace": {"name": "lag-tolerant"}},
+    select=UniformSelector,
+    aggregate=PartialAggregation,
+    pace=LagTolerantSchedule,
 )

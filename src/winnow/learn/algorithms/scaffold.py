@@ -1,13 +1,16 @@
 """SCAFFOLD (Karimireddy et al., 2020, algorithm 1): control variates correct the drift of clients whose data differ."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from winnow.core import Payload
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
+from winnow.learn.selection import UniformSelector
 from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import combine, divided, minus, only, plus, zeros
@@ -62,10 +65,8 @@ class ScaffoldServerOptimiser(ServerOptimiser):
 scaffold = Recipe(
     name="scaffold",
     summary="control variates at the clients and the server",
-    parts={
-        "select": {"name": "uniform"},
-        "client": {"name": "control-variates"},
-        "aggregate": {"name": "partial", "weights": "uniform"},
-        "server": {"name": "scaffold"},
-    },
+    select=UniformSelector,
+    client=ControlVariatesUpdate,
+    aggregate=partial(PartialAggregation, weights="uniform"),
+    server=ScaffoldServerOptimiser,
 )

@@ -6,6 +6,7 @@ that are quick and good.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,7 +14,11 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_serializer, mod
 from torch import Tensor, nn
 
 from winnow.core import Population, Reply, Until
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.algorithms.fedper import AlternatingUpdate, SplitUpdate
+from winnow.learn.algorithms.fedprof import ProfileSelector
+from winnow.learn.client_update import PlainUpdate
 from winnow.learn.profile_comparison import ProfileComparison
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, Selector, UniformSelector
 
@@ -22,6 +27,9 @@ FIRST_STAGE_DIVISOR = 10
 
 AMOUNT = ("fraction", "count", "replacement")
 """How many are sampled is said once, for the whole."""
+
+BY_PROFILE = ProfileSelector.model_construct()
+"""Without an amount, which the selection around it has."""
 
 HELD_PREFIX, SAMPLE = "held/", "sample/"
 
@@ -161,41 +169,39 @@ class _DoublingSelection(Selection):
 srpfl = Recipe(
     name="srpfl",
     summary="FedRep, the fastest clients first, then twice as many",
-    parts={"select": {"name": "doubling"}, "client": {"name": "alternating"}, "aggregate": {"name": "partial"}},
+    select=DoublingSelector,
+    client=AlternatingUpdate,
+    aggregate=PartialAggregation,
 )
 
 lg_srpfl = Recipe(
     name="lg-srpfl",
     summary="LG-FedAvg, the fastest clients first, then twice as many",
-    parts={
-        "select": {"name": "doubling"},
-        "client": {"name": "split", "private": "body"},
-        "aggregate": {"name": "partial"},
-    },
+    select=DoublingSelector,
+    client=partial(SplitUpdate, private="body"),
+    aggregate=PartialAggregation,
 )
 
 flanp = Recipe(
     name="flanp",
     summary="FedAvg, the fastest clients first, then twice as many",
-    parts={"select": {"name": "doubling"}, "client": {"name": "plain"}, "aggregate": {"name": "partial"}},
+    select=DoublingSelector,
+    client=PlainUpdate,
+    aggregate=PartialAggregation,
 )
 
 srpfl_fedprof = Recipe(
     name="srpfl-fedprof",
     summary="SRPFL, the fastest of clients drawn by profile first",
-    parts={
-        "select": {"name": "doubling", "sample": {"name": "profile"}},
-        "client": {"name": "alternating"},
-        "aggregate": {"name": "partial"},
-    },
+    select=partial(DoublingSelector, sample=BY_PROFILE),
+    client=AlternatingUpdate,
+    aggregate=PartialAggregation,
 )
 
 flanp_fedprof = Recipe(
     name="flanp-fedprof",
     summary="FLANP, the fastest of clients drawn by profile first",
-    parts={
-        "select": {"name": "doubling", "sample": {"name": "profile"}},
-        "client": {"name": "plain"},
-        "aggregate": {"name": "partial"},
-    },
+    select=partial(DoublingSelector, sample=BY_PROFILE),
+    client=PlainUpdate,
+    aggregate=PartialAggregation,
 )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import ConfigError, ModelError, Population, Reply
+from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses, seconds_of
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
@@ -127,5 +128,6 @@ class _TierSelection(Selection):
 tifl = Recipe(
     name="tifl",
     summary="clients of one tier of speed a round, partial aggregation",
-    parts={"select": {"name": "tier"}, "aggregate": {"name": "partial"}},
+    select=TierSelector,
+    aggregate=PartialAggregation,
 )
