@@ -208,9 +208,9 @@ def test_a_collect_that_only_sees_sums_is_refused_by_name() -> None:
         class collect:  # noqa: N801
             name = "secure"
 
-    assert "collect.name = 'secure' has compression of its own" in filtering.objection(Whole, ())
+    assert "collect.name = 'secure' has compression of its own" in filtering.conflict(Whole)
     Whole.collect = PlainCollect()
-    assert filtering.objection(Whole, ()) is None
+    assert filtering.conflict(Whole) is None
 
 
 def test_without_zstandard_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ class TestEveryFilter:
 
     def test_it_says_what_it_does(self, filters: list[dict]) -> None:
         for each in experiment(asked(filters)).filters:
-            said = each.says()
+            said = each.privacy_text()
             assert said.startswith(f"{each.name}: ")
             assert "server" in said
             assert "\n" not in said

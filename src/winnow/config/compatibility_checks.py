@@ -74,7 +74,6 @@ def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
 
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
     """An aggregation that compares updates needs enough of them, and a pace that waits for some has them at work."""
-    algorithm.collect.check(clients)
     select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.fewest_at_work
     summed, together = algorithm.collect.at_least, min(select.invited(clients), select.awaited_at_first(clients))
     if together < summed:

@@ -55,8 +55,9 @@ class EvaluationSettings(Settings):
     tune_every: int = Field(default=10, ge=1)
     tune_from: Literal["own", "average"] = "own"
 
-    def objection(self, *, own_test: bool, rounds: int) -> str | None:
-        """What is wrong with these settings in an experiment, as one line; None if nothing is."""
+    def conflict(self, whole: "Experiment") -> str | None:
+        """Why these settings cannot work in the experiment, as one line for a user; None if they can."""
+        own_test, rounds = whole.data.own_test, whole.rounds
         if self.by == "tuned" and not self.tune_epochs:
             return "judge.by = 'tuned' needs judge.tune_epochs: say how long clients tune a model before they judge it"
         if self.by == "clients" and not own_test:
@@ -114,10 +115,9 @@ class Experiment(Settings):
             whole = self.composed()
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        judging = self.judge.objection(own_test=bool(self.data.own_test), rounds=self.rounds)
-        objection = filter_conflict(self.filters, whole) or judging
-        if objection is not None:
-            raise ValueError(objection)
+        conflict = filter_conflict(self.filters, whole) or self.judge.conflict(self)
+        if conflict is not None:
+            raise ValueError(conflict)
         return self
 
     def composed(self) -> Algorithm:

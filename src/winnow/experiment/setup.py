@@ -23,6 +23,7 @@ from winnow.config.compatibility_checks import (
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Population
 from winnow.data import Examples
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
 from winnow.learn.handlers import LearningSite
 from winnow.learn.metrics import metric_name
@@ -126,14 +127,19 @@ class TrainingSetup:
         self.ledger(Population(sizes=sizes))  # and so is a budget that does not last for one round
         check_cohort(experiment.composed(), len(sizes))
         shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
-        for filtering in experiment.filters:
-            filtering.check(shared)
-        drawn = select.chance(len(sizes)) is not None  # then all may come at once
-        experiment.collect.check_model(shared, len(sizes) if drawn else select.invited(len(sizes)))
         execution = self.execution
         check_profile_layer(module, self.layer, self.private)
         profile_bytes = self.examiner.profile_bytes(some_x[:1]) if self.layer is not None else 0
-        select.matched.check(experiment.reference_clients, elements=profile_bytes // ELEMENT_BYTES)
+        drawn = select.chance(len(sizes)) is not None  # then all may come at once
+        summary = DataSummary(
+            clients=len(sizes),
+            largest_cohort=len(sizes) if drawn else select.invited(len(sizes)),
+            shared_model=shared,
+            reference_clients=experiment.reference_clients,
+            profile_length=profile_bytes // ELEMENT_BYTES,
+        )
+        for part in (*experiment.filters, *experiment.composed().parts):
+            part.check_data(summary)
         notices = (
             execution.notice,
             untrainable,

@@ -69,11 +69,11 @@ def _forecast(experiment: Experiment) -> Iterator[str]:
 
 def _part_descriptions(experiment: Experiment) -> Iterator[str]:
     matching = experiment.select.matched
-    parts = vars(experiment.composed()).values()
+    parts = experiment.composed().parts
     said = [_part_description(part, experiment) for part in parts] + [
-        matching.says() if sends_profiles(experiment) else ""
+        matching.privacy_text() if sends_profiles(experiment) else ""
     ]
-    return filter(None, [*said, *(each.says() for each in experiment.filters), _filters_inside(experiment)])
+    return filter(None, [*said, *(each.privacy_text() for each in experiment.filters), _filters_inside(experiment)])
 
 
 def _part_description(part: AlgorithmPart, experiment: Experiment) -> str:
@@ -81,10 +81,10 @@ def _part_description(part: AlgorithmPart, experiment: Experiment) -> str:
     if isinstance(part, PlainCollect) and adds_local_noise(experiment):
         return "plain: the server sees every client's update, with the noise that it leaves the client with."
     if not isinstance(part, PoissonSampling):
-        return part.says()
+        return part.privacy_text()
     if isinstance(experiment.collect, CentralDp):
-        return f"{part.says()} It counts for privacy; who publishes whom the rounds invited gives that away."
-    return f"{part.says()} It is not counted for privacy here: the server knows who took part."
+        return f"{part.privacy_text()} It counts for privacy; who publishes whom the rounds invited gives that away."
+    return f"{part.privacy_text()} It is not counted for privacy here: the server knows who took part."
 
 
 def _filters_inside(experiment: Experiment) -> str:

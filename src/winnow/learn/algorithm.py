@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from winnow.core import Choice, ConfigError
 from winnow.learn.aggregation import AggregationRule
+from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.client_update import ClientUpdate, PlainUpdate
 from winnow.learn.collect import Collect, PlainCollect
 from winnow.learn.local_optimiser import LocalOptimiser
@@ -30,16 +31,20 @@ class Algorithm:
     server: ServerOptimiser = field(default_factory=ReplaceModel)
     pace: Schedule = field(default_factory=SynchronousRounds)
 
+    @property
+    def parts(self) -> tuple[AlgorithmPart, ...]:
+        return tuple(vars(self).values())
+
     def __post_init__(self) -> None:
-        """Parts that cannot work together are refused by name."""
+        """Parts that cannot work together are rejected by name."""
         for place, part in vars(self).items():
             for other, name in part.needs.items():
                 given = getattr(getattr(self, other), "name", "")
                 if given != name:
                     raise ConfigError(f"{place}.name = {part.name!r} needs {other}.name = {name!r}, not {given!r}")
-            objection = part.objection(self)
-            if objection is not None:
-                raise ConfigError(objection)
+            conflict = part.conflict(self)
+            if conflict is not None:
+                raise ConfigError(conflict)
 
     @property
     def values_model(self) -> bool:

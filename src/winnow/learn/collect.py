@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from winnow.core import Arrays, Choice, Federation, Reply, Task, Until
+from winnow.core import Choice, Federation, Reply, Task, Until
 from winnow.learn.aggregation import Contribution, Fold, WeightedSum
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.party_identities import PartyIdentities
@@ -60,13 +60,7 @@ class Collect(Choice, AlgorithmPart):
         """Whether it wants to know what a client would send that had the server's samples."""
         return False
 
-    def check(self, clients: int) -> None:
-        """Refuse, by name, so many clients if they cannot work."""
-
-    def check_model(self, model: Arrays, members: int) -> None:
-        """Refuse, by name, a model whose updates cannot be collected from so many clients in a round."""
-
-    def objection(self, whole: "Algorithm") -> str | None:
+    def conflict(self, whole: "Algorithm") -> str | None:
         """Whoever gets sums only can serve no rule and no selection that looks at single updates."""
         if not self.sums_only:
             return None
@@ -116,7 +110,7 @@ class PlainCollect(Collect):
 
     name: Literal["plain"] = "plain"
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             "plain: the server sees every client's update, and must be trusted with whatever updates tell of data. It "
             "costs nothing."

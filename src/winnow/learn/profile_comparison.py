@@ -8,13 +8,11 @@ filters on what leaves a site.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from winnow.core import Arrays, Choice, Filter, Handler, Reply
+from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
-
-if TYPE_CHECKING:
-    from winnow.learn.algorithm import Algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,23 +49,12 @@ class ReferenceProfileBuilder(ABC):
         """The reference profile out of what its holders replied; each holds so many samples."""
 
 
-class ProfileComparison(Choice):
+class ProfileComparison(Choice, AlgorithmPart):
     """A way to compare profiles."""
-
-    def check(self, holders: Sequence[int], elements: int) -> None:
-        """Refuse, by name, holders of the reference set or a number of profiled elements that cannot work."""
-
-    def objection(self, whole: "Algorithm") -> str | None:
-        """What is wrong with an algorithm for this way, as one line for a user; None if nothing is."""
-        return None
 
     def profile_bytes(self, plain: int) -> int:
         """What a profile weighs on its way to the server, given what it weighs in the clear."""
         return plain
-
-    def says(self) -> str:
-        """Who learns what of profiles, under which assumptions, and what it costs; empty if nothing is to be said."""
-        return ""
 
     @abstractmethod
     def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
@@ -82,7 +69,7 @@ class PlainComparison(ProfileComparison):
 
     name: Literal["plain"] = "plain"
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             "plain profiles: the server sees the mean and variance of every element of a layer over each client's "
             "samples. It costs a few kilobytes a client and round."

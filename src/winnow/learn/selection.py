@@ -7,7 +7,7 @@ proposes an invitation, for which it may first hold exchanges of its own, and th
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,14 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from winnow.core import UNTIL_ALL, Choice, ConfigError, Population, Reply, Until
-from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.algorithm_part import AlgorithmPart, DataSummary
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
 from winnow.learn.reply_checks import Rejection, unexpected_fault
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
 from winnow.learn.stack import ModelState
+
+if TYPE_CHECKING:
+    from winnow.learn.algorithm import Algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,12 @@ class Selector(Choice, AlgorithmPart):
     def asks_losses(self) -> bool:
         """Whether clients that do not train are asked for the loss of a model on their data, too."""
         return False
+
+    def conflict(self, whole: "Algorithm") -> str | None:
+        return self.matched.conflict(whole)
+
+    def check_data(self, data: DataSummary) -> None:
+        self.matched.check_data(data)
 
     @abstractmethod
     def start(self, population: Population) -> Selection: ...

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from winnow.core import (
     Until,
     stream,
 )
+from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.handlers import TrainSettings
 from winnow.learn.randomness import secure_generator
 from winnow.learn.reply_checks import unexpected_fault
@@ -71,8 +72,11 @@ class MessageEstimate:
         return cls(whole=part, tells=part, nbytes=sum(tensor.nbytes for tensor in part.values()))
 
 
-class TwoSidedFilter(Choice):
+class TwoSidedFilter(Choice, AlgorithmPart):
     """A filter, as both sides know it."""
+
+    packs: ClassVar[bool] = False
+    """Whether it turns updates into packets, which no filter after it could read."""
 
     @abstractmethod
     def at_site(self, chance: RandomSource = seeded_random) -> Filter[Any]:
@@ -90,15 +94,8 @@ class TwoSidedFilter(Choice):
         """What becomes of the model's message to the server, as far as that is known in advance."""
         return message
 
-    def check(self, model: Arrays) -> None:
-        """Refuse, by name, a model that the filter cannot work on."""
-
-    def objection(self, whole: "Algorithm", later: Sequence["TwoSidedFilter"]) -> str | None:
-        """What is wrong with the algorithm, or with the filters behind this one, as one line; None if nothing is."""
-        return None
-
     @abstractmethod
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         """Who learns what, under which assumptions, and what it costs."""
 
 
@@ -139,9 +136,14 @@ def site_filters(filters: Sequence[TwoSidedFilter], chance: RandomSource = seede
 
 
 def filter_conflict(filters: Sequence[TwoSidedFilter], whole: "Algorithm") -> str | None:
-    """The first thing that is wrong with a row of filters around an algorithm."""
-    objections = (each.objection(whole, filters[place + 1 :]) for place, each in enumerate(filters))
-    return next((objection for objection in objections if objection is not None), None)
+    """The first conflict between filters, or between a filter and the algorithm; None if there is none."""
+    for place, each in enumerate(filters):
+        later = [getattr(after, "name", "") for after in filters[place + 1 :]]
+        if each.packs and later:
+            return f"filters: {getattr(each, 'name', '')} must come last; {later[0]!r} cannot read what it has packed"
+        if (conflict := each.conflict(whole)) is not None:
+            return conflict
+    return None
 
 
 class FilteredFederation:

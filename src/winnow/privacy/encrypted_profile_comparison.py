@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from winnow.core import Arrays, ConfigError, Payload, Reply, Task, Work
 from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.handlers import SEED_BYTES
 from winnow.learn.profile_comparison import ProfileComparison, ReferenceProfileBuilder, SiteExtension
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
@@ -42,7 +43,8 @@ class EncryptedComparison(ProfileComparison):
 
     name: Literal["encrypted"] = "encrypted"
 
-    def check(self, holders: Sequence[int], elements: int) -> None:
+    def check_data(self, data: DataSummary) -> None:
+        holders, elements = data.reference_clients, data.profile_length
         ckks.require_library('select.matching = "encrypted"')
         if len(holders) != 1:
             number = f"names {len(holders)}" if holders else "names none"
@@ -57,12 +59,12 @@ class EncryptedComparison(ProfileComparison):
                 "under encryption; name a smaller one"
             )
 
-    def objection(self, whole: Algorithm) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         if not isinstance(whole.pace, SynchronousRounds):
             return 'select.matching = "encrypted" needs pace.name = "rounds": all of a round belongs to one version'
         return None
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             "encrypted profiles: the server compares profiles without seeing their means; their variances, the "
             "divergences and the units of the means it sees. The holder of the reference set has the secret key and "

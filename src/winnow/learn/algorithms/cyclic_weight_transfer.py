@@ -25,7 +25,7 @@ class CyclicSchedule(Schedule):
     order: Literal["fixed", "shuffled"] = "fixed"
     needs: ClassVar[Mapping[str, str]] = {"aggregate": "partial"}
 
-    def objection(self, whole: Algorithm) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         if whole.client.needs:
             name = getattr(whole.client, "name", "")
             return f"pace.name = 'cyclic' hands models from client to client; client.name = {name!r} needs the server"

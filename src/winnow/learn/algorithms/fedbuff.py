@@ -41,7 +41,7 @@ class BufferedSchedule(Schedule):
     def fewest_at_work(self) -> int:
         return self.goal or 1
 
-    def objection(self, whole: Algorithm) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         rule, goal = whole.aggregate, self.goal or DEFAULT_BUFFER_SIZE
         if goal < rule.fewest:
             name = getattr(rule, "name", "")

@@ -41,7 +41,7 @@ class FedDynServerOptimiser(ServerOptimiser):
     alpha: float = Field(0.01, gt=0)
     needs: ClassVar[Mapping[str, str]] = {"client": "dynamic-regulariser"}
 
-    def objection(self, whole: Algorithm) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         client = whole.client
         if isinstance(client, DynamicRegulariserUpdate) and client.alpha != self.alpha:
             return f"client.alpha = {client.alpha} and server.alpha = {self.alpha} must be the same; set both"

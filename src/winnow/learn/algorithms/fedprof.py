@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from winnow.core import ConfigError, Outcome, Population, Reply, Task, Work
 from winnow.learn.aggregation import FullAggregation, PartialAggregation
-from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, check_layer, default_layer
@@ -39,9 +39,6 @@ class ProfileSelector(Selector):
     divergence: Literal["raw", "normalised"] = "raw"
     layer: str | None = None
     matching: ProfileComparison = PlainComparison()
-
-    def objection(self, whole: Algorithm) -> str | None:
-        return self.matching.objection(whole)
 
     @property
     def matched(self) -> ProfileComparison:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from winnow.core import Population, Reply, Until
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.algorithms.fedper import AlternatingUpdate, SplitUpdate
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.client_update import PlainUpdate
@@ -87,8 +88,11 @@ class DoublingSelector(Selector):
             return self.sample
         return UniformSelector(fraction=self.fraction, count=self.count, replacement=self.replacement)
 
-    def objection(self, whole: Algorithm) -> str | None:
-        return self.sampled.objection(whole)
+    def conflict(self, whole: Algorithm) -> str | None:
+        return self.sampled.conflict(whole)
+
+    def check_data(self, data: DataSummary) -> None:
+        self.sampled.check_data(data)
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
         return self.sampled.layer_for(module, x)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Reply, Task
 from winnow.core.array_spec import is_byte_array
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.collect import PlainCollect
 from winnow.learn.update_filters import MessageEstimate, RandomSource, TwoSidedFilter, seeded_random
 from winnow.privacy.compress.entropy_coding import library
@@ -45,6 +46,7 @@ class Compress(TwoSidedFilter):
     """
 
     name: Literal["compress"] = "compress"
+    packs: ClassVar[bool] = True
     keep: Sparsifier = KeepAll()
     numbers: Quantiser = Float32()
     entropy: Literal["none", "zstd"] = "none"
@@ -75,13 +77,11 @@ class Compress(TwoSidedFilter):
         nbytes = self.format.nbytes(message.tells, message.whole)
         return MessageEstimate(whole=message.whole, tells=message.tells, nbytes=nbytes)
 
-    def check(self, model: Arrays) -> None:
+    def check_data(self, data: DataSummary) -> None:
         if self.entropy == "zstd":
             library()
 
-    def objection(self, whole: "Algorithm", later: Sequence[TwoSidedFilter]) -> str | None:
-        if later:
-            return f"filters: compress must come last; {getattr(later[0], 'name', '')!r} cannot read what it has packed"
+    def conflict(self, whole: "Algorithm") -> str | None:
         if not isinstance(whole.collect, PlainCollect):
             collect = getattr(whole.collect, "name", "")
             return (
@@ -90,12 +90,12 @@ class Compress(TwoSidedFilter):
             )
         return None
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         coded = ", coded by zstandard" if self.entropy == "zstd" else ""
         fed_back = " What was not sent stays at the client and is added to its next update." * self.keep.feeds_back
         return (
-            f"compress: the server sees {self.keep.says()}, {self.numbers.says()}{coded}. This saves bytes and "
-            f"protects nobody: what arrives is each client's own update, for the server to read.{fed_back}"
+            f"compress: the server sees {self.keep.privacy_text()}, {self.numbers.privacy_text()}{coded}. This saves "
+            f"bytes and protects nobody: what arrives is each client's own update, for the server to read.{fed_back}"
         )
 
     def _packed(self, outcome: Outcome, chance: RandomSource) -> Outcome:

@@ -100,7 +100,7 @@ class ProductQuantisation(Encoding):
     refresh_every: int = Field(default=1, ge=1)
     rest: ScalarQuantisation = ScalarQuantisation()
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             "product: the server learns more than sums: for every block of weights, how many clients chose which "
             "codeword. No names are with them, but updates are multiplied by weights first, so that the longest "

@@ -30,7 +30,7 @@ class Quantiser(Choice):
         """So many numbers; the data have the right length."""
 
     @abstractmethod
-    def says(self) -> str: ...
+    def privacy_text(self) -> str: ...
 
 
 class Float32(Quantiser):
@@ -47,7 +47,7 @@ class Float32(Quantiser):
     def read(self, data: Bytes, count: int) -> UpdateVector:
         return _from_planes(data, 4).view("<f4").astype(np.float32)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return "exactly"
 
 
@@ -65,7 +65,7 @@ class Float16(Quantiser):
     def read(self, data: Bytes, count: int) -> UpdateVector:
         return _from_planes(data, 2).view("<f2").astype(np.float32)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return "to 11 binary digits"
 
 
@@ -86,7 +86,7 @@ class BFloat16(Quantiser):
         upper = _from_planes(data, 2).view("<u2").astype(np.uint32)
         return (upper << 16).view(np.float32)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return "to 8 binary digits"
 
 
@@ -124,7 +124,7 @@ class QSGD(Quantiser):
         values: UpdateVector = (self._spread(norms, count) * ((symbols - self.levels) / self.levels)).astype(np.float32)
         return values
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return f"rounded at random to {2 * self.levels + 1} levels, so that the mean over clients is unbiased"
 
     @property

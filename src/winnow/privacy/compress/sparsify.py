@@ -43,7 +43,7 @@ class Sparsifier(Choice):
         return 1.0
 
     @abstractmethod
-    def says(self) -> str: ...
+    def privacy_text(self) -> str: ...
 
 
 class KeepAll(Sparsifier):
@@ -63,7 +63,7 @@ class KeepAll(Sparsifier):
     def read(self, data: Bytes, count: int) -> Indices:
         return np.arange(count)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return "every change of each update"
 
 
@@ -101,7 +101,7 @@ class TopK(_Some):
     def read(self, data: Bytes, count: int) -> Indices:
         return read_indices(data, self.kept(count), count)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return f"the largest {100 * self.fraction:g} % of each update's changes, and which they are"
 
 
@@ -131,5 +131,5 @@ class RandomK(_Some):
     def stretch(self, count: int) -> float:
         return 1.0 if self.feedback or not count else count / self.kept(count)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return f"{100 * self.fraction:g} % of each update's changes, drawn at random"

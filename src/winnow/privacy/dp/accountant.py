@@ -160,9 +160,9 @@ def _of_collect(whole: Algorithm, clients: int, *, draws_are_told: bool = False)
 
 
 def _check_secure(whole: Algorithm, collect: SecureAggregation, encoding: DiscreteGaussian) -> None:
-    objection = selection_fault(whole, 'collect.encoding = "discrete-gaussian"')
-    if objection is not None:
-        raise ConfigError(objection)
+    conflict = selection_fault(whole, 'collect.encoding = "discrete-gaussian"')
+    if conflict is not None:
+        raise ConfigError(conflict)
     if whole.client.sends:
         raise ConfigError(
             f'collect.encoding = "discrete-gaussian" bounds the model alone, and client.name = '

@@ -43,7 +43,7 @@ class CentralDp(Collect):
     epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
 
-    def objection(self, whole: Algorithm) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         if not whole.aggregate.sums:
             rule = getattr(whole.aggregate, "name", "")
             return f'collect.name = "central-dp" adds noise to sums, and aggregate.name = {rule!r} needs every update'
@@ -57,7 +57,7 @@ class CentralDp(Collect):
             )
         return selection_fault(whole, 'collect.name = "central-dp"')
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
             "central-dp: the server sees every update, and must be trusted with them and to add the noise; losses stay "

@@ -50,7 +50,7 @@ class DiscreteGaussian(Encoding):
     epsilon: EpsilonBudget | None = None
     private: ClassVar[bool] = True
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
             "discrete-gaussian: each client adds its share of noise, so that every sum hides what a client "

@@ -49,7 +49,7 @@ class DpSgd(ClientUpdate):
         )
         return LocalResult(model=trained.states, trained=trained)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
             f"dp-sgd: each client trains with gradients bounded to {self.clip:g} a sample and noise of "

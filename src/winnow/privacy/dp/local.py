@@ -1,6 +1,5 @@
 """Local differential privacy: the client itself bounds its update and adds noise, and need trust nobody."""
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -8,7 +7,6 @@ import numpy as np
 from winnow.core import Arrays
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.schedule import SynchronousRounds
-from winnow.learn.update_filters import TwoSidedFilter
 from winnow.privacy.dp.privacy_loss import AnyRelease, GaussianRelease, LaplaceRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector
@@ -47,14 +45,14 @@ class LocalDp(UpdateFilter):
         kind = LaplaceRelease if self.noise == "laplace" else GaussianRelease
         return [kind(noise=self.noise_multiplier, times=times * parts)]
 
-    def objection(self, whole: Algorithm, later: Sequence[TwoSidedFilter]) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         if not isinstance(whole.pace, SynchronousRounds):
             return 'filters.name = "local-dp" is accounted for in rounds; write pace.name = "rounds"'
         if getattr(whole.select, "stage_target", None) is not None:
             return 'filters.name = "local-dp" lets no losses out, by which select.stage_target goes; leave that out'
         return None
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
             f"local-dp: each client cuts its update to a norm of {self.clip:g} and adds {self.noise} noise of "

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from winnow.core import ConfigError, Handler, Outcome, Reply, Task, stream
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.profile_comparison import PlainComparison, SiteExtension
 from winnow.learn.schedule import SynchronousRounds
 from winnow.privacy.dp.noise_source import site_noise
@@ -46,14 +47,14 @@ class NoisyProfiles(PlainComparison):
     clip: ClipNorm
     delta: Delta = 1e-5
 
-    def check(self, holders: Sequence[int], elements: int) -> None:
-        if holders:
+    def check_data(self, data: DataSummary) -> None:
+        if data.reference_clients:
             raise ConfigError(
                 "reference_clients: clients that hold the reference set release a profile in every round, which "
                 'select.matching = "noisy" does not count; let the server hold it'
             )
 
-    def objection(self, whole: Algorithm) -> str | None:
+    def conflict(self, whole: Algorithm) -> str | None:
         if not isinstance(whole.pace, SynchronousRounds):
             return 'select.matching = "noisy" is accounted for in rounds; write pace.name = "rounds"'
         return None
@@ -85,7 +86,7 @@ class NoisyProfiles(PlainComparison):
         noisy_variance = variance + self.clip**2 * rng.normal(0.0, deviation, variance.shape)
         return noisy_mean, np.maximum(noisy_variance, 0.0)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             f"noisy profiles: the server sees every profile scaled to a root mean square of at most {self.clip:g} and "
             f"with Gaussian noise of {self.noise_multiplier:g} times its sensitivity; this hides all data of a client, "

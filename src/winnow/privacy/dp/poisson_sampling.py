@@ -16,7 +16,7 @@ class PoissonSampling(SelectorWithoutReplacement):
 
     name: Literal["poisson"] = "poisson"
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return "poisson: whom a round invites depends on no data, and nobody but the server need know whom."
 
     def chance(self, clients: int) -> float:

@@ -22,7 +22,7 @@ class Clip(UpdateFilter):
         shortened: UpdateVector = changes * np.float32(self.norm / length)
         return shortened
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             f"clip: the server sees every update, scaled down to a norm of at most {self.norm:g}. This bounds what one "
             "client can do to the model, and what noise has to hide; by itself it hides nothing. It costs no bytes; a "

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from winnow.core import Arrays, ConfigError, suggest
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.update_filters import MessageEstimate
 from winnow.privacy.filters.update_vector import UpdateFilter, UpdateVector, float_names, tensor_sizes
 
@@ -34,7 +35,8 @@ class ExcludeVariables(UpdateFilter):
         left = {name: tensor for name, tensor in message.tells.items() if not self._matches(name)}
         return replace(message, tells=left)
 
-    def check(self, model: Arrays) -> None:
+    def check_data(self, data: DataSummary) -> None:
+        model = data.shared_model
         for pattern in self.names:
             if not any(fnmatchcase(name, pattern) for name in model):
                 raise ConfigError(
@@ -43,7 +45,7 @@ class ExcludeVariables(UpdateFilter):
         if all(self._matches(name) for name in model):
             raise ConfigError("filters: exclude: these names leave out the whole model, and nothing could be learnt")
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             f"exclude: the server learns nothing of what clients made of {', '.join(self.names)}, and sees the rest of "
             "every update. The rest may still tell of the same data. What is excluded is not learnt together."

@@ -24,7 +24,7 @@ class PercentilePrivacy(UpdateFilter):
         altered: UpdateVector = np.where(large, np.clip(changes, -self.gamma, self.gamma), np.float32(0))
         return altered
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             f"percentile: the server sees the largest {100 - self.percentile:g} % of each update's changes, truncated "
             f"to ±{self.gamma:g}, and which they are. This is a heuristic without a privacy guarantee. Small changes "

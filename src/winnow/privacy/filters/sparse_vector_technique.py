@@ -62,7 +62,7 @@ class SparseVectorTechnique(UpdateFilter):
         """Counters are not covered by the noise, so they come back as they were sent."""
         return {name: tensor for name, tensor in sent.items() if not tensor.is_floating_point()}
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             f"sparse-vector: the server learns at most {100 * self.share:g} % of each update's changes, chosen and "
             f"told with Laplace noise: ε = {self.epsilon:g} for each part of each reply, at the client, so that no "

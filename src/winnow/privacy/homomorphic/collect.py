@@ -7,6 +7,7 @@ from pydantic import Field
 
 from winnow.core import ConfigError, Federation, Task, Until
 from winnow.learn.aggregation import Fold, LinearFold
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.collect import Collect, RoundResult
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
@@ -38,8 +39,8 @@ class HomomorphicAggregation(Collect):
     def at_least(self) -> int:
         return self.fewest
 
-    def check(self, clients: int) -> None:
-        if self.holder >= clients:
+    def check_data(self, data: DataSummary) -> None:
+        if self.holder >= (clients := data.clients):
             raise ConfigError(
                 f"collect.holder = {self.holder}, but there are {clients} clients, numbered from 0; name one of them"
             )
@@ -51,7 +52,7 @@ class HomomorphicAggregation(Collect):
         ckks.require_library(SETTING)
         return HomomorphicSite(self, identities).at_site()
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         return (
             f"homomorphic: the server adds up encrypted updates and learns their sum alone, which client {self.holder} "
             "opens; that client learns the sum, too. This holds for a server that does as it should: one that has a "

@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from winnow.core import Arrays, ConfigError, Federation, Task, Until
+from winnow.core import ConfigError, Federation, Task, Until
 from winnow.learn.aggregation import Fold, LinearFold
+from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.collect import Collect, RoundResult
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.reply_checks import RoundContext
@@ -71,12 +72,12 @@ class SecureAggregation(Collect):
     def emulates(self) -> bool:
         return self.parameters == "public"
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         cost = "one exchange" if self.keeper else "five exchanges, with letters between clients,"
         return (
             f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
             f"over {self.fewest} clients or more, and no update. {self._trust()} {self._few()}"
-            f"It costs {cost} besides training. {self.encoding.says()}"
+            f"It costs {cost} besides training. {self.encoding.privacy_text()}"
         ).rstrip()
 
     def _few(self) -> str:
@@ -98,8 +99,8 @@ class SecureAggregation(Collect):
             "job the clients of one site are one party: they collude together, or not at all."
         )
 
-    def check_model(self, model: Arrays, members: int) -> None:
-        self.encoding.space(UpdateLayout.of(sorted_parts({MODEL: model})), members)
+    def check_data(self, data: DataSummary) -> None:
+        self.encoding.space(UpdateLayout.of(sorted_parts({MODEL: data.shared_model})), data.largest_cohort)
 
     def terms(self, session: bytes, round: int) -> SessionTerms:
         """What a party reads in the configuration about a session that the server opens."""

@@ -69,7 +69,7 @@ class Encoding(Choice):
         """The parameters of a round, out of an update that the server has made of its own samples."""
         return self.first(form, update, round)
 
-    def says(self) -> str:
+    def privacy_text(self) -> str:
         """Who learns what because of this code; empty if nothing is to be said."""
         return ""
 
