@@ -61,13 +61,13 @@ def _winnow() -> Callable[[int], None]:
         turn = SelectionContext(
             round=number,
             version=number - 1,
-            oldest=number - 1,
+            oldest_pending_version=number - 1,
             rng=rng,
             model={},
             reference=reference,
             message_bytes=0,
             trained=(),
-            ask=lambda tasks: [],
+            send_tasks=lambda tasks: [],
         )
         clients = selection.propose(turn).clients.tolist()
         tasks = [Task(name="train", client=k, round=number, version=number - 1) for k in clients]

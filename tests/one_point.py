@@ -68,11 +68,13 @@ class ByHand:
     def gradient(self, k: int, theta: np.ndarray) -> np.ndarray:
         return 2 * (theta @ self.features[k] - self.targets[k]) * self.features[k]
 
-    def train(self, k: int, theta: np.ndarray, pull: float = 0.0, anchor: Any = None, drift: Any = 0.0) -> np.ndarray:
-        """Steps of SGD with momentum along ∇f_k(w) + pull·(w − anchor) + drift."""
+    def train(
+        self, k: int, theta: np.ndarray, proximal_weight: float = 0.0, anchor: Any = None, gradient_offset: Any = 0.0
+    ) -> np.ndarray:
+        """Steps of SGD with momentum along ∇f_k(w) + proximal_weight·(w − anchor) + gradient_offset."""
         anchor, velocity = theta if anchor is None else anchor, np.zeros_like(theta)
         for _ in range(self.steps(k)):
-            gradient = self.gradient(k, theta) + pull * (theta - anchor) + drift
+            gradient = self.gradient(k, theta) + proximal_weight * (theta - anchor) + gradient_offset
             velocity = self.momentum * velocity + gradient
             theta = theta - self.rate * velocity
         return theta

@@ -26,13 +26,13 @@ def turn(round: int, ask: Callable[[Sequence[Task]], list[Outcome]] = silent, se
     return SelectionContext(
         round=round,
         version=round - 1,
-        oldest=round - 1,
+        oldest_pending_version=round - 1,
         rng=np.random.default_rng([seed, round]),
         model=MODEL,
         reference=None,
         message_bytes=MESSAGE_BYTES,
         trained=("weight",),
-        ask=ask,
+        send_tasks=ask,
     )
 
 

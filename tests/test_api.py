@@ -275,7 +275,7 @@ MISTAKES = {
     "resume": ({"resume": True}, "say which folder to continue with out="),
     "model": (
         {"model": nn.Sequential(nn.Linear(7, 4), nn.Linear(4, 2)), "data": blobs()},
-        "the model cannot take a batch of shape",
+        "the model does not accept a batch of shape",
     ),
 }
 

@@ -139,7 +139,7 @@ def test_numbers_are_text_where_text_is_meant(capsys, tiny):
 
 def test_a_method_without_its_layers_says_so(capsys, tiny):
     said = call(capsys, "run", tiny, "--algorithm", "fedbn", "--set", "rounds=1").err
-    assert "the model has no batch normalisation: trained as by fedavg-rp" in said
+    assert "the model has no batch normalisation; fedbn behaves like fedavg-rp" in said
 
 
 @pytest.mark.parametrize("out", ["demo", "two words", "runs/deep/down", "mine.toml", "../beside"])
@@ -230,7 +230,7 @@ MISTAKES = {
     ),
     "all of it private": (
         ("run", "demo", "--algorithm", "fedper", "--set", "client.names=['*']"),
-        "client.names: everything would belong to the head; name less of the model",
+        "client.names: the head would be the whole model; let client.names match fewer entries",
     ),
     "private layer": (
         ("run", "demo", "--set", "client={name='split', cut='3'}", "--set", "select.layer=3"),

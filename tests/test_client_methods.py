@@ -45,7 +45,7 @@ def test_the_hand_and_the_machine_agree_on_plain_training() -> None:
 @pytest.mark.parametrize("momentum", MOMENTUM)
 def test_fedprox(momentum: str) -> None:
     prepared = ready("fedprox", momentum, "client.mu=0.7")
-    follow(prepared, lambda hand, theta, s: np.mean([hand.train(k, theta, pull=0.7) for k in s], axis=0))
+    follow(prepared, lambda hand, theta, s: np.mean([hand.train(k, theta, proximal_weight=0.7) for k in s], axis=0))
 
 
 @pytest.mark.parametrize("momentum", MOMENTUM)
@@ -54,7 +54,7 @@ def test_feddyn(momentum: str) -> None:
     gradients = np.zeros((len(COPIES), 4))
 
     def one_round(hand: ByHand, theta: np.ndarray, s: list[int]) -> np.ndarray:
-        trained = {k: hand.train(k, theta, pull=alpha, drift=-gradients[k]) for k in s}
+        trained = {k: hand.train(k, theta, proximal_weight=alpha, gradient_offset=-gradients[k]) for k in s}
         for k in s:
             gradients[k] -= alpha * (trained[k] - theta)
             h[:] -= alpha / len(COPIES) * (trained[k] - theta)
@@ -79,7 +79,7 @@ def test_scaffold(momentum: str) -> None:
     controls, common = np.zeros((len(COPIES), 4)), np.zeros(4)
 
     def one_round(hand: ByHand, theta: np.ndarray, s: list[int]) -> np.ndarray:
-        trained = {k: hand.train(k, theta, drift=common - controls[k]) for k in s}
+        trained = {k: hand.train(k, theta, gradient_offset=common - controls[k]) for k in s}
         changes = []
         for k in s:
             reach = sum((1 - hand.momentum**t) / (1 - hand.momentum) for t in range(1, hand.steps(k) + 1))
@@ -97,16 +97,16 @@ def test_ditto_trains_a_model_of_ones_own_beside_the_common_one() -> None:
 
     def one_round(hand: ByHand, theta: np.ndarray, s: list[int]) -> np.ndarray:
         for k in s:
-            personal[k] = hand.train(k, personal.get(k, theta), pull=pull, anchor=theta)
+            personal[k] = hand.train(k, personal.get(k, theta), proximal_weight=pull, anchor=theta)
         return mean_of(hand, s, [hand.train(k, theta) for k in s])
 
     follow(prepared, one_round)
     for k, own in personal.items():
         kept = prepared.federation.store.read(k)
         np.testing.assert_allclose(vector(kept[PERSONAL]), own, **CLOSE)
-        used = prepared.experiment.client.personal(prepared.training.model, kept)
+        used = prepared.experiment.client.personal_model(prepared.training.model, kept)
         np.testing.assert_array_equal(vector(used), vector(kept[PERSONAL]))
-    newcomer = prepared.experiment.client.personal(prepared.training.model, {})
+    newcomer = prepared.experiment.client.personal_model(prepared.training.model, {})
     np.testing.assert_array_equal(vector(newcomer), vector(prepared.training.model))
 
 
@@ -184,7 +184,7 @@ def test_reach_is_the_way_along_gradients_of_one(nesterov: bool) -> None:
     for steps in range(1, 6):
         weight.grad = torch.ones(1)
         optimiser.step()
-        assert local.reach(torch.tensor([steps])).item() == pytest.approx(-weight.item(), rel=1e-6)
+        assert local.effective_steps(torch.tensor([steps])).item() == pytest.approx(-weight.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,19 @@ def test_reach_is_the_way_along_gradients_of_one(nesterov: bool) -> None:
         (
             "scaffold",
             "client.name=plain",
-            "server.name = 'scaffold' needs client.name = 'control-variates', not 'plain'",
+            "server.name = 'scaffold' requires client.name = 'control-variates'; it is 'plain'",
         ),
         ("scaffold", "server.name=replace", "client.name = 'control-variates' needs server.name = 'scaffold'"),
-        ("feddyn", "server.name=adam", "client.name = 'dynamic-regulariser' needs server.name = 'feddyn', not 'adam'"),
-        ("feddyn", "client.alpha=0.5", "client.alpha = 0.5 and server.alpha = 0.01 must be the same; set both"),
+        (
+            "feddyn",
+            "server.name=adam",
+            "client.name = 'dynamic-regulariser' requires server.name = 'feddyn'; it is 'adam'",
+        ),
+        ("feddyn", "client.alpha=0.5", "client.alpha = 0.5 and server.alpha = 0.01 must be equal; set both alike"),
         ("fednova", "client.name=proximal", "server.name = 'fednova' needs client.name = 'normalised'"),
-        ("cyclic", "aggregate.name=median", "pace.name = 'cyclic' needs aggregate.name = 'partial', not 'median'"),
+        ("cyclic", "aggregate.name=median", "pace.name = 'cyclic' requires aggregate.name = 'partial'; it is 'median'"),
         ("fednova", "pace.name=cyclic", "client.name = 'normalised' needs the server"),
-        ("qfedavg", "pace.name=buffered", "aggregate.name = 'fair' needs pace.name = 'rounds', not 'buffered'"),
+        ("qfedavg", "pace.name=buffered", "aggregate.name = 'fair' requires pace.name = 'rounds'; it is 'buffered'"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused_in_one_line(algorithm: str, change: str, line: str) -> None:

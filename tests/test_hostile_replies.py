@@ -156,7 +156,7 @@ REASONS = {
     "a metric that is text": "is no number",
     "a surplus metric": "tells 'secret', which nobody asked for",
     "seconds that are negative": "a cost that cannot be",
-    "values that are not a number": "the update is not finite",
+    "values that are not a number": "the update contains values that are not finite or too large",
     "a failure of many lines": "failed while train ing: one two ?[2J?three",
 }
 

@@ -176,7 +176,7 @@ def test_a_cohort_holds_its_clients_under_their_own_numbers(sizes: list[int], bl
     divided = population(own.__getitem__, clients=len(sizes), sizes=sizes, reference=own[0], test=None)
     source = divided.divided(reference_at_clients=False).clients
     assert not isinstance(source, ClientData)
-    data = LazyTensorData(source=source, device=torch.device("cpu"))
+    data = LazyTensorData(loader=source, device=torch.device("cpu"))
     asked = np.array(draw.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True)))
 
     def rows_are_right(held: TensorData, clients: np.ndarray) -> None:

@@ -49,7 +49,7 @@ def test_a_single_output_decides_by_its_sign(shape: tuple[int, ...]) -> None:
     ("asked", "classes", "pooled"), [("r2", 3, False), ("accuracy", None, False), ("r2", None, True)]
 )
 def test_a_metric_that_does_not_fit_is_one_line(asked: str, classes: int | None, pooled: bool) -> None:
-    with pytest.raises(ConfigError, match=f"metric: '{asked}' does not fit .*; choose"):
+    with pytest.raises(ConfigError, match=f"metric: '{asked}' cannot be used for .*; choose"):
         metric_name(asked, classes, pooled=pooled)
 
 

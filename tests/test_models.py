@@ -87,9 +87,9 @@ def test_token_models_take_identifiers() -> None:
     ("settings", "shape", "message"),
     [
         (LeNet5Model(), (9,), "model 'lenet5' takes images [channels, height, width] of at least 8 × 8"),
-        (CnnModel(), (1, 2, 2), "of at least 4 × 4, but these samples have shape (1, 2, 2)"),
-        (LstmModel(), (9,), "takes samples [time, features]"),
-        (LstmModel(vocabulary=5), (9, 2), "takes samples [time] (token identifiers)"),
+        (CnnModel(), (1, 2, 2), "of at least 4 × 4; the samples have shape (1, 2, 2)"),
+        (LstmModel(), (9,), "needs samples of shape [time, features]"),
+        (LstmModel(vocabulary=5), (9, 2), "needs samples of shape [time] (token identifiers)"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused_in_one_line(

@@ -104,7 +104,7 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("private", ["head", "body"])
 def test_a_tensor_in_both_parts_of_a_model_cannot_be_private(private: str) -> None:
-    with pytest.raises(ConfigError, match=r"head\.weight and body\.weight are one tensor"):
+    with pytest.raises(ConfigError, match=r"head\.weight and body\.weight share one tensor"):
         prepare_run(experiment(f"client.private={private}", algorithm="fedper"), dataset=blobs(), module=Tied())
 
 

@@ -215,7 +215,7 @@ def test_the_default_layer_is_one_that_runs() -> None:
     assert default_layer(attention, torch.randn(2, 3, 8)) == "linear1"
 
 
-@pytest.mark.parametrize(("layer", "line"), [("unused", "does not run this layer"), ("flat", "6 rows for 3 samples")])
+@pytest.mark.parametrize(("layer", "line"), [("unused", "does not use this layer"), ("flat", "6 rows for 3 samples")])
 def test_a_layer_that_gives_no_row_a_sample_is_refused(layer: str, line: str) -> None:
     module = Detour()
     examiner = ModelEvaluator(module, as_loss("mse"), layer)

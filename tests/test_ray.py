@@ -52,7 +52,7 @@ class Held(ClientUpdate):
     name: Literal["held"] = "held"
 
     def update(self, job):
-        trained = job.train(pull=0.5, anchor=job.model)
+        trained = job.train(proximal_weight=0.5, anchor=job.model)
         return Update(model=trained.states, trained=trained)
 """
 

@@ -163,7 +163,7 @@ def test_the_uplink_and_what_was_cut_off_are_counted() -> None:
         (("aggregate.name=krum",), "aggregate.name = 'krum' needs every update"),
         (("aggregate.name=median",), "aggregate.name = 'median' needs every update"),
         (("select.name=clustered",), "select.name = 'clustered' compares updates"),
-        (("pace.name=buffered", "pace.goal=3"), "needs pace.name = 'rounds', not 'buffered'"),
+        (("pace.name=buffered", "pace.goal=3"), "requires pace.name = 'rounds'; it is 'buffered'"),
         (("collect.keeper=true", "collect.graph=ring"), "with a keeper no client shares masks"),
         (("collect.neighbours=4",), 'neighbours needs graph = "ring"'),
         (("collect.graph=ring", "collect.neighbours=3"), "collect.neighbours"),

@@ -168,7 +168,7 @@ def test_who_does_not_answer_at_first_is_left_out_for_good() -> None:
 def test_there_are_no_more_tiers_than_can_fill_an_invitation() -> None:
     selection = TierSelector(count=5).start(people(*[1] * 12))
     assert all(len(selection.propose(turn(n, valued(losses_of(1, 1, 1), SECONDS))).clients) == 5 for n in range(1, 9))
-    with pytest.raises(ConfigError, match=r"select\.credits: 3 numbers for 2 tiers"):
+    with pytest.raises(ConfigError, match=r"select\.credits: has 3 numbers, but there are 2 tiers"):
         TierSelector(count=5, credits=(1, 1, 1)).start(people(*[1] * 12))
 
 

@@ -31,13 +31,13 @@ from world import prepared
 def test_distances_are_those_of_the_last_updates(arrivals: list[tuple[int, float, float]], in_parts: bool) -> None:
     """Whether updates come one by one or at once; a client that never trained has not moved."""
     known, last = LastUpdates(5), np.zeros((5, 2))
-    known.make_room(turn(1))
+    known.allocate(turn(1))
     fresh = {k: (x, y) for k, x, y in arrivals}
     for k, vector in fresh.items():
         last[k] = vector
     replies = [trained(k, weight=(x + 1, y - 2), sent=(1, -2)) for k, (x, y) in fresh.items()]
     for batch in [[reply] for reply in replies] if in_parts else [replies]:
-        known.renew(turn(1), batch)
+        known.record(turn(1), batch)
     np.testing.assert_allclose(known.distances("euclidean"), cdist(last, last), atol=1e-5)
     for i, j in combinations(range(5), 2):
         lengths = np.linalg.norm(last[i]) * np.linalg.norm(last[j])
@@ -47,8 +47,8 @@ def test_distances_are_those_of_the_last_updates(arrivals: list[tuple[int, float
 
 def test_an_update_that_is_not_finite_is_passed_over() -> None:
     known = LastUpdates(2)
-    known.make_room(turn(1))
-    known.renew(turn(1), [trained(0, weight=(3, 4)), trained(1, weight=(np.nan, 1))])
+    known.allocate(turn(1))
+    known.record(turn(1), [trained(0, weight=(3, 4)), trained(1, weight=(np.nan, 1))])
     assert known.known.tolist() == [True, False]
     assert known.distances("euclidean")[0, 1] == pytest.approx(5)
 

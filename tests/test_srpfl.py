@@ -125,9 +125,9 @@ def test_the_sample_is_as_large_as_the_whole_says() -> None:
     [
         (["select.sample={name='uniform', count=2}"], "select: sample: leave out fraction, count, replacement"),
         (["select.sample={name='profile', alpha=-1.0}"], r"select.sample.alpha = -1.0: must be at least"),
-        (["select.sample=doubling"], "doubling goes around another selection, not around itself"),
+        (["select.sample=doubling"], "'doubling' cannot contain itself"),
         (["select.sample=fastest"], r"select.sample.name = 'fastest' is unknown"),
-        (["pace.name=buffered"], r"select.name = 'doubling' needs pace.name = 'rounds', not 'buffered'"),
+        (["pace.name=buffered"], r"select.name = 'doubling' requires pace.name = 'rounds'; it is 'buffered'"),
     ],
 )
 def test_what_cannot_work_is_refused(sets: list[str], message: str) -> None:
@@ -137,7 +137,7 @@ def test_what_cannot_work_is_refused(sets: list[str], message: str) -> None:
 
 @pytest.mark.parametrize("amount", [{}, {"fraction": 0.5, "count": 3}])
 def test_how_many_are_sampled_is_asked_of_the_whole(amount: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"select: give either fraction or count$"):
+    with pytest.raises(ConfigError, match=r"select: set exactly one of fraction and count$"):
         resolve({**BASE, "select": {"sample": "profile", **amount}}, algorithm="flanp")
 
 

@@ -101,7 +101,7 @@ def test_common_models_are_stacked_without_a_notice(
     [
         (Scaled(), "vmap", "the model itself (Scaled) has parameters"),
         (nn.Sequential(Scaled()), "vmap", "layer '0' (Scaled) has parameters"),
-        (Centred(), "vmap", "look across samples"),
+        (Centred(), "vmap", "mix samples of a batch"),
         (Wavering(threshold=0.0), "loop", "into a Python value"),
         (Wavering(threshold=-1e9), "loop", "into a Python value"),
     ],
@@ -114,7 +114,7 @@ def test_what_cannot_be_stacked_falls_back_and_says_why(model: nn.Module, name: 
 
 
 def test_an_execution_that_would_be_wrong_cannot_be_forced() -> None:
-    with pytest.raises(ModelError, match="cannot be trained stacked"):
+    with pytest.raises(ModelError, match="execution 'stacked' cannot train this model"):
         choose(Centred(), force="stacked")
 
 
@@ -129,7 +129,7 @@ def test_choosing_leaves_the_users_model_alone() -> None:
 @pytest.mark.parametrize(
     ("model", "loss", "message"),
     [
-        (nn.Linear(5, 3), CROSS_ENTROPY, "cannot take a batch of shape (5, 6)"),
+        (nn.Linear(5, 3), CROSS_ENTROPY, "does not accept a batch of shape (5, 6)"),
         (nn.Linear(6, 3), as_loss(nn.functional.cross_entropy), 'reduction="none"'),
         (nn.Linear(6, 2), LOSSES["mse"], "does not accept outputs (5, 2) and targets (5,)"),
         (nn.RNN(6, 3), CROSS_ENTROPY, "returned tuple"),
@@ -148,7 +148,7 @@ def test_losses_are_named_and_may_be_the_users_own() -> None:
     assert as_loss("mse") is LOSSES["mse"]
     huber = as_loss(lambda out, y: nn.functional.huber_loss(out, y, reduction="none").mean(1))
     for loss in (LOSSES["mse"], huber):
-        losses, slope = loss.slope(outputs.detach(), targets)
+        losses, slope = loss.losses_and_gradients(outputs.detach(), targets)
         torch.testing.assert_close(losses, loss(outputs, targets).detach())
         torch.testing.assert_close(slope, torch.autograd.grad(loss(outputs, targets).sum(), outputs)[0])
     with pytest.raises(ModelError, match="unknown loss 'msq'; choose one of mse, cross-entropy, nll"):
@@ -158,6 +158,6 @@ def test_losses_are_named_and_may_be_the_users_own() -> None:
 def test_cross_entropy_and_nll_agree_on_log_probabilities() -> None:
     outputs, targets = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 2, 1, 1])
     torch.testing.assert_close(CROSS_ENTROPY(outputs, targets), LOSSES["nll"](outputs.log_softmax(1), targets))
-    losses, slope = CROSS_ENTROPY.slope(outputs.detach(), targets)
+    losses, slope = CROSS_ENTROPY.losses_and_gradients(outputs.detach(), targets)
     torch.testing.assert_close(losses, CROSS_ENTROPY(outputs, targets).detach())
     torch.testing.assert_close(slope, torch.autograd.grad(CROSS_ENTROPY(outputs, targets).sum(), outputs)[0])

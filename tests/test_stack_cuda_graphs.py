@@ -90,8 +90,8 @@ def test_the_end_of_a_model_is_trained_by_graphs_that_are_kept(name: str, head: 
         state = model_state(model)
         for number in (1, 2):
             begin = {key: (tensor * number).unsqueeze(0) for key, tensor in state.items()}
-            departure = LocalStart(states=begin, moving=frozenset(list(state)[-head:]))
-            result = train(execution, departure, local, data, np.array([3, 0, 2, 4, 1]), round=number, seed=0)
+            local_start = LocalStart(states=begin, trainable=frozenset(list(state)[-head:]))
+            result = train(execution, local_start, local, data, np.array([3, 0, 2, 4, 1]), round=number, seed=0)
         trained.append({key: tensor.cpu() for key, tensor in result.states.items()})
     for key, expected in trained[0].items():
         torch.testing.assert_close(trained[1][key], expected, rtol=1e-5, atol=1e-7, msg=f"{name} {key}")

@@ -69,28 +69,28 @@ def by_hand(model: nn.Module, state: dict[str, Tensor], moving: frozenset[str], 
     return model.state_dict()
 
 
-def departure_of(model: nn.Module, moving: frozenset[str], own: frozenset[str]) -> LocalStart:
+def start_of(model: nn.Module, moving: frozenset[str], own: frozenset[str]) -> LocalStart:
     """The model for all, but each client has its own of some entries."""
     torch.manual_seed(2)
     states = {
         name: torch.stack([tensor + 0.1 * torch.randn_like(tensor) for _ in CLIENTS]) if name in own else tensor[None]
         for name, tensor in model_state(model).items()
     }
-    return LocalStart(states=states, moving=moving)
+    return LocalStart(states=states, trainable=moving)
 
 
 def seen_by_first_layer(
     model: nn.Module, shape: tuple[int, ...], force: ExecutionSetting, moving: frozenset[str], own: frozenset[str]
 ) -> int:
     """How many samples go through the first layer in a training; that must give what a plain loop gives."""
-    data, departure = make_data(shape), departure_of(model, moving, own)
-    execution = choose_execution(model, *data.few(4), LOSSES["cross-entropy"], force)
+    data, local_start = make_data(shape), start_of(model, moving, own)
+    execution = choose_execution(model, *data.first_samples(4), LOSSES["cross-entropy"], force)
     seen: list[int] = []
     execution.module[0].register_forward_hook(lambda layer, given, made: seen.append(len(given[0])))
-    trained = train(execution, departure, LOCAL, data, CLIENTS, round=1, seed=1)
+    trained = train(execution, local_start, LOCAL, data, CLIENTS, round=1, seed=1)
     if not any(isinstance(layer, nn.Dropout) for layer in model):
         for place, client in enumerate(CLIENTS.tolist()):
-            begin = {name: tensor[min(place, len(tensor) - 1)] for name, tensor in departure.states.items()}
+            begin = {name: tensor[min(place, len(tensor) - 1)] for name, tensor in local_start.states.items()}
             for name, expected in by_hand(model, begin, moving, data, client).items():
                 torch.testing.assert_close(trained.states[name][place], expected)
     return sum(seen)
@@ -123,9 +123,11 @@ def test_terms_and_the_optimiser_reach_only_what_moves():
             name: tensor[None] if last_layers_apart else torch.stack([tensor] * 3) for name, tensor in state.items()
         }
         anchor = {name: torch.zeros_like(tensor) for name, tensor in states.items()}
-        departure = LocalStart(states=states, pull=0.3, anchor=anchor, drift=drift, moving=head)
-        execution = choose_execution(model, *data.few(4), LOSSES["cross-entropy"], "stacked")
-        results.append(train(execution, departure, LOCAL, data, CLIENTS, round=1, seed=1))
+        local_start = LocalStart(
+            states=states, proximal_weight=0.3, anchor=anchor, gradient_offset=drift, trainable=head
+        )
+        execution = choose_execution(model, *data.first_samples(4), LOSSES["cross-entropy"], "stacked")
+        results.append(train(execution, local_start, LOCAL, data, CLIENTS, round=1, seed=1))
     torch.testing.assert_close(results[0].states, results[1].states)
     torch.testing.assert_close(results[0].loss, results[1].loss)
     assert torch.equal(results[0].steps, results[1].steps)
@@ -147,14 +149,14 @@ def test_other_models_are_trained_as_a_whole(make, moving, own):
 def test_data_that_were_loaded_anew_are_looked_at_anew():
     """What was made of earlier samples must not be taken for what these would give."""
     model, head = dense(), frozenset({"4.weight", "4.bias"})
-    departure = departure_of(model, head, head)
+    local_start = start_of(model, head, head)
     first = make_data((6,))
     second = TensorData(x=first.x.flip(0) * 2, y=first.y.clone(), rows=first.rows, offsets=first.offsets)
-    execution = choose_execution(model, *first.few(4), LOSSES["cross-entropy"], "stacked")
+    execution = choose_execution(model, *first.first_samples(4), LOSSES["cross-entropy"], "stacked")
     for data in (first, second, first):
-        trained = train(execution, departure, LOCAL, data, CLIENTS, round=1, seed=1)
+        trained = train(execution, local_start, LOCAL, data, CLIENTS, round=1, seed=1)
         for place, client in enumerate(CLIENTS.tolist()):
-            begin = {name: tensor[min(place, len(tensor) - 1)] for name, tensor in departure.states.items()}
+            begin = {name: tensor[min(place, len(tensor) - 1)] for name, tensor in local_start.states.items()}
             for name, expected in by_hand(model, begin, head, data, client).items():
                 torch.testing.assert_close(trained.states[name][place], expected)
 
@@ -162,10 +164,10 @@ def test_data_that_were_loaded_anew_are_looked_at_anew():
 @pytest.mark.parametrize("force", ["native", "loop"])
 def test_what_a_client_trains_does_not_depend_on_who_else_is_there(force):
     data, model, head = make_data((6,)), dense(), frozenset({"4.weight", "4.bias"})
-    execution = choose_execution(model, *data.few(4), LOSSES["cross-entropy"], force)
-    departure = LocalStart(states={name: tensor[None] for name, tensor in model_state(model).items()}, moving=head)
+    execution = choose_execution(model, *data.first_samples(4), LOSSES["cross-entropy"], force)
+    local_start = LocalStart(states={name: tensor[None] for name, tensor in model_state(model).items()}, trainable=head)
     together, alone = (
-        train(execution, departure, LOCAL, data, np.array(clients), round=1, seed=1).states
+        train(execution, local_start, LOCAL, data, np.array(clients), round=1, seed=1).states
         for clients in ([0, 1, 2, 3], [1])
     )
     assert all(torch.equal(together[name][1], tensor[0]) for name, tensor in alone.items())

@@ -258,7 +258,10 @@ def test_what_has_no_compiled_form_is_stacked_without_a_word(model: nn.Module) -
     data = in_single_precision(make_data((5,)))
     execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY)
     assert (execution.name, execution.notice) == ("stacked", "")
-    with pytest.raises(ModelError, match="cannot be trained native: only lines of dense layers"):
+    with pytest.raises(
+        ModelError,
+        match="execution 'native' cannot train this model: native execution supports only sequences of dense",
+    ):
         choose_execution(model, data.x, data.y, CROSS_ENTROPY, "native")
 
 
@@ -288,10 +291,10 @@ def test_a_loop_is_taken_where_it_is_clearly_faster_and_remembered(
         """The choice if steps take so many seconds, three stacked and then three in a loop."""
         moments = iter([moment for duration in durations for moment in (0.0, duration)])
         pace = StepBenchmark(clock=lambda: next(moments), batch_size=3)
-        execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, pace=pace)
+        execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, benchmark=pace)
         return execution.name, execution.notice
 
-    slower = "clients are trained by loop (by stacked it takes 2.0 × as long here)"
+    slower = "training clients with loop: on this machine stacked takes 2.0 times as long"
     assert chosen(0.4, 0.2, 0.3, 0.1, 0.1, 0.1) == ("loop", slower)
     assert chosen() == ("loop", slower)
     model = nn.Sequential(nn.Linear(5, 6), nn.GELU(), nn.Linear(6, CLASSES))
@@ -307,10 +310,10 @@ def test_native_is_not_taken_where_it_is_clearly_slower(tmp_path: Path, monkeypa
         moments = iter([moment for duration in durations for moment in (0.0, duration)])
         pace = StepBenchmark(clock=lambda: next(moments), batch_size=batch_size)
         model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, CLASSES))
-        execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, pace=pace)
+        execution = choose_execution(model, data.x, data.y, CROSS_ENTROPY, benchmark=pace)
         return execution.name, execution.notice
 
-    slower = "clients are trained by stacked (by native it takes 3.0 × as long here)"
+    slower = "training clients with stacked: on this machine native takes 3.0 times as long"
     assert chosen(1, 0.5, 0.3, 0.4, 0.1, 0.2, 0.1) == ("stacked", slower)
     assert chosen(1) == ("stacked", slower)
     assert chosen(2, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2)[0] == "native"
@@ -350,7 +353,7 @@ def small_source(folder: Path, code: str = 'extern "C" int answer() { return 42;
 
 def test_without_a_compiler_clients_are_trained_stacked_and_the_user_is_told(tmp_path: Path) -> None:
     output, _ = python(CHOOSE, PATH="", XDG_CACHE_HOME=str(tmp_path)).communicate()
-    assert output.startswith("stacked | clients are trained by stacked (not native: there is no C++ compiler")
+    assert output.startswith("stacked | training clients with stacked (not native: no C++ compiler found")
     assert output.count("\n") == 1
 
 
@@ -376,7 +379,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_built_once(fresh_cache: Path) -> None:
-    assert [build.load_kernels("float").just_now for _ in range(2)] == [True, False]
+    assert [build.load_kernels("float").newly_built for _ in range(2)] == [True, False]
 
 
 def test_a_failed_build_is_one_line_and_leaves_nothing(fresh_cache: Path) -> None:
@@ -392,7 +395,7 @@ def test_a_damaged_library_is_built_again(fresh_cache: Path) -> None:
     for library in fresh_cache.iterdir():
         library.write_bytes(b"no library")
     rebuilt = build.load_kernels("float")
-    assert rebuilt.just_now
+    assert rebuilt.newly_built
     assert {library.answer() for library in rebuilt.libraries.values()} == {42}
 
 
@@ -400,5 +403,5 @@ def test_a_damaged_library_is_built_again(fresh_cache: Path) -> None:
 def test_code_that_others_could_have_written_is_not_loaded(fresh_cache: Path, of: str) -> None:
     build.load_kernels("float")
     (fresh_cache if of == "folder" else next(fresh_cache.iterdir())).chmod(0o777)
-    with pytest.raises(build.NativeUnavailableError, match="others can write to"):
+    with pytest.raises(build.NativeUnavailableError, match="is writable by, another user"):
         build.load_kernels("float")

@@ -42,7 +42,7 @@ def moved(state: ModelState, rows: int, seed: int) -> ModelState:
 
 def trained(
     model: nn.Module,
-    departure: LocalStart,
+    local_start: LocalStart,
     data: TensorData,
     clients: tuple[int, ...],
     local: LocalOptimiser,
@@ -50,7 +50,7 @@ def trained(
     execution: ExecutionSetting = "native",
 ) -> CohortTrainingResult:
     chosen = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, execution, threads)
-    return train(chosen, departure, local, data, np.array(clients), round=1, seed=1)
+    return train(chosen, local_start, local, data, np.array(clients), round=1, seed=1)
 
 
 def own(states: ModelState | None, place: int) -> ModelState | None:
@@ -58,11 +58,11 @@ def own(states: ModelState | None, place: int) -> ModelState | None:
 
 
 def plainly(
-    model: nn.Module, departure: LocalStart, place: int, data: TensorData, client: int, local: LocalOptimiser
+    model: nn.Module, local_start: LocalStart, place: int, data: TensorData, client: int, local: LocalOptimiser
 ) -> ModelState:
     """One client's round as anyone would write it; the terms are added to `grad` before the optimiser's own."""
-    start, drift = own(departure.states, place), own(departure.drift, place)
-    anchor = own(departure.anchor, place) or start
+    start, drift = own(local_start.states, place), own(local_start.gradient_offset, place)
+    anchor = own(local_start.anchor, place) or start
     model.load_state_dict(start)
     optimiser = plain_optimiser(local, model, 1)
     held = data.rows[data.offsets[client] : data.offsets[client + 1]]
@@ -74,9 +74,9 @@ def plainly(
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(data.x[batch]), data.y[batch]).backward()
             for name, parameter in model.named_parameters():
-                parameter.grad += departure.pull * (parameter.detach() - anchor[name])
+                parameter.grad += local_start.proximal_weight * (parameter.detach() - anchor[name])
                 parameter.grad += 0 if drift is None else drift[name]
-                if departure.moving is not None and name not in departure.moving:
+                if local_start.trainable is not None and name not in local_start.trainable:
                     parameter.grad = None  # so the optimiser leaves it alone
             optimiser.step()
     return model_state(model)
@@ -88,14 +88,16 @@ def departures(state: ModelState) -> dict[str, LocalStart]:
     drift = moved({name: torch.zeros_like(tensor) for name, tensor in state.items()}, len(COHORT), seed=3)
     return {
         "starts of their own": LocalStart(states=apart),
-        "pulled to a shared start": LocalStart(states=shared, pull=0.7),
-        "pulled to starts of their own": LocalStart(states=apart, pull=0.7),
-        "pulled to one place": LocalStart(states=apart, pull=0.7, anchor=centre),
-        "pulled apart": LocalStart(states=centre, pull=0.7, anchor=apart),
-        "drifting": LocalStart(states=shared, drift=drift),
-        "drifting alike": LocalStart(states=apart, drift={name: rows[:1] for name, rows in drift.items()}),
-        "everything": LocalStart(states=apart, pull=0.3, anchor=centre, drift=drift),
-        "a part of it": LocalStart(states=apart, pull=0.3, drift=drift, moving=frozenset(list(state)[-2:])),
+        "pulled to a shared start": LocalStart(states=shared, proximal_weight=0.7),
+        "pulled to starts of their own": LocalStart(states=apart, proximal_weight=0.7),
+        "pulled to one place": LocalStart(states=apart, proximal_weight=0.7, anchor=centre),
+        "pulled apart": LocalStart(states=centre, proximal_weight=0.7, anchor=apart),
+        "drifting": LocalStart(states=shared, gradient_offset=drift),
+        "drifting alike": LocalStart(states=apart, gradient_offset={name: rows[:1] for name, rows in drift.items()}),
+        "everything": LocalStart(states=apart, proximal_weight=0.3, anchor=centre, gradient_offset=drift),
+        "a part of it": LocalStart(
+            states=apart, proximal_weight=0.3, gradient_offset=drift, trainable=frozenset(list(state)[-2:])
+        ),
     }
 
 
@@ -109,10 +111,10 @@ def test_clients_may_depart_from_anywhere_and_have_terms_added(
 ) -> None:
     make, shape = MODELS[name]
     model, data = make(), make_data(shape)
-    for case, departure in departures(model_state(model)).items():
-        found = trained(model, departure, data, COHORT, LOCALS[local], threads=2, execution=execution)
+    for case, local_start in departures(model_state(model)).items():
+        found = trained(model, local_start, data, COHORT, LOCALS[local], threads=2, execution=execution)
         for place, client in enumerate(COHORT):
-            expected = plainly(model, departure, place, data, client, LOCALS[local])
+            expected = plainly(model, local_start, place, data, client, LOCALS[local])
             for key, tensor in expected.items():
                 torch.testing.assert_close(
                     found.states[key][place], tensor, rtol=1e-6, atol=1e-8, msg=f"{case}: {client} {key}"
@@ -123,23 +125,28 @@ def test_clients_may_depart_from_anywhere_and_have_terms_added(
 def test_departures_are_bitwise_the_same_for_any_threads_and_order(case: str) -> None:
     make, shape = MODELS["cnn"]
     model, data = make().float(), in_single_precision(make_data(shape))
-    departure = departures(model_state(model))[case]
-    everyone = trained(model, departure, data, COHORT, LOCALS["sgd"], threads=1)
+    local_start = departures(model_state(model))[case]
+    everyone = trained(model, local_start, data, COHORT, LOCALS["sgd"], threads=1)
     for threads, places in itertools.product((1, 2, 3), ([4, 3, 2, 1, 0], [2, 0], [3])):
         some = trained(
-            model, departure_of(departure, places), data, tuple(COHORT[p] for p in places), LOCALS["sgd"], threads
+            model, start_of(local_start, places), data, tuple(COHORT[p] for p in places), LOCALS["sgd"], threads
         )
         for key, tensor in some.states.items():
             assert torch.equal(tensor, everyone.states[key][places])
 
 
-def departure_of(departure: LocalStart, places: list[int]) -> LocalStart:
+def start_of(local_start: LocalStart, places: list[int]) -> LocalStart:
     """That of some clients."""
 
     def some(states: ModelState | None) -> ModelState | None:
         return None if states is None else {name: t if len(t) == 1 else t[places] for name, t in states.items()}
 
-    return replace(departure, states=some(departure.states), anchor=some(departure.anchor), drift=some(departure.drift))
+    return replace(
+        local_start,
+        states=some(local_start.states),
+        anchor=some(local_start.anchor),
+        gradient_offset=some(local_start.gradient_offset),
+    )
 
 
 def test_an_anchor_that_does_not_pull_changes_nothing() -> None:
@@ -166,8 +173,8 @@ def test_starts_for_other_clients_are_refused_in_one_line() -> None:
     make, shape = MODELS["mlp"]
     model, data = make(), make_data(shape)
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native")
-    departure = LocalStart(states=moved(model_state(model), rows=1, seed=0), pull=1.0)
+    local_start = LocalStart(states=moved(model_state(model), rows=1, seed=0), proximal_weight=1.0)
     drift = moved(model_state(model), rows=len(SIZES) - 2, seed=0)
     plan = plan_batches(data, np.arange(len(SIZES)), LOCALS["sgd"], round=1, seed=1)
-    with pytest.raises(ModelError, match="3 starts or drifts for 5 clients"):
-        execution.run_plan(replace(departure, drift=drift), LOCALS["sgd"], data, plan, rate=0.1)
+    with pytest.raises(ModelError, match="got 3 rows of parameters for 5 clients"):
+        execution.run_plan(replace(local_start, gradient_offset=drift), LOCALS["sgd"], data, plan, rate=0.1)

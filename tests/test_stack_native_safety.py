@@ -51,7 +51,7 @@ def test_activations_are_torchs_to_the_last_bits_everywhere(activation: nn.Modul
     execution = choose_execution(
         model, x[:4].nan_to_num(0, 1, -1), torch.zeros(4, 1, dtype=dtype), as_loss("mse"), "native"
     )
-    look = execution.look(None)
+    look = execution.forward_pass(None)
     assert look is not None
     found, _ = look(model_state(model), x, torch.arange(len(x)), True)
     ulp, smallest = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
@@ -106,11 +106,11 @@ def test_rows_that_the_data_do_not_have_are_refused(wrong: int) -> None:
     data = make_data(shape)
     rows = data.rows.copy()
     rows[3] = wrong
-    with pytest.raises(ModelError, match="rows lie outside the data"):
+    with pytest.raises(ModelError, match="row index is outside the data"):
         trained_natively(make(), changed(data, rows=rows), [0, 1])
-    look = choose_execution(make(), data.x[:4], data.y[:4], CROSS_ENTROPY, "native").look(None)
+    look = choose_execution(make(), data.x[:4], data.y[:4], CROSS_ENTROPY, "native").forward_pass(None)
     assert look is not None
-    with pytest.raises(ModelError, match="rows lie outside the data"):
+    with pytest.raises(ModelError, match="row index is outside the data"):
         look(model_state(make()), data.x, torch.tensor([0, wrong]), True)
 
 
@@ -119,14 +119,14 @@ def test_class_probabilities_are_left_to_others() -> None:
     data = make_data(shape)
     shares = nn.functional.one_hot(data.y, CLASSES).double()
     assert choose_execution(make(), data.x, shares, CROSS_ENTROPY).name == "stacked"
-    with pytest.raises(ModelError, match="needs one whole number a sample"):
+    with pytest.raises(ModelError, match="needs one integer per sample"):
         choose_execution(make(), data.x, shares, CROSS_ENTROPY, "native")
 
 
 def test_targets_that_do_not_match_the_samples_are_refused() -> None:
     make, shape = MODELS["mlp"]
     data = make_data(shape)
-    with pytest.raises(ModelError, match="needs one whole number a sample"):
+    with pytest.raises(ModelError, match="needs one integer per sample"):
         trained_natively(make(), changed(data, y=data.y[:-1]), [0])
 
 

@@ -82,7 +82,7 @@ def test_bfloat16_is_float32_within_its_rounding(make, force: ExecutionSetting) 
 
 
 def test_a_way_that_cannot_take_bfloat16_is_refused_in_one_line() -> None:
-    with pytest.raises(ModelError, match="cannot be trained vmap: expected scalar type BFloat16"):
+    with pytest.raises(ModelError, match="execution 'vmap' cannot train this model: expected scalar type BFloat16"):
         chosen(normalised_model(), "vmap", "bfloat16")  # torch's batch normalisation, mapped over clients on a CPU
 
 
@@ -99,11 +99,14 @@ def test_bfloat16_evaluates_in_float32_sums() -> None:
 
 
 def test_native_training_knows_single_precision_only() -> None:
-    with pytest.raises(ModelError, match="native: it knows single precision only; let Winnow choose"):
+    with pytest.raises(
+        ModelError,
+        match="'native' cannot train this model: native execution supports float32 only; set engine.execution",
+    ):
         chosen(small_model(), "native", "bfloat16")
     execution = chosen(small_model(), "auto", "bfloat16")
     assert execution.name == "stacked"
-    assert "not native: it knows single precision only" in execution.notice
+    assert "not native: native execution supports float32 only" in execution.notice
 
 
 def test_precision_is_a_setting() -> None:

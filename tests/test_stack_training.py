@@ -197,7 +197,7 @@ def test_frozen_parameters_stay_and_shared_ones_stay_shared() -> None:
     torch.manual_seed(0)
     model = Tied().double()
     assert_same_as_plain(model, make_data((5,)), MOMENTUM, "vmap", (0, 1))
-    assert choose_execution(model, *samples((5,)), CROSS_ENTROPY).notice.startswith("clients are trained by vmap")
+    assert choose_execution(model, *samples((5,)), CROSS_ENTROPY).notice.startswith("training clients with vmap")
 
 
 def samples(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -77,7 +77,7 @@ def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
     assert running.returncode == 2
     last = said.splitlines()[-1]
     assert last.startswith("winnow: error: job demo-")
-    assert "failed: the model cannot take a batch" in last
+    assert "failed: the model does not accept a batch" in last
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

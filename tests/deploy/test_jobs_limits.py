@@ -133,7 +133,7 @@ PROTOCOLS = {
 def test_forced_filters_know_every_task_of_winnows_own(name: str) -> None:
     algorithm, *sets = PROTOCOLS[name]
     wanted = experiment(*sets, algorithm=algorithm)
-    besides = wanted.collect.sites(simulated_identities()).around(wanted.select.matched.at_sites())
+    besides = wanted.collect.sites(simulated_identities()).around(wanted.select.comparison.at_sites())
     assert besides.handlers
     assert besides.handlers.keys() | HANDLERS.keys() <= ALLOWED_EXTRA_PARTS.keys()
 

@@ -54,7 +54,11 @@ def asked(service: SiteHandlers, name: str, settings: Any, **payload: Any) -> Ou
 
 def as_signed(wanted: Experiment, **otherwise: Any) -> TrainSettings:
     signed = TrainSettings(
-        local=wanted.local, client=wanted.client, seed=wanted.seed, profile=False, value=wanted.composed().values_model
+        local=wanted.local,
+        client=wanted.client,
+        seed=wanted.seed,
+        profile=False,
+        value=wanted.composed().needs_start_loss,
     )
     return replace(signed, **otherwise)
 

@@ -74,24 +74,24 @@ def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
 
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
     """An aggregation that compares updates needs enough of them, and a pace that waits for some has them at work."""
-    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.fewest_at_work
-    summed, together = algorithm.collect.at_least, min(select.invited(clients), select.awaited_at_first(clients))
+    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.min_training_clients
+    summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
     if together < summed:
         raise ConfigError(
             f"collect.fewest = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
             "more, or lower it"
         )
-    if select.invited(clients) < at_work:
-        invited = select.invited(clients)
+    if select.cohort_size(clients) < at_work:
+        invited = select.cohort_size(clients)
         raise ConfigError(
             f"pace.goal = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
         )
-    needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.fewest} updates a round"
-    if select.invited(clients) < rule.fewest:
-        invited = select.invited(clients)
+    needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.min_clients} updates a round"
+    if select.cohort_size(clients) < rule.min_clients:
+        invited = select.cohort_size(clients)
         raise ConfigError(f"{needs}; select invites {invited}: raise select.count, or ask less of the rule")
-    if select.awaited_at_first(clients) < rule.fewest:
-        awaited = select.awaited_at_first(clients)
+    if select.initial_replies(clients) < rule.min_clients:
+        awaited = select.initial_replies(clients)
         raise ConfigError(f"{needs}; at first select waits for {awaited}: raise select.first, or ask less of the rule")
 
 

@@ -138,7 +138,7 @@ class _RunAssembly:
     def data(self) -> ClientSamples:
         clients = self.spread.clients
         if isinstance(clients, ClientsOnDemand):
-            return LazyTensorData(source=clients, device=self.device)
+            return LazyTensorData(loader=clients, device=self.device)
         return TensorData.from_client_data(clients, self.device)
 
     @cached_property
@@ -159,7 +159,7 @@ class _RunAssembly:
             experiment=self.experiment,
             module=self.module,
             loss=self.loss,
-            some=self.data.few(PROBE_SAMPLES),
+            some=self.data.first_samples(PROBE_SAMPLES),
             classes=self.spread.clients.classes,
         )
 
@@ -180,8 +180,8 @@ def _bind(world: _RunAssembly, snapshot: Snapshot | None) -> PreparedRun:
     engine = experiment.engine.model_copy(update=chosen)
     remake = partial(_rebuild_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
     pool = open_worker_pool(engine, site, remake, population.sizes)
-    bits = 8 * world.data.few(1)[0].nbytes
-    besides = experiment.collect.at_sites().around(experiment.select.matched.at_sites())
+    bits = 8 * world.data.first_samples(1)[0].nbytes
+    besides = experiment.collect.at_sites().around(experiment.select.comparison.at_sites())
     handlers = local_handlers(engine, population.sizes) if pool is None else pool.handlers()
     simulated = SimulatedFederation(
         site=site,
@@ -236,10 +236,10 @@ def _chunk(world: _RunAssembly, site: LearningSite) -> int | None:
     experiment = world.experiment
     if experiment.engine.chunk is not None or world.device.type == "cpu":
         return experiment.engine.chunk
-    x, y = world.data.few(PROBE_SAMPLES)
+    x, y = world.data.first_samples(PROBE_SAMPLES)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
     clients = len(world.population)
-    training = experiment.pace.together(experiment.select.invited(clients), clients)
+    training = experiment.pace.together(experiment.select.cohort_size(clients), clients)
     together = clients if experiment.judge.tune_epochs else training
     return fit if fit < together else None
 
@@ -254,7 +254,7 @@ def _rebuild_site(
 ) -> LearningSite:
     """The site made anew, for a worker that cannot share this process's and has one core."""
     chosen = choose_execution(
-        module, *data.few(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
+        module, *data.first_samples(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
     )
     examiner = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)

@@ -78,7 +78,7 @@ def _at_clients(experiment: Experiment, population: Population, plan: TrainingPl
         raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
     return ReferenceClientsEvaluator(
         {k: int(population.sizes[k]) for k in holders},
-        experiment.select.matched.start(holders, len(population), plan.elements),
+        experiment.select.comparison.start(holders, len(population), plan.elements),
         private=plan.private,
         metric=plan.metric,
         message_bytes=plan.message_bytes,

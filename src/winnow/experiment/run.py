@@ -278,7 +278,7 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
     if not 0 <= client < len(store):
         raise RunError(f"there is no client {client}; the last is {len(store) - 1}")
     own = deepcopy(like)
-    own.load_state_dict(update.personal(common, store.read(client)))
+    own.load_state_dict(update.personal_model(common, store.read(client)))
     return own.eval()
 
 

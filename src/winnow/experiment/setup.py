@@ -130,10 +130,10 @@ class TrainingSetup:
         execution = self.execution
         check_profile_layer(module, self.layer, self.private)
         profile_bytes = self.examiner.profile_bytes(some_x[:1]) if self.layer is not None else 0
-        drawn = select.chance(len(sizes)) is not None  # then all may come at once
+        drawn = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),
-            largest_cohort=len(sizes) if drawn else select.invited(len(sizes)),
+            largest_cohort=len(sizes) if drawn else select.cohort_size(len(sizes)),
             shared_model=shared,
             reference_clients=experiment.reference_clients,
             profile_length=profile_bytes // ELEMENT_BYTES,
@@ -151,7 +151,7 @@ class TrainingSetup:
             metric=metric_name(experiment.metric, self.classes, pooled=_evaluated_by_clients(experiment)),
             parameters=sum(p.numel() for p in module.parameters()),
             message_bytes=experiment.fleet.message_bytes(sent),
-            profile_bytes=select.matched.profile_bytes(profile_bytes),
+            profile_bytes=select.comparison.profile_bytes(profile_bytes),
             elements=profile_bytes // ELEMENT_BYTES,
             execution=execution.name,
             notice="; ".join(filter(None, notices)),

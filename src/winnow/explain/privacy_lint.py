@@ -33,7 +33,7 @@ def sends_profiles(experiment: Experiment) -> bool:
 
 def reports_model_losses(experiment: Experiment) -> bool:
     """Whether clients tell how well the models that they are sent do on their samples."""
-    return experiment.composed().values_model or experiment.select.asks_losses
+    return experiment.composed().needs_start_loss or experiment.select.requests_losses
 
 
 def reports_training_losses(experiment: Experiment) -> bool:
@@ -72,7 +72,7 @@ def _losses_beside(experiment: Experiment) -> str | None:
 
 
 def _profiles_beside(experiment: Experiment) -> str | None:
-    guard, matching = _update_protection(experiment), experiment.select.matched
+    guard, matching = _update_protection(experiment), experiment.select.comparison
     if guard is None or not sends_profiles(experiment) or isinstance(matching, NoisyProfiles):
         return None
     if isinstance(matching, EncryptedComparison):
@@ -88,7 +88,7 @@ def _profiles_beside(experiment: Experiment) -> str | None:
 
 
 def _updates_beside_encrypted_profiles(experiment: Experiment) -> str | None:
-    encrypted = sends_profiles(experiment) and isinstance(experiment.select.matched, EncryptedComparison)
+    encrypted = sends_profiles(experiment) and isinstance(experiment.select.comparison, EncryptedComparison)
     if not encrypted or _update_protection(experiment) is not None:
         return None
     return (
@@ -117,7 +117,7 @@ def _published_sample(experiment: Experiment) -> str | None:
 
 def _selection_without_noise(experiment: Experiment) -> str | None:
     """Client-level privacy refuses this when settings are read; noise at the clients cannot know."""
-    by_profile = sends_profiles(experiment) and not isinstance(experiment.select.matched, NoisyProfiles)
+    by_profile = sends_profiles(experiment) and not isinstance(experiment.select.comparison, NoisyProfiles)
     if not adds_local_noise(experiment) or not (by_profile or reports_model_losses(experiment)):
         return None
     what = "plain profiles" if by_profile else "losses of the models that they are sent"

@@ -68,7 +68,7 @@ def _forecast(experiment: Experiment) -> Iterator[str]:
 
 
 def _part_descriptions(experiment: Experiment) -> Iterator[str]:
-    matching = experiment.select.matched
+    matching = experiment.select.comparison
     parts = experiment.composed().parts
     said = [_part_description(part, experiment) for part in parts] + [
         matching.privacy_text() if sends_profiles(experiment) else ""
@@ -103,7 +103,7 @@ def _parties(experiment: Experiment) -> Iterator[PartyKnowledge]:
         named = isinstance(collect.keeper, str)
         where = f", in a deployed job site {collect.keeper} (a simulation has one of its own)" if named else ""
         yield _party(f"the mask keeper{where}", _to_keeper(collect))
-    if sends_profiles(experiment) and isinstance(experiment.select.matched, EncryptedComparison):
+    if sends_profiles(experiment) and isinstance(experiment.select.comparison, EncryptedComparison):
         holder = ", ".join(map(str, experiment.reference_clients))
         yield _party(
             f"client {holder}, who holds the reference set", ["each divergence, times a factor that it is not told"]
@@ -155,7 +155,7 @@ def _beside_sums(experiment: Experiment) -> str:
 
 
 def _profiles(experiment: Experiment) -> str:
-    matching = experiment.select.matched
+    matching = experiment.select.comparison
     if isinstance(matching, EncryptedComparison):
         return "the variances of every profile and its divergence from the reference's, and no mean"
     noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""

@@ -51,16 +51,16 @@ class LinearFold(Fold, Protocol):
 class AggregationRule(Choice, AlgorithmPart):
     """A rule that folds updates."""
 
-    sums: ClassVar[bool] = False
+    needs_only_sums: ClassVar[bool] = False
     """Whether weighted sums of the updates are all that it needs: then its fold is a `LinearFold`."""
 
     @property
-    def values_model(self) -> bool:
+    def needs_start_loss(self) -> bool:
         """Whether each reply must tell the loss, on the client's data, of the model that the client was sent."""
         return False
 
     @property
-    def fewest(self) -> int:
+    def min_clients(self) -> int:
         """How few updates it can work with."""
         return 1
 
@@ -116,7 +116,7 @@ class FullAggregation(AggregationRule):
     """
 
     name: Literal["full"] = "full"
-    sums: ClassVar[bool] = True
+    needs_only_sums: ClassVar[bool] = True
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
         return _FullFold(model, population.sizes)
@@ -155,7 +155,7 @@ class PartialAggregation(AggregationRule):
 
     name: Literal["partial"] = "partial"
     weights: Literal["size", "uniform", "scheme-2"] = "size"
-    sums: ClassVar[bool] = True
+    needs_only_sums: ClassVar[bool] = True
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
         sizes = population.sizes

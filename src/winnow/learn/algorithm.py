@@ -41,15 +41,15 @@ class Algorithm:
             for other, name in part.needs.items():
                 given = getattr(getattr(self, other), "name", "")
                 if given != name:
-                    raise ConfigError(f"{place}.name = {part.name!r} needs {other}.name = {name!r}, not {given!r}")
+                    raise ConfigError(f"{place}.name = {part.name!r} requires {other}.name = {name!r}; it is {given!r}")
             conflict = part.conflict(self)
             if conflict is not None:
                 raise ConfigError(conflict)
 
     @property
-    def values_model(self) -> bool:
+    def needs_start_loss(self) -> bool:
         """Whether replies tell the loss, on the client's data, of the model that the client was sent."""
-        return self.select.values_model or self.aggregate.values_model
+        return self.select.needs_start_loss or self.aggregate.needs_start_loss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def request_losses(turn: SelectionContext, clients: NDArray[np.int64], *, always
         )
         for k in clients.tolist()
     ]
-    return replies_of(turn.ask(tasks))
+    return replies_of(turn.send_tasks(tasks))
 
 
 def replies_of(outcomes: Sequence[Outcome]) -> list[Reply]:

@@ -58,7 +58,7 @@ class LocalTraining:
     @property
     def model(self) -> ModelState:
         """The global model, [1, ...]."""
-        return self.received("model")
+        return self.received_part("model")
 
     @property
     def rate(self) -> float:
@@ -69,11 +69,11 @@ class LocalTraining:
         """The names of what is trained; the rest of a model is carried along (batch statistics)."""
         return self.execution.layout.trained
 
-    def received(self, part: str) -> ModelState:
+    def received_part(self, part: str) -> ModelState:
         """A part that came with the task, [1, ...]."""
         return {name: tensor.unsqueeze(0) for name, tensor in self.sent[part].items()}
 
-    def kept(self, part: str, otherwise: ModelState) -> ModelState:
+    def stored_part(self, part: str, otherwise: ModelState) -> ModelState:
         """What each client kept the last time, [K, ...]; clients that are new here have `otherwise`, [1, ...]."""
         rows = [kept.get(part) for kept in self.stored]
         return {
@@ -85,48 +85,54 @@ class LocalTraining:
         self,
         start: ModelState | None = None,
         *,
-        pull: float = 0.0,
+        proximal_weight: float = 0.0,
         anchor: ModelState | None = None,
-        drift: ModelState | None = None,
-        moving: frozenset[str] | None = None,
+        gradient_offset: ModelState | None = None,
+        trainable: frozenset[str] | None = None,
         epochs: int | None = None,
         phase: int = 0,
-        slope: GradientRule | None = None,
+        gradient_rule: GradientRule | None = None,
     ) -> CohortTrainingResult:
         """Local training from the global model, or from another start; see `LocalStart` for the terms.
 
-        With `moving` only these names are trained. `epochs` replaces the length of a training that is set for all. A
+        With `trainable` only these names are trained. `epochs` replaces the length of a training that is set for all. A
         second training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow
-        the gradient, or a `slope` of the method's own.
+        the gradient, or a `gradient_rule` of the method's own.
         """
         states = self.model if start is None else start
-        departure = LocalStart(states=states, pull=pull, anchor=anchor, drift=drift, moving=moving)
-        local = self.local if epochs is None else self.local.lasting(epochs)
+        local_start = LocalStart(
+            states=states,
+            proximal_weight=proximal_weight,
+            anchor=anchor,
+            gradient_offset=gradient_offset,
+            trainable=trainable,
+        )
+        local = self.local if epochs is None else self.local.with_epochs(epochs)
         return train(
             self.execution,
-            departure,
+            local_start,
             local,
             self.data,
             self.clients,
             round=self.round,
             seed=self.seed,
             phase=phase,
-            slope=slope,
+            gradient_rule=gradient_rule,
         )
 
 
 class ClientUpdate(Choice, AlgorithmPart):
     """A method at the client. How many trainings it takes and how many models its reply weighs is said here."""
 
-    trainings: ClassVar[float] = 1.0
-    models_up: ClassVar[float] = 1.0
-    sends: ClassVar[tuple[str, ...]] = ()
+    training_factor: ClassVar[float] = 1.0
+    upload_factor: ClassVar[float] = 1.0
+    extra_parts: ClassVar[tuple[str, ...]] = ()
     """The names of the parts that go out beside the model; a reply without one of them is refused."""
 
     @abstractmethod
     def update(self, job: LocalTraining) -> LocalResult: ...
 
-    def sent_like(self, model: ModelState) -> Payload:
+    def extra_part_shapes(self, model: ModelState) -> Payload:
         """What each of those parts looks like, unless the server sends it out itself under the same name: a reply with
         other names, shapes or types is refused.
         """
@@ -134,7 +140,7 @@ class ClientUpdate(Choice, AlgorithmPart):
 
     def passes(self, local: LocalOptimiser, samples: int) -> float:
         """How often a client with so many samples goes over its data in a round."""
-        return self.trainings * local.passes(samples)
+        return self.training_factor * local.passes(samples)
 
     def private_names(self, module: nn.Module) -> frozenset[str]:
         """The entries of a model's state that stay with each client and are never sent."""
@@ -144,14 +150,14 @@ class ClientUpdate(Choice, AlgorithmPart):
         """What a user should know about this method on this model; empty where there is nothing."""
         return ""
 
-    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+    def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
         """The model that a client uses itself, given the global one and what the client has kept."""
         return model
 
-    def tuned(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
+    def fine_tune(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
         """What clients make of a model for themselves, to be judged: their private part is trained, or else all."""
         private = self.private_names(job.execution.module)
-        return job.train(start, moving=private or None, epochs=epochs, phase=FINE_TUNING_PHASE).states
+        return job.train(start, trainable=private or None, epochs=epochs, phase=FINE_TUNING_PHASE).states
 
 
 class PlainUpdate(ClientUpdate):

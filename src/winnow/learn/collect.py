@@ -65,7 +65,7 @@ class Collect(Choice, AlgorithmPart):
         if not self.sums_only:
             return None
         own, rule, selector = (getattr(part, "name", "") for part in (self, whole.aggregate, whole.select))
-        if not whole.aggregate.sums:
+        if not whole.aggregate.needs_only_sums:
             return (
                 f'collect.name = "{own}" gives sums only, and aggregate.name = {rule!r} needs every update; '
                 "write aggregate.name = 'partial' or 'full', or another collect"
@@ -183,7 +183,7 @@ class _Folding:
     def fault(self, reply: Reply) -> str | None:
         """Why this reply alone cannot be folded; None if it can."""
         if not finite_update(reply):
-            return "the update is not finite"
+            return "the update contains values that are not finite or too large"
         alone = self.fold([reply])
         return alone if isinstance(alone, str) else None
 

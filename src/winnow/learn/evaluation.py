@@ -140,7 +140,7 @@ class FineTunedEvaluator:
         if self._from_average is None:
             model = _without(state, self._private)
         else:
-            model = self._settings.client.personal(state, self._from_average.mean())
+            model = self._settings.client.personal_model(state, self._from_average.mean())
         found = _judged_by(self._clients, model, self._settings, version, round, ask)
         return Evaluation(metrics={"tuned": found} if found else {}, profile=None)
 

@@ -119,7 +119,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
 
 def _training_report(trained: CohortTrainingResult, job: LocalTraining) -> dict[str, list[float]]:
     """The loss, the number of steps, and how far they would go along gradients of one."""
-    reach = job.local.reach(trained.steps) * job.rate
+    reach = job.local.effective_steps(trained.steps) * job.rate
     return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "reach": reach.tolist()}
 
 
@@ -179,7 +179,7 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
             sent={"model": state},
             stored=own,
         )
-        models = settings.client.tuned(job, models, tuning.epochs)
+        models = settings.client.fine_tune(job, models, tuning.epochs)
     assert site.own_test is not None
     seen = score_personal_models(site.execution, site.examiner, models, site.own_test, clients, settings.metric)
     reports = _rows_of({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})

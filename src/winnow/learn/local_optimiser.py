@@ -41,7 +41,7 @@ class LocalOptimiser(Choice, AlgorithmPart):
             raise ValueError("set epochs or steps, not both")
         return self
 
-    def lasting(self, epochs: int) -> Self:
+    def with_epochs(self, epochs: int) -> Self:
         """The same for so many epochs."""
         return self.model_copy(update={"epochs": epochs, "steps": None})
 
@@ -55,12 +55,12 @@ class LocalOptimiser(Choice, AlgorithmPart):
             return float(self.epochs or 1)
         return self.steps * min(self.batch_size, samples) / samples
 
-    def reach(self, steps: Tensor) -> Tensor:
+    def effective_steps(self, steps: Tensor) -> Tensor:
         """How far so many steps go at a learning rate of one where every gradient is one: FedNova's ‖a‖₁."""
         return steps.float()
 
     @abstractmethod
-    def slots(self, parameters: Tensors) -> list[Tensors]:
+    def initial_state(self, parameters: Tensors) -> list[Tensors]:
         """The optimiser's own tensors at the start of a round, each list like the parameters."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Sgd(LocalOptimiser):
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
-    def reach(self, steps: Tensor) -> Tensor:
+    def effective_steps(self, steps: Tensor) -> Tensor:
         """Step t goes as far as its velocity, Σ_{j<t} ρ^j; with Nesterov's momentum, one and ρ times that.
 
         The first is the ‖a‖₁ that FedNova gives for momentum ρ (Wang et al., 2020, section 4.2). Weight decay is left
@@ -97,7 +97,7 @@ class Sgd(LocalOptimiser):
         velocities = (count - rho * (1 - rho**count) / (1 - rho)) / (1 - rho)
         return count + rho * velocities if self.nesterov else velocities
 
-    def slots(self, parameters: Tensors) -> list[Tensors]:
+    def initial_state(self, parameters: Tensors) -> list[Tensors]:
         return [[torch.zeros_like(parameter) for parameter in parameters]] if self.momentum else []
 
     def step(
@@ -127,7 +127,7 @@ class Adam(LocalOptimiser):
     epsilon: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
 
-    def slots(self, parameters: Tensors) -> list[Tensors]:
+    def initial_state(self, parameters: Tensors) -> list[Tensors]:
         return [[torch.zeros_like(parameter) for parameter in parameters] for _ in range(2)]
 
     def step(

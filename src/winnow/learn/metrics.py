@@ -54,5 +54,5 @@ def metric_name(asked: str | None, classes: int | None, *, pooled: bool) -> str:
     if asked is not None and asked not in fitting:
         kind = "a regression" if classes is None else "a classification"
         kind += " judged by clients (reference_clients, judge.by)" if pooled else ""
-        raise ConfigError(f"metric: {asked!r} does not fit {kind}; choose {' or '.join(fitting)}")
+        raise ConfigError(f"metric: {asked!r} cannot be used for {kind}; choose {' or '.join(fitting)}")
     return asked or fitting[0]

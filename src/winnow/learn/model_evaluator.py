@@ -44,7 +44,7 @@ class ModelEvaluator:
         self._module = deepcopy(module).eval()
         self.loss = loss
         self._precision: Precision = execution.precision if execution is not None else "float32"
-        self._look = execution.look(layer) if execution is not None else None
+        self._forward_pass = execution.forward_pass(layer) if execution is not None else None
         self._layer = self._module.get_submodule(layer) if layer is not None else None
 
     def profile_bytes(self, x: Tensor) -> int:
@@ -100,11 +100,11 @@ class ModelEvaluator:
         self, state: ModelState, x: Tensor, rows: Tensor | None, *, to_end: bool
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """For one batch of rows after another (all of x if none are given): which, outputs, and the layer's outputs."""
-        size = batch_size(x) if self._look is None else COMPILED_ROWS
+        size = batch_size(x) if self._forward_pass is None else COMPILED_ROWS
         places = [slice(first, first + size) for first in range(0, len(x) if rows is None else len(rows), size)]
-        if self._look is not None:
+        if self._forward_pass is not None:
             chosen = torch.arange(len(x)) if rows is None else rows
-            yield from ((place, *self._look(state, x, chosen[place], to_end)) for place in places)
+            yield from ((place, *self._forward_pass(state, x, chosen[place], to_end)) for place in places)
             return
         self._module.load_state_dict(state)
         for place in places:
@@ -147,8 +147,8 @@ class _LayerCapture:
             fused = fuse_outputs(output, layer)
             if len(fused) != self._samples:
                 raise ModelError(
-                    f"select.layer: the layer gives {len(fused)} rows for {self._samples} samples; "
-                    "name one that gives a row a sample"
+                    f"select.layer: the layer outputs {len(fused)} rows for {self._samples} samples; "
+                    "choose a layer that outputs one row per sample"
                 )
             # What follows may overwrite the output: an activation in place would turn it into another quantity.
             self._output = fused if self._and_stop else fused.clone()
@@ -157,5 +157,5 @@ class _LayerCapture:
 
     def seen(self) -> Tensor:
         if self._output is None:
-            raise ModelError("select.layer: the model does not run this layer; name another one")
+            raise ModelError("select.layer: the forward pass does not use this layer; choose another layer")
         return self._output

@@ -117,7 +117,7 @@ class LstmModel(ModelSettings):
         wanted = 2 if self.vocabulary is None else 1
         if len(sample_shape) != wanted:
             form = "[time, features]" if self.vocabulary is None else "[time] (token identifiers)"
-            raise ModelError(f"model 'lstm' takes samples {form}, but these have shape {sample_shape}")
+            raise ModelError(f"model 'lstm' needs samples of shape {form}; the samples have shape {sample_shape}")
         features = sample_shape[1] if self.vocabulary is None else None
         return LstmNet(features, self.vocabulary, self.hidden, self.layers, outputs)
 
@@ -134,7 +134,7 @@ class PythonModel(ModelSettings):
             model = factory(sample_shape, outputs)
         except Exception as error:  # a user's code may fail in any way
             raise ModelError(
-                f"'{self.factory}' failed for samples {sample_shape}, {outputs} outputs: {error!r}"
+                f"'{self.factory}' failed for samples of shape {sample_shape} and {outputs} outputs: {error!r}"
             ) from error
         if not isinstance(model, nn.Module):
             raise ModelError(f"'{self.factory}' returned {type(model).__name__}; it must return a torch.nn.Module")
@@ -175,6 +175,6 @@ def _image(name: str, sample_shape: Shape, *, smallest: int) -> tuple[int, int, 
     """(channels, height, width) of an image sample."""
     if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
         wanted = f"images [channels, height, width] of at least {smallest} × {smallest}"
-        raise ModelError(f"model '{name}' takes {wanted}, but these samples have shape {sample_shape}")
+        raise ModelError(f"model '{name}' needs {wanted}; the samples have shape {sample_shape}")
     channels, height, width = sample_shape
     return channels, height, width

@@ -23,7 +23,7 @@ SAMPLE_BLOCK_BYTES = 1 << 24
 
 def personal_models(client: ClientUpdate, common: ModelState, kept: Sequence[Payload]) -> ModelState:
     """The models that K clients use themselves: [K, ...] what is a client's own, [1, ...] what all share."""
-    models = [client.personal(common, each) for each in kept]
+    models = [client.personal_model(common, each) for each in kept]
     return {
         name: tensor.unsqueeze(0)
         if all(model[name] is tensor for model in models)

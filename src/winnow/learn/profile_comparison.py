@@ -71,8 +71,8 @@ class PlainComparison(ProfileComparison):
 
     def privacy_text(self) -> str:
         return (
-            "plain profiles: the server sees the mean and variance of every element of a layer over each client's "
-            "samples. It costs a few kilobytes a client and round."
+            "plain profiles: the server sees, for each client, the mean and variance of every element of one layer's "
+            "output. This costs a few kilobytes per client and round."
         )
 
     def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:

@@ -105,7 +105,7 @@ def profile_fault(part: Arrays, elements: int) -> str | None:
     if not (
         (np.abs(mean) <= 2 * OUTPUT_LIMIT).all() and (variance >= 0).all() and (variance <= 2 * OUTPUT_LIMIT**2).all()
     ):
-        return "the profile is not finite, or has variances that cannot be"
+        return "the profile is not finite or has negative variances"
     return None
 
 
@@ -251,7 +251,7 @@ def default_layer(module: nn.Module, x: Tensor) -> str:
         return dense[0]
     others = [name for name in ran if name not in dense]
     if not ran:
-        raise ModelError("no dense, convolutional or recurrent layer to profile: name one with select.layer")
+        raise ModelError("the model has no dense, convolutional or recurrent layer to profile; set select.layer")
     return (others or dense)[0]
 
 

@@ -20,7 +20,7 @@ class Schedule(Choice, AlgorithmPart):
     """A rhythm of invitations, arrivals and new versions."""
 
     @property
-    def fewest_at_work(self) -> int:
+    def min_training_clients(self) -> int:
         """How many clients must be at work for a new version to come about as it was asked for."""
         return 1
 

@@ -31,7 +31,7 @@ class SelectionContext:
 
     round: int
     version: int
-    oldest: int
+    oldest_pending_version: int
     """The oldest version of which replies may still come."""
     rng: np.random.Generator
     model: ModelState
@@ -40,7 +40,7 @@ class SelectionContext:
     """What one transfer of the model weighs."""
     trained: tuple[str, ...]
     """The names of what clients train of the model."""
-    ask: SendTasks
+    send_tasks: SendTasks
     """Hold an exchange of one's own; its cost is charged to the round."""
 
 
@@ -79,7 +79,12 @@ def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Se
             selection.observe(turn, [reply])
         except Exception as error:
             client = reply.task.client
-            refused.append(Rejection(client=client, reason=unexpected_fault("its report is of no use", client, error)))
+            refused.append(
+                Rejection(
+                    client=client,
+                    reason=unexpected_fault("the selection cannot use the reply's metrics or profile", client, error),
+                )
+            )
     return refused
 
 
@@ -95,7 +100,7 @@ class Selector(Choice, AlgorithmPart):
     @model_validator(mode="after")
     def _one_of_both(self) -> "Selector":
         if (self.fraction is None) == (self.count is None):
-            raise ValueError("give either fraction or count")
+            raise ValueError("set exactly one of fraction and count")
         return self
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
@@ -103,47 +108,50 @@ class Selector(Choice, AlgorithmPart):
         return None
 
     @property
-    def matched(self) -> ProfileComparison:
+    def comparison(self) -> ProfileComparison:
         """How profiles are compared, where replies carry any."""
         return PlainComparison()
 
     @property
-    def values_model(self) -> bool:
+    def needs_start_loss(self) -> bool:
         """Whether each reply must tell the loss, on the client's data, of the model that the client was sent."""
         return False
 
     @property
-    def asks_losses(self) -> bool:
+    def requests_losses(self) -> bool:
         """Whether clients that do not train are asked for the loss of a model on their data, too."""
         return False
 
     def conflict(self, whole: "Algorithm") -> str | None:
-        return self.matched.conflict(whole)
+        return self.comparison.conflict(whole)
 
     def check_data(self, data: DataSummary) -> None:
-        self.matched.check_data(data)
+        self.comparison.check_data(data)
 
     @abstractmethod
     def start(self, population: Population) -> Selection: ...
 
-    def invited(self, clients: int) -> int:
+    def cohort_size(self, clients: int) -> int:
         """K = C·N, at least one."""
         if self.count is not None:
             if self.count > clients and not self.replacement:
-                raise ConfigError(f"select.count: {self.count} of {clients} clients cannot be invited")
+                raise ConfigError(
+                    f"select.count: cannot select {self.count} of {clients} clients; lower it, or set "
+                    "select.replacement = true"
+                )
             return self.count
         assert self.fraction is not None
         return max(1, round(self.fraction * clients))
 
-    def chance(self, clients: int) -> float | None:
+    def sampling_probability(self, clients: int) -> float | None:
         """Each client's chance to be invited, where that is drawn for each alone whatever their data are (Poisson
         sampling); None for any other rule. Privacy is amplified by the former only.
         """
         return None
 
-    def awaited_at_first(self, clients: int) -> int:
+    def initial_replies(self, clients: int) -> int:
         """How many replies the first rounds wait for."""
-        return self.invited(clients)
+        return self.cohort_size(clients)
 
 
 class SelectorWithoutReplacement(Selector):
@@ -152,7 +160,7 @@ class SelectorWithoutReplacement(Selector):
     @model_validator(mode="after")
     def _without_replacement(self) -> "SelectorWithoutReplacement":
         if self.replacement:
-            raise ValueError("this selection has no replacement; leave it out")
+            raise ValueError("this selection does not support replacement; remove it")
         return self
 
 
@@ -204,7 +212,7 @@ class UniformSelector(Selector):
     name: Literal["uniform"] = "uniform"
 
     def start(self, population: Population) -> Selection:
-        return _UniformSelection(len(population), self.invited(len(population)), self.replacement)
+        return _UniformSelection(len(population), self.cohort_size(len(population)), self.replacement)
 
 
 class _UniformSelection(Selection):

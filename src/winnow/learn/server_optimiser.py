@@ -25,7 +25,7 @@ class RoundAggregate:
 class ServerOptimiser(Choice, AlgorithmPart):
     """A server optimiser: explicit state, and a step from the present model towards the aggregate."""
 
-    models_down: ClassVar[float] = 1.0
+    download_factor: ClassVar[float] = 1.0
     """How many models a task weighs, with what `broadcast` adds."""
 
     def start(self, trained: ModelState) -> ModelState:

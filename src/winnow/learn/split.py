@@ -32,5 +32,5 @@ def entries_matching(module: nn.Module, patterns: tuple[str, ...]) -> frozenset[
     names = list(module.state_dict())
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(f"client.names: nothing in the model is called {pattern!r}; {suggest(pattern, names)}")
+            raise ConfigError(f"client.names: no entry of the model matches {pattern!r}; {suggest(pattern, names)}")
     return frozenset(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))

@@ -115,18 +115,18 @@ class TrainingWorkflow:
         return SelectionContext(
             round=self.round,
             version=self.round - 1,
-            oldest=self.round - 1 if oldest is None else oldest,
+            oldest_pending_version=self.round - 1 if oldest is None else oldest,
             rng=self._luck(federation),
             model=self.shared,
             reference=self._verdict_now.profile,
             message_bytes=self._plan.message_bytes,
             trained=self._trained,
-            ask=partial(self._ask, federation),
+            send_tasks=partial(self._ask, federation),
         )
 
     def _luck(self, federation: Federation) -> np.random.Generator:
         """Who is invited; sampling that hides who takes part must not be foreseen by those who know the seed."""
-        hides = self._plan.algorithm.select.chance(len(federation.population)) is not None
+        hides = self._plan.algorithm.select.sampling_probability(len(federation.population)) is not None
         return self._noise(federation, "select") if hides else stream(self._plan.seed, "select", self.round)
 
     def _noise(self, federation: Federation, purpose: str) -> np.random.Generator:
@@ -147,8 +147,8 @@ class TrainingWorkflow:
         """Have the invited train, and fold what is sound."""
         algorithm, population = self._plan.algorithm, federation.population
         clients, awaited = invitation.clients.tolist(), invitation.until.replies
-        invited = algorithm.select.invited(len(population))
-        sampled = algorithm.select.chance(len(population)) is not None
+        invited = algorithm.select.cohort_size(len(population))
+        sampled = algorithm.select.sampling_probability(len(population)) is not None
         drawn = invited if sampled else int(invitation.counts.sum())
         if self._ledger is not None:
             self._ledger.book(invitation.clients)
@@ -301,8 +301,8 @@ class TrainingWorkflow:
     def expected(self) -> RoundContext:
         """What a sound reply looks like."""
         return RoundContext(
-            parts={**self._plan.algorithm.client.sent_like(self.shared), **self.payload},
-            carried=("model", *self._plan.algorithm.client.sends),
+            parts={**self._plan.algorithm.client.extra_part_shapes(self.shared), **self.payload},
+            carried=("model", *self._plan.algorithm.client.extra_parts),
             reference=self._verdict.profile if self._verdict else None,
             collected=self._collected,
             simulated=self._simulated,

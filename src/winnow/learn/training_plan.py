@@ -45,16 +45,16 @@ class TrainingPlan:
             client=algorithm.client,
             seed=self.seed,
             profile=profiled,
-            value=algorithm.values_model,
+            value=algorithm.needs_start_loss,
         )
 
         @cache
         def work(passes: float) -> Work:
             return Work(
                 training_passes=passes,
-                profiling_passes=float(profiled or algorithm.values_model),
-                download_bytes=int(self.message_bytes * algorithm.server.models_down),
-                upload_bytes=int(self.message_bytes * algorithm.client.models_up),
+                profiling_passes=float(profiled or algorithm.needs_start_loss),
+                download_bytes=int(self.message_bytes * algorithm.server.download_factor),
+                upload_bytes=int(self.message_bytes * algorithm.client.upload_factor),
                 profile_bytes=self.profile_bytes,
             )
 

@@ -29,24 +29,25 @@ class LastUpdates:
     def __init__(self, clients: int) -> None:
         if clients > MAX_CLIENTS:
             raise ConfigError(
-                f"select: this selection compares every two clients and takes at most {MAX_CLIENTS:,}, not {clients:,}"
+                f"select: this selection compares all pairs of clients; it supports at most {MAX_CLIENTS:,} clients, "
+                f"not {clients:,}"
             )
         self.known = np.zeros(clients, bool)
         self._updates = np.zeros((clients, 0), np.float32)
         self._products = np.zeros((clients, clients))
 
-    def make_room(self, turn: SelectionContext) -> None:
+    def allocate(self, turn: SelectionContext) -> None:
         """To be called before the first updates come, so that a model that is too large is refused at once."""
         clients, parameters = len(self.known), sum(turn.model[name].numel() for name in turn.trained)
         if clients * parameters > MAX_VALUES:
             raise ConfigError(
-                f"select: this selection keeps an update of each client, at most {MAX_VALUES:,} values; "
-                f"{clients:,} clients and {parameters:,} parameters are more: choose a smaller model or fewer clients"
+                f"select: this selection stores one update per client, at most {MAX_VALUES:,} values in total; "
+                f"{clients:,} clients with {parameters:,} parameters exceed that: use a smaller model or fewer clients"
             )
         if self._updates.shape[1] != parameters:
             self._updates = np.zeros((clients, parameters), np.float32)
 
-    def renew(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
+    def record(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         """Take in what clients have trained. Updates that are not finite are passed over."""
         rows = []
         for reply in replies:

@@ -120,7 +120,7 @@ class RoundTimer:
         self._stopwatch.switch(None)
         self._undo.close()
         site = self._prepared.simulated.site
-        flops = forward_flops(self._prepared.module, site.data.few(1)[0])
+        flops = forward_flops(self._prepared.module, site.data.first_samples(1)[0])
         return TimingReport(
             seconds=dict(self._stopwatch.spent),
             rounds=self._rounds,

@@ -46,7 +46,7 @@ def training_handlers(
     allow_tf32(experiment.engine.precision)
     subject, samples, own_test = _subject(experiment, inputs, data, first)
     collecting = experiment.collect.sites(identities)
-    besides = collecting.around(experiment.select.matched.at_sites())
+    besides = collecting.around(experiment.select.comparison.at_sites())
     limits = SiteReleaseLimits(
         whole=experiment.composed(),
         filters=experiment.filters,
@@ -72,7 +72,7 @@ def _needed(
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
         "profile": subject.layer is None,
-        "value": not experiment.select.asks_losses,
+        "value": not experiment.select.requests_losses,
         "assess": not experiment.reference_clients,
         "judge": own_test is None,
     }
@@ -86,7 +86,7 @@ def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[Learnin
         client=experiment.client,
         seed=experiment.seed,
         profile=subject.layer is not None,
-        value=experiment.composed().values_model,
+        value=experiment.composed().needs_start_loss,
     )
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
@@ -155,13 +155,13 @@ def _few(clients: ClientData | ClientsOnDemand) -> Examples:
 def _samples(clients: ClientData | ClientsOnDemand, first: int, device: torch.device) -> ClientSamples:
     """The samples under the numbers that their clients have in the job."""
     if isinstance(clients, ClientsOnDemand):
-        return LazyTensorData(source=_Numbered(clients, first), device=device)
+        return LazyTensorData(loader=_Numbered(clients, first), device=device)
     return _in_memory(clients, first, device)
 
 
 def _in_memory(clients: ClientData, first: int, device: torch.device) -> TensorData:
-    held = np.arange(first, first + len(clients))
-    return replace(TensorData.from_client_data(clients, device), held=held)
+    numbers = np.arange(first, first + len(clients))
+    return replace(TensorData.from_client_data(clients, device), loaded_clients=numbers)
 
 
 class _Numbered:

@@ -29,11 +29,11 @@ class ValuationSelector(SelectorWithoutReplacement):
     alpha3: float = Field(0.1, ge=0, lt=1)
 
     @property
-    def values_model(self) -> bool:
+    def needs_start_loss(self) -> bool:
         return True
 
     @property
-    def asks_losses(self) -> bool:
+    def requests_losses(self) -> bool:
         return True
 
     def start(self, population: Population) -> Selection:
@@ -44,7 +44,7 @@ class _ValuationSelection(Selection):
     def __init__(self, settings: ValuationSelector, population: Population) -> None:
         self._settings = settings
         self._root_sizes = np.sqrt(population.sizes)
-        invited = settings.invited(len(population))
+        invited = settings.cohort_size(len(population))
         self._uniform = int(settings.alpha3 * invited)
         self._valued = invited - self._uniform
         self._left_out = min(int(settings.alpha1 * len(population)), len(population) - self._valued)

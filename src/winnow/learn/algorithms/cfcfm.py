@@ -24,7 +24,7 @@ class FirstComeSelector(SelectorWithoutReplacement):
     name: Literal["first-come"] = "first-come"
 
     def start(self, population: Population) -> Selection:
-        return _FirstComeSelection(len(population), self.invited(len(population)))
+        return _FirstComeSelection(len(population), self.cohort_size(len(population)))
 
 
 class _FirstComeSelection(Selection):

@@ -34,11 +34,11 @@ class ClusteredSelector(SelectorWithoutReplacement):
 class _ClusteredSelection(Selection):
     def __init__(self, settings: ClusteredSelector, population: Population) -> None:
         self._settings, self._sizes = settings, population.sizes
-        self._count = settings.invited(len(population))
+        self._count = settings.cohort_size(len(population))
         self._updates = LastUpdates(len(population))
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
-        self._updates.make_room(turn)
+        self._updates.allocate(turn)
         shares = fill_urns(self._sizes, self._count, self._updates.distances(self._settings.distance))
         marks = turn.rng.integers(self._sizes.sum(), size=self._count)
         drawn = (shares.cumsum(axis=1) > marks[:, None]).argmax(axis=1)
@@ -46,7 +46,7 @@ class _ClusteredSelection(Selection):
         return SelectedClients(clients=clients, counts=counts)
 
     def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._updates.renew(turn, replies)
+        self._updates.record(turn, replies)
 
     def state(self) -> Mapping[str, Any]:
         return self._updates.state()
@@ -114,7 +114,7 @@ def _spread(shares: NDArray[np.int64], groups: list[NDArray[np.int64]], mass: ND
 
 clustered_sampling = Recipe(
     name="clustered",
-    summary="one client of each cluster of updates, partial aggregation",
+    summary="one client from each cluster of similar updates, partial aggregation",
     select=ClusteredSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
 )

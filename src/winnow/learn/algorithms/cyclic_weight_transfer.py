@@ -1,4 +1,4 @@
-"""Cyclic weight transfer (Chang et al., 2018): the model goes from client to client, and each trains it on."""
+"""Cyclic weight transfer (Chang et al., 2018): the model is passed from client to client, and each trains it on."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
@@ -65,7 +65,9 @@ def _pass_on(
                 folded.append(reply)
                 model = dict(reply.payload["model"])
             else:
-                refused.append(Rejection(client=client, reason="the update is not finite"))
+                refused.append(
+                    Rejection(client=client, reason="the update contains values that are not finite or too large")
+                )
     return RoundResult(
         model=model, parts=mean_parts(folded), folded=folded, reported=folded[:1], refused=refused, answered=answered
     )
@@ -73,7 +75,7 @@ def _pass_on(
 
 cyclic = Recipe(
     name="cyclic",
-    summary="the model goes from client to client",
+    summary="the model is passed from client to client",
     select=UniformSelector,
     aggregate=PartialAggregation,
     pace=CyclicSchedule,

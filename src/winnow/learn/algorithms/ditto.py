@@ -23,20 +23,20 @@ class DittoUpdate(ClientUpdate):
 
     name: Literal["ditto"] = "ditto"
     pull: float = Field(1.0, ge=0)
-    trainings: ClassVar[float] = 2.0
+    training_factor: ClassVar[float] = 2.0
 
     def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
-        own = job.train(job.kept(PERSONAL, job.model), pull=self.pull, anchor=job.model)
+        own = job.train(job.stored_part(PERSONAL, job.model), proximal_weight=self.pull, anchor=job.model)
         return LocalResult(model=trained.states, trained=trained, keep={PERSONAL: own.states})
 
-    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+    def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
         return dict(kept.get(PERSONAL, model))
 
 
 ditto = Recipe(
     name="ditto",
-    summary="every client also trains a model of its own",
+    summary="every client also trains a personalised model",
     select=UniformSelector,
     client=DittoUpdate,
     aggregate=PartialAggregation,

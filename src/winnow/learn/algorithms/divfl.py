@@ -36,11 +36,11 @@ class DiverseSelector(SelectorWithoutReplacement):
 
 class _DiverseSelection(Selection):
     def __init__(self, settings: DiverseSelector, clients: int) -> None:
-        self._sample, self._count = settings.sample, settings.invited(clients)
+        self._sample, self._count = settings.sample, settings.cohort_size(clients)
         self._updates = LastUpdates(clients)
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
-        self._updates.make_room(turn)
+        self._updates.allocate(turn)
         clients = np.sort(representative_clients(self._distances(), self._count, turn.rng, self._sample))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
@@ -52,7 +52,7 @@ class _DiverseSelection(Selection):
         return distances
 
     def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._updates.renew(turn, replies)
+        self._updates.record(turn, replies)
 
     def state(self) -> Mapping[str, Any]:
         return self._updates.state()
@@ -80,7 +80,7 @@ def representative_clients(
 
 divfl = Recipe(
     name="divfl",
-    summary="clients whose updates stand for all, partial aggregation",
+    summary="clients whose updates represent all others, partial aggregation",
     select=DiverseSelector,
     aggregate=PartialAggregation,
 )

@@ -26,14 +26,14 @@ class LocalBatchNormUpdate(ClientUpdate):
 
     def update(self, job: LocalTraining) -> LocalResult:
         names = norm_names(job.execution.module)
-        own = job.kept(NORMS, only(job.model, names))
+        own = job.stored_part(NORMS, only(job.model, names))
         trained = job.train(job.model | own)
         return LocalResult(model=trained.states, trained=trained, keep={NORMS: only(trained.states, names)})
 
     def notice(self, module: nn.Module) -> str:
-        return "" if norm_names(module) else "the model has no batch normalisation: trained as by fedavg-rp"
+        return "" if norm_names(module) else "the model has no batch normalisation; fedbn behaves like fedavg-rp"
 
-    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+    def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
         return model | dict(kept.get(NORMS, {}))
 
 

@@ -38,14 +38,14 @@ class BufferedSchedule(Schedule):
     goal: int | None = Field(None, ge=1)
 
     @property
-    def fewest_at_work(self) -> int:
+    def min_training_clients(self) -> int:
         return self.goal or 1
 
     def conflict(self, whole: Algorithm) -> str | None:
         rule, goal = whole.aggregate, self.goal or DEFAULT_BUFFER_SIZE
-        if goal < rule.fewest:
+        if goal < rule.min_clients:
             name = getattr(rule, "name", "")
-            return f"pace.goal = {goal}: aggregate.name = {name!r} needs {rule.fewest} updates a version; raise it"
+            return f"pace.goal = {goal}: aggregate.name = {name!r} needs {rule.min_clients} updates a version; raise it"
         return None
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
@@ -119,7 +119,7 @@ def _moved(reply: Reply, present: ModelState, version: int) -> Reply:
 
 fedbuff = Recipe(
     name="fedbuff",
-    summary="asynchronous: every few replies make a new version",
+    summary="asynchronous: a full buffer of replies makes a new version",
     select=UniformSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
     pace=BufferedSchedule,

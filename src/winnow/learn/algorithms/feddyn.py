@@ -28,8 +28,8 @@ class DynamicRegulariserUpdate(ClientUpdate):
 
     def update(self, job: LocalTraining) -> LocalResult:
         common = only(job.model, job.trained)
-        own = job.kept(GRADIENT, zeros(common))
-        trained = job.train(pull=self.alpha, drift=scaled(own, -1.0))
+        own = job.stored_part(GRADIENT, zeros(common))
+        trained = job.train(proximal_weight=self.alpha, gradient_offset=scaled(own, -1.0))
         walked = minus(only(trained.states, job.trained), common)
         return LocalResult(model=trained.states, trained=trained, keep={GRADIENT: plus(own, walked, -self.alpha)})
 
@@ -44,7 +44,7 @@ class FedDynServerOptimiser(ServerOptimiser):
     def conflict(self, whole: Algorithm) -> str | None:
         client = whole.client
         if isinstance(client, DynamicRegulariserUpdate) and client.alpha != self.alpha:
-            return f"client.alpha = {client.alpha} and server.alpha = {self.alpha} must be the same; set both"
+            return f"client.alpha = {client.alpha} and server.alpha = {self.alpha} must be equal; set both alike"
         return None
 
     def start(self, trained: ModelState) -> ModelState:

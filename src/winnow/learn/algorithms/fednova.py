@@ -28,15 +28,15 @@ class NormalisedUpdate(ClientUpdate):
     """
 
     name: Literal["normalised"] = "normalised"
-    sends: ClassVar[tuple[str, ...]] = (EFFECTIVE_STEPS,)
+    extra_parts: ClassVar[tuple[str, ...]] = (EFFECTIVE_STEPS,)
     needs: ClassVar[Mapping[str, str]] = {"server": "fednova"}
 
-    def sent_like(self, model: ModelState) -> Payload:
+    def extra_part_shapes(self, model: ModelState) -> Payload:
         return {EFFECTIVE_STEPS: {"weighted": torch.zeros(()), "samples": torch.zeros(())}}
 
     def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
-        reach = job.local.reach(trained.steps.clamp(min=1))
+        reach = job.local.effective_steps(trained.steps.clamp(min=1))
         now = only(job.model, job.trained)
         step = divided(minus(only(trained.states, job.trained), now), reach)
         samples = torch.as_tensor(job.data.sizes(job.clients)).to(reach)

@@ -33,7 +33,7 @@ class PrivatePartUpdate(ClientUpdate):
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
         if self.cut is not None and self.names:
-            raise ValueError("give either cut or names")
+            raise ValueError("set cut or names, not both")
         return self
 
     @property
@@ -49,24 +49,26 @@ class PrivatePartUpdate(ClientUpdate):
             else entries_from_layer(module, self.cut or last_layer(module))
         )
         if len(head) == len(module.state_dict()):
-            instead = "name less of the model" if self.names else "cut the model further towards its end"
-            raise ConfigError(f"{self._key}: everything would belong to the head; {instead}")
+            instead = "let client.names match fewer entries" if self.names else "choose a later layer"
+            raise ConfigError(f"{self._key}: the head would be the whole model; {instead}")
         return head
 
     def private_names(self, module: nn.Module) -> frozenset[str]:
         head = self.head(module)
         for name, first in StateLayout.of(module).aliases.items():
             if (name in head) != (first in head):
-                raise ConfigError(f"{self._key}: {name} and {first} are one tensor, which cannot be private and sent")
+                raise ConfigError(
+                    f"{self._key}: {name} and {first} share one tensor, so both must be private or both sent"
+                )
         return head if self.private == "head" else frozenset(module.state_dict()) - head
 
-    def personal(self, model: ModelState, kept: Payload) -> ModelState:
+    def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
         return model | dict(kept.get(PRIVATE_PART, {}))
 
     def own(self, job: LocalTraining) -> ModelState:
         """The clients' own parts, [K, ...]; before the first training the one that all parties build."""
         names = self.private_names(job.execution.module)
-        return job.kept(PRIVATE_PART, {name: tensor for name, tensor in job.model.items() if name in names})
+        return job.stored_part(PRIVATE_PART, {name: tensor for name, tensor in job.model.items() if name in names})
 
 
 class SplitUpdate(PrivatePartUpdate):
@@ -98,8 +100,8 @@ class AlternatingUpdate(PrivatePartUpdate):
     def update(self, job: LocalTraining) -> LocalResult:
         own, head = self.own(job), self.head(job.execution.module)
         body = frozenset(job.model) - head
-        fitted = job.train(job.model | own, moving=head, epochs=self.head_epochs)
-        trained = job.train(fitted.states, moving=body, phase=1)
+        fitted = job.train(job.model | own, trainable=head, epochs=self.head_epochs)
+        trained = job.train(fitted.states, trainable=body, phase=1)
         return LocalResult(
             model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
         )
@@ -111,7 +113,7 @@ def _without(states: ModelState, private: ModelState) -> ModelState:
 
 fedper = Recipe(
     name="fedper",  # Arivazhagan et al., 2019
-    summary="a common body, heads that stay with the clients",
+    summary="shared body, private heads",
     select=UniformSelector,
     client=SplitUpdate,
     aggregate=PartialAggregation,
@@ -119,7 +121,7 @@ fedper = Recipe(
 
 lg_fedavg = Recipe(
     name="lg-fedavg",  # Liang et al., 2020
-    summary="a common head, bodies that stay with the clients",
+    summary="shared head, private bodies",
     select=UniformSelector,
     client=partial(SplitUpdate, private="body"),
     aggregate=PartialAggregation,
@@ -127,7 +129,7 @@ lg_fedavg = Recipe(
 
 fedrep = Recipe(
     name="fedrep",
-    summary="private heads and the common body trained in turn",
+    summary="private heads and shared body, trained alternately",
     select=UniformSelector,
     client=AlternatingUpdate,
     aggregate=PartialAggregation,

@@ -41,7 +41,7 @@ class ProfileSelector(Selector):
     matching: ProfileComparison = PlainComparison()
 
     @property
-    def matched(self) -> ProfileComparison:
+    def comparison(self) -> ProfileComparison:
         return self.matching
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str:
@@ -61,10 +61,10 @@ class _ProfileSelection(Selection):
 
     def __init__(self, settings: ProfileSelector, clients: int) -> None:
         self._settings = settings
-        self._count = settings.invited(clients)
+        self._count = settings.cohort_size(clients)
         self._alpha = np.asarray(settings.alpha, np.float64)
         if self._alpha.ndim and len(self._alpha) != clients:
-            raise ConfigError(f"select.alpha: {len(self._alpha)} factors for {clients} clients")
+            raise ConfigError(f"select.alpha: has {len(self._alpha)} factors, but there are {clients} clients")
         self._divergence = np.full(clients, np.nan)
         self._version = np.full(clients, -1, np.int64)
         self._references: dict[int, ReferenceProfile] = {}
@@ -72,15 +72,15 @@ class _ProfileSelection(Selection):
     def propose(self, turn: SelectionContext) -> SelectedClients:
         self._remember_reference(turn)
         if turn.version == 0 and turn.reference is not None and np.isnan(self._divergence).all():
-            self._fold(turn.ask(self._first_profiles(turn)), turn.ask)
+            self._fold(turn.send_tasks(self._first_profiles(turn)), turn.send_tasks)
         return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
 
     def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         self._remember_reference(turn)
-        self._fold(replies, turn.ask)
+        self._fold(replies, turn.send_tasks)
 
     def _remember_reference(self, turn: SelectionContext) -> None:
-        self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest}
+        self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest_pending_version}
         if turn.reference is not None:  # its holders may have failed
             self._references[turn.version] = turn.reference
 

@@ -21,7 +21,9 @@ class SizeSelector(Selector):
     name: Literal["size"] = "size"
 
     def start(self, population: Population) -> Selection:
-        return WeightedSelection(np.log(population.sizes), self.invited(len(population)), replacement=self.replacement)
+        return WeightedSelection(
+            np.log(population.sizes), self.cohort_size(len(population)), replacement=self.replacement
+        )
 
 
 class ProximalUpdate(ClientUpdate):
@@ -31,7 +33,7 @@ class ProximalUpdate(ClientUpdate):
     mu: float = Field(0.01, ge=0)
 
     def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train(pull=self.mu)
+        trained = job.train(proximal_weight=self.mu)
         return LocalResult(model=trained.states, trained=trained)
 
 

@@ -57,20 +57,20 @@ class MamlUpdate(ClientUpdate):
     name: Literal["hf-maml"] = "hf-maml"
     alpha: float = Field(0.01, gt=0)
     delta: float = Field(0.001, gt=0)
-    trainings: ClassVar[float] = 4.0
+    training_factor: ClassVar[float] = 4.0
 
     def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train(slope=HessianFreeGradient(alpha=self.alpha, delta=self.delta))
+        trained = job.train(gradient_rule=HessianFreeGradient(alpha=self.alpha, delta=self.delta))
         return LocalResult(model=trained.states, trained=trained)
 
-    def tuned(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
+    def fine_tune(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
         inner = Sgd(learning_rate=self.alpha, batch_size=job.local.batch_size, epochs=epochs)
         return replace(job, local=inner).train(start, phase=FINE_TUNING_PHASE).states
 
 
 hf_maml = Recipe(
     name="hf-maml",
-    summary="a common model that is good after a step of one's own",
+    summary="a global model that adapts well after one local step",
     select=UniformSelector,
     client=MamlUpdate,
     aggregate=partial(PartialAggregation, weights="uniform"),

@@ -29,7 +29,7 @@ class KrumRule(AggregationRule):
     attackers: int | None = Field(None, ge=0)
 
     @property
-    def fewest(self) -> int:
+    def min_clients(self) -> int:
         return 2 * (self.attackers or 0) + 3
 
     def feared(self, updates: int) -> int:
@@ -41,9 +41,9 @@ class KrumRule(AggregationRule):
         """How many of so many updates, those with the lowest scores, are averaged."""
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
-        if invited < self.fewest:
+        if invited < self.min_clients:
             raise ModelError(
-                f"aggregate: {invited} updates, but this rule needs {self.fewest}; have more clients answer"
+                f"aggregate: {invited} updates, but this rule needs {self.min_clients}; have more clients answer"
             )
         return _NearestFold(self, model)
 
@@ -64,8 +64,8 @@ class MultiKrum(KrumRule):
     keep: int | None = Field(None, ge=1)
 
     @property
-    def fewest(self) -> int:
-        return max(super().fewest, (self.keep or 0) + (self.attackers or 0))
+    def min_clients(self) -> int:
+        return max(super().min_clients, (self.keep or 0) + (self.attackers or 0))
 
     def kept(self, updates: int) -> int:
         return updates - self.feared(updates) if self.keep is None else self.keep
@@ -81,7 +81,7 @@ class _NearestFold:
 
     def finish(self) -> ModelState:
         count = len(self._updates)
-        if count < self._rule.fewest:
+        if count < self._rule.min_clients:
             return self._model
         scores = _scores(self._distances(), neighbours=count - self._rule.feared(count) - 2)
         chosen = scores.argsort(stable=True)[: self._rule.kept(count)]  # of equals, those with lower numbers
@@ -112,14 +112,14 @@ def _scores(distances: Tensor, neighbours: int) -> Tensor:
 
 krum = Recipe(
     name="krum",
-    summary="the one update that has the most others near it",
+    summary="the one update closest to the others",
     select=UniformSelector,
     aggregate=Krum,
 )
 
 multi_krum = Recipe(
     name="multi-krum",
-    summary="the mean of the updates that have the most others near them",
+    summary="the mean of the updates closest to the others",
     select=UniformSelector,
     aggregate=MultiKrum,
 )

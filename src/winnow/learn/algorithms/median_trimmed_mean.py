@@ -88,14 +88,14 @@ def _sorted(block: Tensor) -> Tensor:
 
 median = Recipe(
     name="median",
-    summary="the median of every coordinate: a few attackers change little",
+    summary="coordinate-wise median, robust to a few attackers",
     select=UniformSelector,
     aggregate=Median,
 )
 
 trimmed_mean = Recipe(
     name="trimmed-mean",
-    summary="the mean of every coordinate without its extremes",
+    summary="coordinate-wise mean without extreme values",
     select=UniformSelector,
     aggregate=TrimmedMean,
 )

@@ -58,7 +58,7 @@ class _BoundedFold:
 
 norm_bound = Recipe(
     name="norm-bound",
-    summary="the mean of updates that are shortened to a bound",
+    summary="the mean of updates clipped to a norm bound",
     select=UniformSelector,
     aggregate=NormBound,
 )

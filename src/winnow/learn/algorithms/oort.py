@@ -48,7 +48,7 @@ class UtilitySelector(SelectorWithoutReplacement):
     blacklist: int | None = Field(None, ge=1)
 
     @property
-    def values_model(self) -> bool:
+    def needs_start_loss(self) -> bool:
         return True
 
     def start(self, population: Population) -> Selection:
@@ -59,7 +59,7 @@ class _UtilitySelection(Selection):
     def __init__(self, settings: UtilitySelector, population: Population) -> None:
         clients = len(population)
         self._settings, self._sizes = settings, population.sizes
-        self._invited = settings.invited(clients)
+        self._invited = settings.cohort_size(clients)
         self._utility, self._seconds = np.zeros(clients), np.zeros(clients)
         self._last, self._times = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
         self._gathered = np.zeros(0)

@@ -22,11 +22,11 @@ class PowerOfChoiceSelector(SelectorWithoutReplacement):
     candidates: float = Field(2.0, ge=1)
 
     @property
-    def asks_losses(self) -> bool:
+    def requests_losses(self) -> bool:
         return True
 
     def start(self, population: Population) -> Selection:
-        invited = self.invited(len(population))
+        invited = self.cohort_size(len(population))
         candidates = min(round(self.candidates * invited), len(population))
         return _CandidateSelection(population, invited, candidates)
 
@@ -48,7 +48,7 @@ class _CandidateSelection(Selection):
 
 power_of_choice = Recipe(
     name="power-of-choice",
-    summary="of candidates the highest losses, partial aggregation",
+    summary="candidates with the highest losses, partial aggregation",
     select=PowerOfChoiceSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
 )

@@ -35,7 +35,7 @@ class FairAggregation(AggregationRule):
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
 
     @property
-    def values_model(self) -> bool:
+    def needs_start_loss(self) -> bool:
         return True
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:

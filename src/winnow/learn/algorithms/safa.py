@@ -94,7 +94,11 @@ class _ArrivedReplies:
         self.refused += refused
         self.answered += answered
         if sound and not finite_update(sound[0]):
-            self.refused.append(Rejection(client=outcome.task.client, reason="the update is not finite"))
+            self.refused.append(
+                Rejection(
+                    client=outcome.task.client, reason="the update contains values that are not finite or too large"
+                )
+            )
             return None
         return sound[0] if sound else None
 
@@ -149,7 +153,7 @@ def _restored(before: Snapshot, clients: int) -> tuple[ClientStore, set[int]]:
 
 safa = Recipe(
     name="safa",
-    summary="the first replies end a round, stragglers go on",
+    summary="semi-asynchronous: the first replies end a round, stragglers continue",
     select=UniformSelector,
     aggregate=PartialAggregation,
     pace=LagTolerantSchedule,

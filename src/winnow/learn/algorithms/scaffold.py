@@ -26,16 +26,16 @@ class ControlVariatesUpdate(ClientUpdate):
     """
 
     name: Literal["control-variates"] = "control-variates"
-    models_up: ClassVar[float] = 2.0
-    sends: ClassVar[tuple[str, ...]] = (CONTROL,)
+    upload_factor: ClassVar[float] = 2.0
+    extra_parts: ClassVar[tuple[str, ...]] = (CONTROL,)
     needs: ClassVar[Mapping[str, str]] = {"server": "scaffold", "local": "sgd"}
 
     def update(self, job: LocalTraining) -> LocalResult:
-        common = job.received(CONTROL)
-        own = job.kept(CONTROL, zeros(common))
-        trained = job.train(drift=minus(common, own))
+        common = job.received_part(CONTROL)
+        own = job.stored_part(CONTROL, zeros(common))
+        trained = job.train(gradient_offset=minus(common, own))
         walked = minus(only(job.model, job.trained), only(trained.states, job.trained))
-        slope = divided(walked, job.local.reach(trained.steps.clamp(min=1)) * job.rate)
+        slope = divided(walked, job.local.effective_steps(trained.steps.clamp(min=1)) * job.rate)
         change = combine(lambda s, c: s - c, slope, common)
         return LocalResult(
             model=trained.states, trained=trained, parts={CONTROL: change}, keep={CONTROL: plus(own, change)}
@@ -47,7 +47,7 @@ class ScaffoldServerOptimiser(ServerOptimiser):
 
     name: Literal["scaffold"] = "scaffold"
     learning_rate: float = Field(1.0, gt=0)
-    models_down: ClassVar[float] = 2.0
+    download_factor: ClassVar[float] = 2.0
     needs: ClassVar[Mapping[str, str]] = {"client": "control-variates"}
 
     def start(self, trained: ModelState) -> ModelState:

@@ -66,15 +66,17 @@ class DoublingSelector(Selector):
             return table
         amount = {key: table[key] for key in AMOUNT if table.get(key) is not None}
         if ("fraction" in amount) == ("count" in amount):
-            raise ValueError("give either fraction or count")  # said of the whole: the sample must not have them
+            raise ValueError(
+                "set exactly one of fraction and count"
+            )  # said of the whole: the sample must not have them
         return {**table, "sample": {**amount, **sample}}
 
     @model_validator(mode="after")
     def _alike(self) -> Self:
         if isinstance(self.sample, DoublingSelector):
-            raise ValueError("sample: doubling goes around another selection, not around itself")
+            raise ValueError("sample: 'doubling' cannot contain itself; choose another selection")
         if any(getattr(self.sample, key) != getattr(self, key) for key in AMOUNT if self.sample is not None):
-            raise ValueError(f"sample: leave out {', '.join(AMOUNT)}, which select itself has")
+            raise ValueError(f"sample: leave out {', '.join(AMOUNT)}, which are set in select")
         return self
 
     @field_serializer("sample", mode="wrap")
@@ -98,19 +100,19 @@ class DoublingSelector(Selector):
         return self.sampled.layer_for(module, x)
 
     @property
-    def matched(self) -> ProfileComparison:
-        return self.sampled.matched
+    def comparison(self) -> ProfileComparison:
+        return self.sampled.comparison
 
     @property
-    def values_model(self) -> bool:
-        return self.sampled.values_model
+    def needs_start_loss(self) -> bool:
+        return self.sampled.needs_start_loss
 
     @property
-    def asks_losses(self) -> bool:
-        return self.sampled.asks_losses
+    def requests_losses(self) -> bool:
+        return self.sampled.requests_losses
 
-    def awaited_at_first(self, clients: int) -> int:
-        most = self.invited(clients)
+    def initial_replies(self, clients: int) -> int:
+        most = self.cohort_size(clients)
         return min(most, self.first or max(1, round(most / FIRST_STAGE_DIVISOR)))
 
     def start(self, population: Population) -> Selection:
@@ -121,8 +123,8 @@ class _DoublingSelection(Selection):
     def __init__(self, settings: DoublingSelector, population: Population) -> None:
         self._settings = settings
         self._sample = settings.sampled.start(population)
-        self._first = settings.awaited_at_first(len(population))
-        self._most = settings.invited(len(population))
+        self._first = settings.initial_replies(len(population))
+        self._most = settings.cohort_size(len(population))
         self._stage = self._rounds = 0
         self._held: SelectedClients | None = None
 

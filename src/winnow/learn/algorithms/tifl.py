@@ -35,7 +35,7 @@ class TierSelector(SelectorWithoutReplacement):
     credits: tuple[Positive, ...] | None = None
 
     @property
-    def asks_losses(self) -> bool:
+    def requests_losses(self) -> bool:
         return True
 
     def start(self, population: Population) -> Selection:
@@ -45,10 +45,10 @@ class TierSelector(SelectorWithoutReplacement):
 class _TierSelection(Selection):
     def __init__(self, settings: TierSelector, population: Population) -> None:
         self._settings, self._sizes = settings, population.sizes
-        self._invited = settings.invited(len(population))
+        self._invited = settings.cohort_size(len(population))
         tiers = max(1, min(settings.tiers, len(population) // self._invited))
         if settings.credits is not None and len(settings.credits) != tiers:
-            raise ConfigError(f"select.credits: {len(settings.credits)} numbers for {tiers} tiers")
+            raise ConfigError(f"select.credits: has {len(settings.credits)} numbers, but there are {tiers} tiers")
         self._granted = np.full(tiers, np.inf) if settings.credits is None else np.array(settings.credits, np.float64)
         self._credits = self._granted.copy()
         self._tier = np.full(len(population), -1, np.int64)
@@ -75,7 +75,7 @@ class _TierSelection(Selection):
     def _form_tiers(self, turn: SelectionContext) -> None:
         replies = request_losses(turn, np.arange(len(self._tier)), always_send=True)
         if not replies:
-            raise ModelError("selection by tier needs replies to its first exchange, and no client answered")
+            raise ModelError("tier selection: no client answered the first loss request, so no tiers can be formed")
         quickest_first = clients_of(replies)[np.argsort(seconds_of(replies), kind="stable")]
         tiers = np.array_split(quickest_first, len(self._losses))
         for number, members in enumerate(tiers):
@@ -127,7 +127,7 @@ class _TierSelection(Selection):
 
 tifl = Recipe(
     name="tifl",
-    summary="clients of one tier of speed a round, partial aggregation",
+    summary="clients from one speed tier per round, partial aggregation",
     select=TierSelector,
     aggregate=PartialAggregation,
 )

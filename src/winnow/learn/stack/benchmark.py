@@ -61,7 +61,9 @@ class StepBenchmark:
         layout = execution.layout
         size = max(self.batch_size, min_batch_size(execution.module))
         batch = repeated_batch(x, y, BENCHMARK_CLIENTS, size, states[layout.trained[0]].dtype)
-        cohort = execution.cohort([states[name] for name in layout.trained], [states[name] for name in layout.carried])
+        cohort = execution.bind_cohort(
+            [states[name] for name in layout.trained], [states[name] for name in layout.carried]
+        )
         fastest = float("inf")
         with torch.random.fork_rng([]):  # dropout's noise is nobody's business here
             for _ in range(3):

@@ -46,7 +46,7 @@ class ClientSamples(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def few(self, samples: int) -> tuple[Tensor, Tensor]:
+    def first_samples(self, samples: int) -> tuple[Tensor, Tensor]:
         """Some samples to try things out with, at most so many."""
 
     def cohort(self, clients: Indices) -> "TensorData":
@@ -60,14 +60,14 @@ class ClientSamples(Protocol):
 class TensorData:
     """One flat tensor of samples on a device; the client at place k holds the rows `rows[offsets[k]:offsets[k + 1]]`.
 
-    Places are clients' numbers, unless only some clients are `held`: then they are places in that sorted list.
+    Places are clients' numbers, unless only the `loaded_clients` are here: then they are places in that sorted list.
     """
 
     x: Tensor
     y: Tensor
     rows: Indices
     offsets: Indices
-    held: Indices | None = None
+    loaded_clients: Indices | None = None
 
     @classmethod
     def from_client_data(cls, data: ClientArrays, device: torch.device | str = "cpu") -> Self:
@@ -89,13 +89,13 @@ class TensorData:
 
     def rows_of(self, client: int) -> Indices:
         """Where a client's samples are in x and y."""
-        place = client if self.held is None else int(np.searchsorted(self.held, client))
+        place = client if self.loaded_clients is None else int(np.searchsorted(self.loaded_clients, client))
         return self.rows[self.offsets[place] : self.offsets[place + 1]]
 
     def samples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return self.x.index_select(0, rows), self.y.index_select(0, rows)
 
-    def few(self, samples: int) -> tuple[Tensor, Tensor]:
+    def first_samples(self, samples: int) -> tuple[Tensor, Tensor]:
         return self.x[:samples], self.y[:samples]
 
     def cohort(self, clients: Indices) -> "TensorData":
@@ -105,25 +105,27 @@ class TensorData:
         yield clients, self
 
     def _places(self, clients: Indices) -> Indices:
-        return clients if self.held is None else np.searchsorted(self.held, clients)
+        return clients if self.loaded_clients is None else np.searchsorted(self.loaded_clients, clients)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LazyTensorData:
     """Samples that are loaded when they are asked for, and forgotten by whoever asked."""
 
-    source: ClientLoader
+    loader: ClientLoader
     device: torch.device
 
-    def few(self, samples: int) -> tuple[Tensor, Tensor]:
-        return self.cohort(np.arange(min(samples, len(self.source.sizes)))).few(samples)
+    def first_samples(self, samples: int) -> tuple[Tensor, Tensor]:
+        return self.cohort(np.arange(min(samples, len(self.loader.sizes)))).first_samples(samples)
 
     def cohort(self, clients: Indices) -> TensorData:
-        held = np.unique(clients)
-        return replace(TensorData.from_client_data(self.source.gather(held), self.device), held=held)
+        loaded_clients = np.unique(clients)
+        return replace(
+            TensorData.from_client_data(self.loader.gather(loaded_clients), self.device), loaded_clients=loaded_clients
+        )
 
     def blocks(self, clients: Indices) -> Iterator[tuple[Indices, TensorData]]:
-        block_of = np.cumsum(self.source.sizes[clients] * self.source.sample_bytes) // BLOCK_BYTES
+        block_of = np.cumsum(self.loader.sizes[clients] * self.loader.sample_bytes) // BLOCK_BYTES
         for block in np.split(clients, np.flatnonzero(np.diff(block_of)) + 1):
             yield block, self.cohort(block)
 

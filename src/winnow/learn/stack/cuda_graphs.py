@@ -49,19 +49,22 @@ class CudaGraphTraining:
         execution: Execution,
         data: TensorData,
         local: LocalOptimiser,
-        departure: LocalStart,
+        local_start: LocalStart,
         plan: BatchPlan,
         earlier: "CudaGraphTraining | None" = None,
     ) -> None:
         steps, clients, width = plan.rows.shape
         self._execution, self._data, self._local = execution, data, local
         self._capacity = steps
-        self.states = departure.stacked(clients)
+        self.states = local_start.stacked(clients)
         self._trained = [self.states[name] for name in execution.layout.trained]
         self._carried = [self.states[name] for name in execution.layout.carried]
-        self._moving, self._places = departure.moving, departure.places(execution.layout.trained)
-        self._slots = local.slots([self._trained[place] for place in self._places])
-        self._correction = GradientCorrection.of(departure, execution.layout.trained, clients)
+        self._trainable_names, self._places = (
+            local_start.trainable,
+            local_start.trainable_indices(execution.layout.trained),
+        )
+        self._slots = local.initial_state([self._trained[place] for place in self._places])
+        self._correction = GradientCorrection.of(local_start, execution.layout.trained, clients)
         like = self._trained[0]
         self._rows = torch.zeros(steps, clients, width, dtype=torch.int64, device=like.device)
         self._weights = like.new_zeros(steps, clients, width)
@@ -71,26 +74,26 @@ class CudaGraphTraining:
         self._graphs: dict[_Shape, torch.cuda.CUDAGraph] = {}
         self._pool: Any = earlier._pool if earlier else torch.cuda.graph_pool_handle()
 
-    def fits(self, data: TensorData, local: LocalOptimiser, departure: LocalStart, plan: BatchPlan) -> bool:
+    def fits(self, data: TensorData, local: LocalOptimiser, local_start: LocalStart, plan: BatchPlan) -> bool:
         """Whether these graphs can run that: same samples, optimiser, terms and cohort, no more steps."""
         steps, clients, width = plan.rows.shape
         mine = self._correction
-        terms = (mine.pull, bool(mine.drift)) if mine else (0.0, False)
+        terms = (mine.proximal_weight, bool(mine.gradient_offset)) if mine else (0.0, False)
         return (
-            (local, departure.moving, departure.pull, departure.drift is not None)
-            == (self._local, self._moving, *terms)
+            (local, local_start.trainable, local_start.proximal_weight, local_start.gradient_offset is not None)
+            == (self._local, self._trainable_names, *terms)
             and data.x is self._data.x
             and steps <= self._capacity
             and (clients, width) == tuple(self._rows.shape[1:])
         )
 
-    def run(self, departure: LocalStart, plan: BatchPlan, rate: float) -> Tensor:
+    def run(self, local_start: LocalStart, plan: BatchPlan, rate: float) -> Tensor:
         """Train the cohort in place; the losses of all samples [S, K, B]."""
         segments = self._segments(plan)
         for shape, _, _ in segments:
             if shape not in self._graphs:
                 self._graphs[shape] = self._capture(shape)
-        self._load(departure, plan, rate)
+        self._load(local_start, plan, rate)
         for shape, active, steps in segments:
             too_far = slice(active, shape.clients)
             kept = [tensor[too_far].clone() for tensor in self._everything()]
@@ -113,24 +116,26 @@ class CudaGraphTraining:
                 result.append((_Shape(clients=size, padded=bool(padded[first])), active, range(first, end)))
         return result
 
-    def _load(self, departure: LocalStart, plan: BatchPlan, rate: float) -> None:
+    def _load(self, local_start: LocalStart, plan: BatchPlan, rate: float) -> None:
         for name, tensor in self.states.items():
-            tensor.copy_(departure.states[name].expand_as(tensor))
+            tensor.copy_(local_start.states[name].expand_as(tensor))
         for slot in (tensor for slots in self._slots for tensor in slots):
             slot.zero_()
-        self._load_correction(departure)
+        self._load_correction(local_start)
         steps = len(plan.rows)
         self._rows[:steps].copy_(torch.from_numpy(np.maximum(plan.rows, 0)), non_blocking=True)
         self._weights[:steps].copy_(torch.from_numpy(plan.weights()), non_blocking=True)
         self._step.zero_()
         self._rate.fill_(rate)
 
-    def _load_correction(self, departure: LocalStart) -> None:
-        given = GradientCorrection.of(departure, self._execution.layout.trained, self._rows.shape[1])
+    def _load_correction(self, local_start: LocalStart) -> None:
+        given = GradientCorrection.of(local_start, self._execution.layout.trained, self._rows.shape[1])
         if given is None or self._correction is None:
             return
         own = self._correction
-        for buffer, values in zip([*own.anchor, *own.drift], [*given.anchor, *given.drift], strict=True):
+        for buffer, values in zip(
+            [*own.anchor, *own.gradient_offset], [*given.anchor, *given.gradient_offset], strict=True
+        ):
             buffer.copy_(values)
 
     def _everything(self) -> list[Tensor]:
@@ -162,8 +167,8 @@ class CudaGraphTraining:
         parameters, buffers = [t[some] for t in self._trained], [t[some] for t in self._carried]
         moved, places = [parameters[place] for place in self._places], self._places
         slots = [[tensor[some] for tensor in slots] for slots in self._slots]
-        cohort: CohortGradients = self._execution.cohort(parameters, buffers)
-        added = self._correction and self._correction.some(shape.clients)
+        cohort: CohortGradients = self._execution.bind_cohort(parameters, buffers)
+        added = self._correction and self._correction.leading_clients(shape.clients)
         sizes = np.zeros(shape.clients, np.int64)
 
         def step() -> None:

@@ -62,7 +62,7 @@ class EquivalenceCheck:
         expected = _step(loop, states, batch)
         return cls(module=model, states=states, batch=batch, expected=expected, tolerance=_TOLERANCE.get(dtype, 1e-2))
 
-    def refusal(self, build: Callable[[nn.Module, str], Execution]) -> str:
+    def mismatch(self, build: Callable[[nn.Module, str], Execution]) -> str:
         """Why an execution does not do; empty if it does."""
         try:
             with _NoDecisions():
@@ -74,7 +74,7 @@ class EquivalenceCheck:
         except Exception as error:  # whatever a model does that an execution cannot follow
             return first_line(error)
         agree = all(self._close(*pair) for pair in zip(found, self.expected, strict=True))
-        return "" if agree else "results differ from training one client at a time (does forward look across samples?)"
+        return "" if agree else "its results differ from those of the loop; forward may mix samples of a batch"
 
     def _in_single_precision(self) -> tuple[ModelState, Batch]:
         states = {n: t.float() if t.is_floating_point() else t for n, t in self.states.items()}
@@ -95,7 +95,7 @@ def _step(execution: Execution, states: ModelState, batch: Batch) -> list[Tensor
     states = {name: tensor.clone() for name, tensor in states.items()}
     carried = [states[name] for name in execution.layout.carried]
     with _NoDropout():
-        cohort = execution.cohort([states[name] for name in execution.layout.trained], carried)
+        cohort = execution.bind_cohort([states[name] for name in execution.layout.trained], carried)
         gradients, losses = cohort.gradients(batch)
         outputs = execution.outputs(states, split_clients(batch.x, len(batch.weight))[:, :2])
     return [*gradients, losses[batch.weight > 0], *carried, outputs]
@@ -178,5 +178,5 @@ class _NoDecisions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in self._FUNCTIONS:
-            raise UnstackableError("forward turns a tensor into a Python value, which may differ between clients")
+            raise UnstackableError("forward converts a tensor to a Python value, which can differ between clients")
         return func(*args, **(kwargs or {}))

@@ -98,24 +98,24 @@ class Execution(Protocol):
     def layout(self) -> StateLayout: ...
 
     def run_plan(
-        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
+        self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         """A whole round in one go: the plan's clients' states and the losses [S, K, B]; a state has no second names.
 
-        The departure has the clients in the plan's order.
+        `local_start` has the clients in the plan's order.
 
         None where it has to be taken step by step, through `cohort`.
         """
         ...
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         """Bind stacked tensors, in the layout's order, until the execution is used for something else.
 
         Changes made to them in place are seen by the next step.
         """
         ...
 
-    def look(self, layer: str | None) -> ForwardPass | None:
+    def forward_pass(self, layer: str | None) -> ForwardPass | None:
         """Forward passes that are faster than the plain model's, if there are any; they may watch a layer."""
         ...
 

@@ -29,8 +29,8 @@ from winnow.learn.stack.vmap_execution import VmapExecution
 ExecutionSetting = ExecutionName | Literal["auto"]
 
 NO_NATIVE_FORM = (
-    "only lines of dense layers, plain convolutions, pooling and activations with the losses mse or cross-entropy "
-    "can be compiled, only for a CPU, and not with WINNOW_NATIVE=0"
+    "native execution supports only sequences of dense, plain convolution, pooling and activation layers with the loss "
+    "mse or cross-entropy, on a CPU, and WINNOW_NATIVE must not be 0"
 )
 
 
@@ -39,35 +39,35 @@ def choose_execution(
     sample_x: Tensor,
     sample_y: Tensor,
     loss: Loss,
-    force: ExecutionSetting = "auto",
+    execution: ExecutionSetting = "auto",
     threads: int | None = None,
-    pace: StepBenchmark | None = None,
+    benchmark: StepBenchmark | None = None,
     precision: Precision = "float32",
 ) -> Execution:
     """The fastest execution that agrees with a plain loop on a few samples [n, ...]; or the one asked for.
 
-    Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. Whether
-    a way is faster than those before it is only known if the pace is measured.
+    Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. With
+    a `benchmark` an execution that may be slower than the next one is measured.
     """
     module = copy.deepcopy(module).to(sample_x.device)
     with autocast_context(precision, sample_x.device):
         _check_fit(module, sample_x, sample_y, loss)
-    if force == "loop":
+    if execution == "loop":
         return LoopExecution(module, loss, precision=precision)
     trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
-    ways = (way for way in _ways(module, loss, sample_x[:1], threads, precision) if force in ("auto", way[0]))
-    reasons = {"native": "it knows single precision only"} if precision == "bfloat16" else {}
+    ways = (way for way in _ways(module, loss, sample_x[:1], threads, precision) if execution in ("auto", way[0]))
+    reasons = {"native": "native execution supports float32 only"} if precision == "bfloat16" else {}
     sound = _sound(module, ways, trial, reasons)
     found = next(sound, None)
-    if found is None and force != "auto":
-        reason = reasons.get(force, NO_NATIVE_FORM)
-        raise ModelError(f"the model cannot be trained {force}: {reason}; let Winnow choose with 'auto'")
+    if found is None and execution != "auto":
+        reason = reasons.get(execution, NO_NATIVE_FORM)
+        raise ModelError(f"execution '{execution}' cannot train this model: {reason}; set engine.execution = 'auto'")
     if found is None:
         return LoopExecution(module, loss, _notice("loop", reasons), precision=precision)
-    if force != "auto" or pace is None or sample_x.is_cuda or _surely_fastest(found, pace.batch_size):
+    if execution != "auto" or benchmark is None or sample_x.is_cuda or _surely_fastest(found, benchmark.batch_size):
         return found
     rival = next(sound, None) if found.name == "native" else None
-    race = partial(pace.ratio, x=sample_x, y=sample_y, threads=threads)
+    race = partial(benchmark.ratio, x=sample_x, y=sample_y, threads=threads)
     return _faster(found, rival or LoopExecution(module, loss, precision=precision), race)
 
 
@@ -75,7 +75,7 @@ def _surely_fastest(found: Execution, batch_size: int) -> bool:
     """Nobody need measure small models: Python takes most of the time of other ways."""
     if isinstance(found, NativeExecution):
         return found.surely_fastest(batch_size)
-    return isinstance(found, StackedExecution) and found.chain is not None
+    return isinstance(found, StackedExecution) and found.mlp is not None
 
 
 SpeedRatio = Callable[[Execution, Execution], float]
@@ -86,7 +86,7 @@ def _faster(found: Execution, other: Execution, race: SpeedRatio) -> Execution:
     ratio = race(found, other)
     if ratio <= MIN_SPEEDUP:
         return found
-    other.notice = f"clients are trained by {other.name} (by {found.name} it takes {ratio:.1f} × as long here)"
+    other.notice = f"training clients with {other.name}: on this machine {found.name} takes {ratio:.1f} times as long"
     return other
 
 
@@ -98,7 +98,7 @@ def _sound(
 ) -> Iterator[Execution]:
     """Those that give what a loop gives; for the others the reason is noted."""
     for name, build in ways:
-        reason = trial.refusal(build)
+        reason = trial.mismatch(build)
         if reason:
             reasons[name] = reason
         else:
@@ -114,16 +114,16 @@ def _ways(
     native = native_model(module, line, sample, loss) if compiles else None
     if native is not None:
         yield "native", lambda model, notice: NativeExecution(model, native, threads, notice)
-    links = find_mlp(line, StateLayout.of(module).trained, loss) if by_hand else None
-    if links is not None:
-        yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, links, precision=precision)
+    mlp = find_mlp(line, StateLayout.of(module).trained, loss) if by_hand else None
+    if mlp is not None:
+        yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, mlp, precision=precision)
     yield "stacked", lambda model, notice: StackedExecution(model, loss, notice, precision=precision)
     yield "vmap", lambda model, notice: VmapExecution(model, loss, notice, precision=precision)
 
 
 def _notice(name: str, reasons: dict[str, str]) -> str:
     slower = [f"not {other}: {reason}" for other, reason in reasons.items() if other != name]
-    return f"clients are trained by {name} ({'; '.join(slower)})" if slower else ""
+    return f"training clients with {name} ({'; '.join(slower)})" if slower else ""
 
 
 def _check_fit(module: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> None:
@@ -132,10 +132,10 @@ def _check_fit(module: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> None:
         outputs = copy.deepcopy(module).eval()(x)
     except Exception as error:  # a user's model may fail in any way
         shape = f"{tuple(x.shape)} of {x.dtype}"
-        raise ModelError(f"the model cannot take a batch of shape {shape}: {first_line(error)}") from error
+        raise ModelError(f"the model does not accept a batch of shape {shape}: {first_line(error)}") from error
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
         got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ModelError(
-            f"the model returned {got} for {len(x)} samples; it must return one tensor with a row a sample"
+            f"the model returned {got} for {len(x)} samples; it must return one tensor with one row per sample"
         )
     loss.check(outputs, y)

@@ -1,7 +1,6 @@
-"""A model whose first layers stand still: what they make of a sample is computed once, and the rest trained on that.
+"""A model whose first layers are frozen: their outputs are computed once, and the other layers are trained on these.
 
-FedRep trains heads for ten epochs on a body that does not move; going through the body in every step would be most of
-the work, all of it in vain.
+FedRep trains heads for ten epochs on a frozen body; most of the work would be to go through the body in every step.
 """
 
 from collections.abc import Iterable
@@ -23,95 +22,95 @@ from winnow.learn.stack.model_states import ModelState
 from winnow.learn.stack.precision import autocast_context
 
 TRIAL_SAMPLES = 4
-"""Samples with which the ending's execution is tried out."""
+"""Samples with which the suffix's execution is tried out."""
 
 PER_SAMPLE_LAYERS = frozenset(
     {nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm, nn.GroupNorm, nn.Flatten}
     | {nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
     | {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus}
 )
-"""Layers that make of a sample always the same, whatever else is in the batch: no noise, no batch statistics."""
+"""Layers whose output for a sample does not depend on the batch: no noise, no batch statistics."""
 
 
 @dataclass(kw_only=True)
 class TrainableSuffix:
-    """The layers from the first that moves on, as a model of their own, and the beginning before them."""
+    """The layers from the first trainable one on, as a model of their own, and the frozen layers before them."""
 
-    beginning: nn.Sequential
-    beginning_names: dict[str, str]
-    """The names of entries in the part, and what the model calls them."""
+    frozen_prefix: nn.Sequential
+    prefix_names: dict[str, str]
+    """The names of entries in the prefix, and in the whole model."""
     execution: Execution
     names: dict[str, str]
-    _made: TensorData | None = field(default=None, init=False)
+    _features_data: TensorData | None = field(default=None, init=False)
 
-    def departure(self, whole: LocalStart) -> LocalStart:
-        """Where the ending departs from."""
+    def local_start(self, whole: LocalStart) -> LocalStart:
+        """Where the training of the suffix starts."""
         return LocalStart(
             states=_renamed(whole.states, self.names),
-            pull=whole.pull,
+            proximal_weight=whole.proximal_weight,
             anchor=whole.anchor and _renamed(whole.anchor, self.names),
-            drift=whole.drift and _renamed(whole.drift, self.names),
-            moving=frozenset(name for name, known_as in self.names.items() if known_as in (whole.moving or ())),
+            gradient_offset=whole.gradient_offset and _renamed(whole.gradient_offset, self.names),
+            trainable=frozenset(name for name, known_as in self.names.items() if known_as in (whole.trainable or ())),
         )
 
     @torch.no_grad()
-    def samples(self, whole: LocalStart, data: TensorData, clients: Indices) -> TensorData:
-        """The data with what the beginning makes of these clients' samples in the samples' place.
+    def prefix_features(self, whole: LocalStart, data: TensorData, clients: Indices) -> TensorData:
+        """The data with the prefix's outputs in the place of these clients' samples.
 
-        The tensor is used again as long as the data are the same: graphs of CUDA read from where it is.
+        The tensor is reused as long as the data are the same, because CUDA graphs read from its address.
         """
-        state = {name: whole.states[known_as][0] for name, known_as in self.beginning_names.items()}
-        if self._made is None or self._made.y is not data.y:
+        state = {name: whole.states[known_as][0] for name, known_as in self.prefix_names.items()}
+        if self._features_data is None or self._features_data.y is not data.y:
             like = self._features(state, data.x[:1])
-            self._made = replace(data, x=like.new_empty(len(data.x), *like.shape[1:]))
-        features = self._made.x
+            self._features_data = replace(data, x=like.new_empty(len(data.x), *like.shape[1:]))
+        features = self._features_data.x
         together = max(1, BLOCK_BYTES // data.x[:1].nbytes)
         for client in clients.tolist():  # one by one: how libraries round depends on what else is in a product
             for rows in torch.split(torch.as_tensor(data.rows_of(client)).to(data.device), together):
                 features[rows] = self._features(state, data.x[rows])
         return replace(data, x=features)
 
-    def states(self, whole: LocalStart, trained: ModelState, clients: int) -> ModelState:
+    def full_states(self, whole: LocalStart, trained: ModelState, clients: int) -> ModelState:
         """The whole model's states, [K, ...]."""
-        ending = {known_as: trained[name] for name, known_as in self.names.items()}
+        suffix = {known_as: trained[name] for name, known_as in self.names.items()}
         return {
-            name: ending.get(name, tensor.expand(clients, *tensor.shape[1:])) for name, tensor in whole.states.items()
+            name: suffix.get(name, tensor.expand(clients, *tensor.shape[1:])) for name, tensor in whole.states.items()
         }
 
     def _features(self, state: ModelState, x: Tensor) -> Tensor:
         with autocast_context(self.execution.precision, x.device):
-            features: Tensor = torch.func.functional_call(self.beginning, state, (x,))
+            features: Tensor = torch.func.functional_call(self.frozen_prefix, state, (x,))
         return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 class _Case(NamedTuple):
-    """What decides about an ending besides the execution."""
+    """What decides about a suffix besides the execution."""
 
-    moving: frozenset[str]
+    trainable: frozenset[str]
     sample: torch.Size
 
 
 _FOUND: WeakKeyDictionary[Execution, dict[_Case, TrainableSuffix | None]] = WeakKeyDictionary()
 
 
-def find_trainable_suffix(execution: Execution, departure: LocalStart, data: TensorData) -> TrainableSuffix | None:
-    """The ending that alone need be trained; None where the whole model must be.
+def find_trainable_suffix(execution: Execution, local_start: LocalStart, data: TensorData) -> TrainableSuffix | None:
+    """The part of the model that is trained; None where that is the whole model.
 
-    Everything before it must be the same for all clients.
+    The layers before it must be the same for all clients.
     """
-    if departure.moving is None or not len(data.x):
+    if local_start.trainable is None or not len(data.x):
         return None
     found = _FOUND.setdefault(execution, {})
-    case = _Case(departure.moving, data.x.shape[1:])
+    case = _Case(local_start.trainable, data.x.shape[1:])
     if case not in found:
-        found[case] = _ending(execution, departure.moving, *data.few(TRIAL_SAMPLES))
-    ending = found[case]
-    shared = ending and all(len(departure.states[name]) == 1 for name in ending.beginning_names.values())
-    return ending if shared else None
+        found[case] = _find_suffix(execution, local_start.trainable, *data.first_samples(TRIAL_SAMPLES))
+    suffix = found[case]
+    shared = suffix and all(len(local_start.states[name]) == 1 for name in suffix.prefix_names.values())
+    return suffix if shared else None
 
 
-def _ending(execution: Execution, moving: frozenset[str], x: Tensor, y: Tensor) -> TrainableSuffix | None:
-    parts = _parted(execution, moving)
+def _find_suffix(execution: Execution, trainable: frozenset[str], x: Tensor, y: Tensor) -> TrainableSuffix | None:
+    parts = _split_layers(execution, trainable)
     if parts is None:
         return None
     first, last = (nn.Sequential(*(piece.layer for piece in part)) for part in parts)
@@ -124,15 +123,17 @@ def _ending(execution: Execution, moving: frozenset[str], x: Tensor, y: Tensor) 
         chosen = choose_execution(
             last, features, y, execution.loss, execution.name, execution.threads, precision=execution.precision
         )
-    except ModelError:  # the whole can be trained this way, so it is
+    except ModelError:  # then the whole model is trained
         return None
-    return TrainableSuffix(beginning=first, beginning_names=_names(parts[0]), execution=chosen, names=_names(parts[1]))
+    return TrainableSuffix(frozen_prefix=first, prefix_names=_names(parts[0]), execution=chosen, names=_names(parts[1]))
 
 
-def _parted(execution: Execution, moving: frozenset[str]) -> tuple[list[SequenceLayer], list[SequenceLayer]] | None:
-    """The layers before the first that moves, and the others; None where the former would not do by themselves."""
+def _split_layers(
+    execution: Execution, trainable: frozenset[str]
+) -> tuple[list[SequenceLayer], list[SequenceLayer]] | None:
+    """The layers before the first trainable one, and the others; None where the model cannot be split like that."""
     line, layout = find_layer_sequence(execution.module), execution.layout
-    moved = moving & frozenset(layout.trained)
+    moved = trainable & frozenset(layout.trained)
     if line is None or layout.aliases or len({id(piece.layer) for piece in line}) < len(line):
         return None
     first = next((place for place, piece in enumerate(line) if moved & set(_names([piece]).values())), 0)
@@ -146,7 +147,7 @@ def _by_sample(layer: nn.Module) -> bool:
 
 
 def _names(pieces: Iterable[SequenceLayer]) -> dict[str, str]:
-    """What the layers' entries are called in a row of these layers, and in the model."""
+    """The names of the layers' entries in a sequence of these layers, and in the model."""
     return {
         f"{place}.{name}": f"{piece.path}.{name}"
         for place, piece in enumerate(pieces)

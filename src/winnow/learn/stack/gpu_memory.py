@@ -36,8 +36,10 @@ def _peak(execution: Execution, x: Tensor, y: Tensor, local: LocalOptimiser, cli
     trained = [states[name] for name in execution.layout.trained]
     size = max(local.batch_size, min_batch_size(execution.module))
     batch = repeated_batch(x, y, clients, size, trained[0].dtype)
-    slots = local.slots(trained)
+    slots = local.initial_state(trained)
     with torch.random.fork_rng([x.device], device_type="cuda"):  # dropout's noise is nobody's business here
-        gradients, _ = execution.cohort(trained, [states[name] for name in execution.layout.carried]).gradients(batch)
+        gradients, _ = execution.bind_cohort(trained, [states[name] for name in execution.layout.carried]).gradients(
+            batch
+        )
     local.step(trained, gradients, slots, number=1, rate=0.0)
     return int(torch.cuda.max_memory_allocated(x.device)) - before

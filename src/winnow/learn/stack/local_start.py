@@ -1,4 +1,4 @@
-"""Where clients' training departs from."""
+"""Where clients' local training starts from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,22 @@ from winnow.learn.stack.model_states import ModelState, take_clients
 
 @dataclass(frozen=True, kw_only=True)
 class LocalStart:
-    """Where K clients start from, and what is added to their gradients: ∇f_k(w) + pull·(w − anchor_k) + drift_k.
+    """Where K clients start from, and what is added to their gradients: ∇f_k(w) + μ·(w − anchor_k) + offset_k.
+
+    μ is `proximal_weight` and the offset `gradient_offset` (a control variate, for instance).
 
     Tensors have a leading dimension of K clients, or of 1 where all share them.
     """
 
     states: ModelState
-    pull: float = 0.0
+    proximal_weight: float = 0.0
     anchor: ModelState | None = None
-    """Where it pulls to; the start unless given. Only the trained names matter here and in the drift."""
-    drift: ModelState | None = None
-    moving: frozenset[str] | None = None
-    """The names of what is trained, if not all of it: the rest stays as it is."""
+    """What the proximal term holds clients near; the start unless given. Only trained names matter here and in the
+    offset.
+    """
+    gradient_offset: ModelState | None = None
+    trainable: frozenset[str] | None = None
+    """The names of what is trained, if not everything; the rest stays as it is."""
 
     @classmethod
     def shared(cls, state: Mapping[str, Tensor]) -> "LocalStart":
@@ -31,21 +35,21 @@ class LocalStart:
 
     @property
     def corrected(self) -> bool:
-        return self.pull != 0 or self.drift is not None
+        return self.proximal_weight != 0 or self.gradient_offset is not None
 
     def ordered(self, order: Tensor) -> "LocalStart":
         """The clients' rows in another order; what all share stays as it is."""
         return LocalStart(
             states=_reordered(self.states, order),
-            pull=self.pull,
+            proximal_weight=self.proximal_weight,
             anchor=None if self.anchor is None else _reordered(self.anchor, order),
-            drift=None if self.drift is None else _reordered(self.drift, order),
-            moving=self.moving,
+            gradient_offset=None if self.gradient_offset is None else _reordered(self.gradient_offset, order),
+            trainable=self.trainable,
         )
 
-    def places(self, names: tuple[str, ...]) -> list[int]:
+    def trainable_indices(self, names: tuple[str, ...]) -> list[int]:
         """Which of these are trained."""
-        return [place for place, name in enumerate(names) if self.moving is None or name in self.moving]
+        return [place for place, name in enumerate(names) if self.trainable is None or name in self.trainable]
 
     def stacked(self, clients: int) -> ModelState:
         """A copy of the states with a row for each client."""
@@ -65,40 +69,44 @@ def _reordered(states: ModelState, order: Tensor) -> ModelState:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientCorrection:
-    """The terms added to gradients, bound to what is trained in the layout's order: pull·(w − anchor) + drift."""
+    """The terms added to gradients, μ·(w − anchor) + offset, bound to what is trained in the layout's order."""
 
-    pull: float
+    proximal_weight: float
     anchor: list[Tensor]
-    drift: list[Tensor]
+    gradient_offset: list[Tensor]
 
     @classmethod
-    def of(cls, departure: LocalStart, names: tuple[str, ...], clients: int) -> "GradientCorrection | None":
+    def of(cls, local_start: LocalStart, names: tuple[str, ...], clients: int) -> "GradientCorrection | None":
         """None where nothing is added, so that it costs nothing."""
-        if not departure.corrected:
+        if not local_start.corrected:
             return None
-        anchor = (departure.anchor or departure.states) if departure.pull else {}
-        names = tuple(names[place] for place in departure.places(names))
+        anchor = (local_start.anchor or local_start.states) if local_start.proximal_weight else {}
+        names = tuple(names[place] for place in local_start.trainable_indices(names))
         return cls(
-            pull=departure.pull,
+            proximal_weight=local_start.proximal_weight,
             anchor=[expand_to_clients(anchor[name], clients).clone() for name in names] if anchor else [],
-            drift=[expand_to_clients(departure.drift[name], clients).clone() for name in names]
-            if departure.drift
+            gradient_offset=[expand_to_clients(local_start.gradient_offset[name], clients).clone() for name in names]
+            if local_start.gradient_offset
             else [],
         )
 
-    def some(self, clients: int) -> "GradientCorrection":
+    def leading_clients(self, clients: int) -> "GradientCorrection":
         """That of the leading clients."""
         return GradientCorrection(
-            pull=self.pull, anchor=[t[:clients] for t in self.anchor], drift=[t[:clients] for t in self.drift]
+            proximal_weight=self.proximal_weight,
+            anchor=[t[:clients] for t in self.anchor],
+            gradient_offset=[t[:clients] for t in self.gradient_offset],
         )
 
-    def apart(self) -> "GradientCorrection":
+    def per_client(self) -> "GradientCorrection":
         """The same for tensors of one client each."""
-        anchor, drift = ([own for tensor in tensors for own in tensor] for tensors in (self.anchor, self.drift))
-        return GradientCorrection(pull=self.pull, anchor=anchor, drift=drift)
+        anchor, gradient_offset = (
+            [own for tensor in tensors for own in tensor] for tensors in (self.anchor, self.gradient_offset)
+        )
+        return GradientCorrection(proximal_weight=self.proximal_weight, anchor=anchor, gradient_offset=gradient_offset)
 
     def add_to(self, gradients: list[Tensor], parameters: list[Tensor]) -> None:
         if self.anchor:
-            torch._foreach_add_(gradients, torch._foreach_sub(parameters, self.anchor), alpha=self.pull)
-        if self.drift:
-            torch._foreach_add_(gradients, self.drift)
+            torch._foreach_add_(gradients, torch._foreach_sub(parameters, self.anchor), alpha=self.proximal_weight)
+        if self.gradient_offset:
+            torch._foreach_add_(gradients, self.gradient_offset)

@@ -31,11 +31,11 @@ class LoopExecution:
         self.places = {name: _Place.of(self.module, name) for name in self.layout.names}
 
     def run_plan(
-        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
+        self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         return None
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         self.module.train()
         return _LoopedCohort(self, trained, carried)
 
@@ -51,7 +51,7 @@ class LoopExecution:
             if current.data_ptr() != tensor.data_ptr():
                 tensor.copy_(current)
 
-    def look(self, layer: str | None) -> ForwardPass | None:
+    def forward_pass(self, layer: str | None) -> ForwardPass | None:
         return None
 
     @torch.no_grad()

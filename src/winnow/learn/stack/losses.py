@@ -20,7 +20,7 @@ class Loss:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.per_sample(outputs, targets)
 
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def losses_and_gradients(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The losses and the derivative of each with respect to its own sample's outputs."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
@@ -38,7 +38,7 @@ class Loss:
         if losses.shape != outputs.shape[:1]:
             raise ModelError(
                 f"the loss '{self.name}' returned shape {tuple(losses.shape)} for {len(outputs)} samples; "
-                'it must return one loss a sample (use reduction="none")'
+                'it must return one loss per sample (use reduction="none")'
             )
 
 
@@ -66,7 +66,7 @@ def _negative_log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
 class _SquaredError(Loss):
     """Its slope is written out: for small models autograd's bookkeeping costs more than the arithmetic."""
 
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def losses_and_gradients(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         difference = outputs - targets.reshape(outputs.shape)
         per_output = 2 * len(outputs) / max(outputs.numel(), 1)
         return _mean_per_sample(difference.square()), difference.mul_(per_output)
@@ -75,9 +75,9 @@ class _SquaredError(Loss):
 class _CrossEntropy(Loss):
     """d(-log softmax)/d outputs = softmax - one-hot."""
 
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def losses_and_gradients(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if outputs.dim() != 2 or targets.dim() != 1:
-            return super().slope(outputs, targets)
+            return super().losses_and_gradients(outputs, targets)
         log_probability = torch.log_softmax(outputs, 1)
         chosen = targets.unsqueeze(1)
         losses = log_probability.gather(1, chosen).squeeze(1).neg_()

@@ -31,13 +31,13 @@ class StackedExecution:
         module: nn.Module,
         loss: Loss,
         notice: str = "",
-        chain: MlpGradients | None = None,
+        mlp: MlpGradients | None = None,
         *,
         precision: Precision = "float32",
     ) -> None:
         self.notice = notice
         self.precision = precision
-        self.chain = chain
+        self.mlp = mlp
         self.layout = StateLayout.of(module)
         self.loss = loss
         self.fold = FoldedShape()
@@ -49,30 +49,30 @@ class StackedExecution:
 
     @torch.no_grad()
     def run_plan(
-        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
+        self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         """On a CUDA device, by graphs that are kept for the rounds to come: they read the data from where these are.
 
         So they do not serve data that are loaded anew for every round.
         """
-        if not data.x.is_cuda or data.held is not None:
+        if not data.x.is_cuda or data.loaded_clients is not None:
             return None
-        graphs = next((kept for kept in self._graphs if kept.fits(data, local, departure, plan)), None)
+        graphs = next((kept for kept in self._graphs if kept.fits(data, local, local_start, plan)), None)
         if graphs is None:
-            graphs = CudaGraphTraining(self, data, local, departure, plan, self._graphs[-1] if self._graphs else None)
+            graphs = CudaGraphTraining(self, data, local, local_start, plan, self._graphs[-1] if self._graphs else None)
             self._graphs = [*self._graphs, graphs][-MAX_CACHED_GRAPHS:]
-        return graphs.states, graphs.run(departure, plan, rate)
+        return graphs.states, graphs.run(local_start, plan, rate)
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
-        if self.chain is not None:
-            self.chain.bind(trained)
-            return self.chain
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+        if self.mlp is not None:
+            self.mlp.bind(trained)
+            return self.mlp
         self.twin.train()
         leaves = [tensor.detach().requires_grad_() for tensor in trained]
         self._bind(self.layout.join(leaves, carried))
         return _StackedCohort(self, leaves)
 
-    def look(self, layer: str | None) -> ForwardPass | None:
+    def forward_pass(self, layer: str | None) -> ForwardPass | None:
         return None
 
     @torch.no_grad()

@@ -33,7 +33,7 @@ class CohortTrainingResult:
 
 def train(
     execution: Execution,
-    departure: LocalStart,
+    local_start: LocalStart,
     local: LocalOptimiser,
     data: TensorData,
     clients: Indices,
@@ -41,28 +41,30 @@ def train(
     round: int,
     seed: int,
     phase: int = 0,
-    slope: GradientRule | None = None,
+    gradient_rule: GradientRule | None = None,
 ) -> CohortTrainingResult:
     """Train every client from where it departs; rounds count from 1. Trainings of one round differ in their `phase`.
 
     A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
     for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort. With a
-    `slope` steps go that way instead of along the gradient; its further batches are those of the phases that follow.
+    `gradient_rule` steps go that way instead of along the gradient; its further batches are those of the next phases.
     Of a model whose first layers stand still only the others are trained, on what the first make of the samples.
     """
-    ending = find_trainable_suffix(execution, departure, data) if slope is None else None
-    if ending is not None:
-        begin, features = ending.departure(departure), ending.samples(departure, data, clients)
+    suffix = find_trainable_suffix(execution, local_start, data) if gradient_rule is None else None
+    if suffix is not None:
+        begin, features = suffix.local_start(local_start), suffix.prefix_features(local_start, data, clients)
         done = _train(
-            ending.execution, begin, local, features, clients, round=round, seed=seed, phase=phase, slope=None
+            suffix.execution, begin, local, features, clients, round=round, seed=seed, phase=phase, gradient_rule=None
         )
-        return replace(done, states=ending.states(departure, done.states, len(clients)))
-    return _train(execution, departure, local, data, clients, round=round, seed=seed, phase=phase, slope=slope)
+        return replace(done, states=suffix.full_states(local_start, done.states, len(clients)))
+    return _train(
+        execution, local_start, local, data, clients, round=round, seed=seed, phase=phase, gradient_rule=gradient_rule
+    )
 
 
 def _train(
     execution: Execution,
-    departure: LocalStart,
+    local_start: LocalStart,
     local: LocalOptimiser,
     data: TensorData,
     clients: Indices,
@@ -70,19 +72,26 @@ def _train(
     round: int,
     seed: int,
     phase: int,
-    slope: GradientRule | None,
+    gradient_rule: GradientRule | None,
 ) -> CohortTrainingResult:
     smallest = min_batch_size(execution.module)
     plan, *further = (
         plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=each)
-        for each in range(phase, phase + (slope.batches if slope else 1))
+        for each in range(phase, phase + (gradient_rule.batches if gradient_rule else 1))
     )
     with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *phase_stream_name(phase)), data.x.device):
-        begin = departure.ordered(torch.from_numpy(plan.order).to(data.x.device))
+        begin = local_start.ordered(torch.from_numpy(plan.order).to(data.x.device))
         rate = local.rate(round)
-        done = execution.run_plan(begin, local, data, plan, rate=rate) if slope is None else None
+        done = execution.run_plan(begin, local, data, plan, rate=rate) if gradient_rule is None else None
         states, losses = done or _step_by_step(
-            execution, begin, local, data, plan, rate=rate, slope=slope, further=[other.rows for other in further]
+            execution,
+            begin,
+            local,
+            data,
+            plan,
+            rate=rate,
+            gradient_rule=gradient_rule,
+            further=[other.rows for other in further],
         )
     back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
     layout = execution.layout
@@ -97,26 +106,26 @@ def _train(
 @torch.no_grad()
 def _step_by_step(
     execution: Execution,
-    departure: LocalStart,
+    local_start: LocalStart,
     local: LocalOptimiser,
     data: TensorData,
     plan: BatchPlan,
     *,
     rate: float,
-    slope: GradientRule | None,
+    gradient_rule: GradientRule | None,
     further: Sequence[Indices],
 ) -> tuple[ModelState, Tensor]:
     """The clients' states after all steps, and the losses of all samples [S, K, B].
 
-    `further` are the rows of a slope's other batches, which are as large as the plan's own.
+    `further` are the rows of a gradient rule's other batches, which are as large as the plan's own.
     """
-    states = departure.stacked(len(plan.order))
+    states = local_start.stacked(len(plan.order))
     trained = [states[name] for name in execution.layout.trained]
     carried = [states[name] for name in execution.layout.carried]
-    places = departure.places(execution.layout.trained)
-    moving = [trained[place] for place in places]
-    groups = [trained, carried, moving, *local.slots(moving)]
-    correction = GradientCorrection.of(departure, execution.layout.trained, len(plan.order))
+    places = local_start.trainable_indices(execution.layout.trained)
+    trainable = [trained[place] for place in places]
+    groups = [trained, carried, trainable, *local.initial_state(trainable)]
+    correction = GradientCorrection.of(local_start, execution.layout.trained, len(plan.order))
     rows = torch.from_numpy(np.stack([plan.rows, *further], axis=1)).to(data.x.device)
     weights = torch.from_numpy(plan.weights()).to(trained[0])
     losses = torch.zeros_like(weights)
@@ -125,10 +134,10 @@ def _step_by_step(
     for active, width, steps in plan.segments():
         if active != bound:
             parameters, buffers, moved, *slots = ([tensor[:active] for tensor in group] for group in groups)
-            cohort, anywhere = execution.cohort(parameters, buffers), _anywhere(execution, buffers)
-            added = correction and correction.some(active)
+            cohort, anywhere = execution.bind_cohort(parameters, buffers), _anywhere(execution, buffers)
+            added = correction and correction.leading_clients(active)
             if alone:
-                moved, slots, added = _apart(moved), [_apart(slot) for slot in slots], added and added.apart()
+                moved, slots, added = _apart(moved), [_apart(slot) for slot in slots], added and added.per_client()
             bound = active
         along, part = slice(steps.start, steps.stop), (slice(active), slice(width))
         full = (plan.sizes[along, :active] == width).all(1)
@@ -138,7 +147,9 @@ def _step_by_step(
         for step, drawn, weight, kept, is_full in each:
             sizes = plan.sizes[step, :active]
             batches = [Batch(*data.samples(chosen), weight, sizes, bool(is_full)) for chosen in drawn]
-            gradients, found = slope(anywhere, parameters, batches) if slope else cohort.gradients(batches[0])
+            gradients, found = (
+                gradient_rule(anywhere, parameters, batches) if gradient_rule else cohort.gradients(batches[0])
+            )
             kept.copy_(found)
             slopes = [gradients[place] for place in places]
             if alone:
@@ -157,7 +168,7 @@ def _apart(stacked: list[Tensor]) -> list[Tensor]:
 
 
 def _anywhere(execution: Execution, carried: list[Tensor]) -> GradientFunction:
-    return lambda parameters, batch: execution.cohort(parameters, carried).gradients(batch)
+    return lambda parameters, batch: execution.bind_cohort(parameters, carried).gradients(batch)
 
 
 def _mean_loss(losses: Tensor, plan: BatchPlan) -> Tensor:

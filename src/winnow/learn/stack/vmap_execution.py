@@ -22,7 +22,7 @@ class VmapExecution(LoopExecution):
         super().__init__(module, loss, notice, precision=precision)
         self.step = vmap(grad(self._objective, has_aux=True), randomness="different")
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         self.module.train()
         return _MappedCohort(self, trained, carried)
 

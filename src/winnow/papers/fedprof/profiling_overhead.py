@@ -54,7 +54,7 @@ def profiling_overhead(task: OverheadCase) -> ProfilingOverhead:
     experiment = resolve(task.preset, algorithm="fedprof")
     fleet = experiment.fleet.draw(DEVICES, seed=0)
     costs = fleet.costs(np.arange(DEVICES), np.full(DEVICES, task.samples), _round_of_work(experiment, task))
-    invited = experiment.select.invited(experiment.data.clients)
+    invited = experiment.select.cohort_size(experiment.data.clients)
     return ProfilingOverhead(
         seconds=float(costs.profiling_seconds.mean()),
         wh=invited * float(costs.profiling_joules.mean()) / JOULES_PER_WH,

@@ -96,7 +96,7 @@ def accountant_for(
     sampling hides nobody and amplifies nothing.
     """
     private = isinstance(whole.collect, CentralDp | SecureAggregation) or isinstance(whole.client, DpSgd)
-    noisy_profiles = isinstance(whole.select.matched, NoisyProfiles)
+    noisy_profiles = isinstance(whole.select.comparison, NoisyProfiles)
     if not private and not noisy_profiles and not any(isinstance(each, LocalDp) for each in filters):
         return no_accountant
 
@@ -135,7 +135,7 @@ def _to_samples(whole: Algorithm, population: Population) -> list[Guarantee]:
 def _of_collect(whole: Algorithm, clients: int, *, draws_are_told: bool = False) -> list[Guarantee]:
     collect = whole.collect
     if isinstance(collect, CentralDp):
-        chance, noise = None if draws_are_told else whole.select.chance(clients), collect.noise_multiplier
+        chance, noise = None if draws_are_told else whole.select.sampling_probability(clients), collect.noise_multiplier
 
         def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
             if chance is not None:
@@ -163,10 +163,11 @@ def _check_secure(whole: Algorithm, collect: SecureAggregation, encoding: Discre
     conflict = selection_fault(whole, 'collect.encoding = "discrete-gaussian"')
     if conflict is not None:
         raise ConfigError(conflict)
-    if whole.client.sends:
+    if whole.client.extra_parts:
         raise ConfigError(
             f'collect.encoding = "discrete-gaussian" bounds the model alone, and client.name = '
-            f"{getattr(whole.client, 'name', '')!r} also sends {', '.join(whole.client.sends)}; write another client"
+            f"{getattr(whole.client, 'name', '')!r} also sends {', '.join(whole.client.extra_parts)}; write another "
+            "client"
         )
     if encoding.honest > collect.threshold:
         raise ConfigError(
@@ -177,7 +178,7 @@ def _check_secure(whole: Algorithm, collect: SecureAggregation, encoding: Discre
 
 def _profiles(whole: Algorithm, times: int) -> list[GaussianRelease]:
     """Noisy profiles: one before the first round, and one with every reply."""
-    matching = whole.select.matched
+    matching = whole.select.comparison
     return (
         [GaussianRelease(noise=matching.noise_multiplier, times=times + 1)]
         if isinstance(matching, NoisyProfiles)
@@ -187,7 +188,7 @@ def _profiles(whole: Algorithm, times: int) -> list[GaussianRelease]:
 
 def _of_profiles(whole: Algorithm, clients: int) -> list[Guarantee]:
     """Where nothing else has an ε that profiles could be counted in."""
-    matching = whole.select.matched
+    matching = whole.select.comparison
     if not isinstance(matching, NoisyProfiles):
         return []
     return [
@@ -203,7 +204,7 @@ def _of_profiles(whole: Algorithm, clients: int) -> list[Guarantee]:
 
 
 def _of_filter(filtering: LocalDp, whole: Algorithm, clients: int) -> Guarantee:
-    parts = 1 + len(whole.client.sends)
+    parts = 1 + len(whole.client.extra_parts)
 
     def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
         most = int(times.max())

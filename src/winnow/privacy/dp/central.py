@@ -44,16 +44,16 @@ class CentralDp(Collect):
     needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
 
     def conflict(self, whole: Algorithm) -> str | None:
-        if not whole.aggregate.sums:
+        if not whole.aggregate.needs_only_sums:
             rule = getattr(whole.aggregate, "name", "")
             return f'collect.name = "central-dp" adds noise to sums, and aggregate.name = {rule!r} needs every update'
         if getattr(whole.server, "name", "") == "feddyn":
             return 'collect.name = "central-dp" tells nobody how many took part, by which server.name = "feddyn" goes'
-        if whole.client.sends:
+        if whole.client.extra_parts:
             method = getattr(whole.client, "name", "")
             return (
                 f'collect.name = "central-dp" bounds the model alone, and client.name = {method!r} also sends '
-                f"{', '.join(whole.client.sends)}; write another client"
+                f"{', '.join(whole.client.extra_parts)}; write another client"
             )
         return selection_fault(whole, 'collect.name = "central-dp"')
 

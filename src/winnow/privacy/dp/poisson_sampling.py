@@ -19,11 +19,11 @@ class PoissonSampling(SelectorWithoutReplacement):
     def privacy_text(self) -> str:
         return "poisson: whom a round invites depends on no data, and nobody but the server need know whom."
 
-    def chance(self, clients: int) -> float:
-        return self.fraction if self.fraction is not None else self.invited(clients) / clients
+    def sampling_probability(self, clients: int) -> float:
+        return self.fraction if self.fraction is not None else self.cohort_size(clients) / clients
 
     def start(self, population: Population) -> Selection:
-        return _PoissonSelection(len(population), self.chance(len(population)))
+        return _PoissonSelection(len(population), self.sampling_probability(len(population)))
 
 
 class _PoissonSelection(Selection):

@@ -27,7 +27,7 @@ def selection_fault(whole: Algorithm, by: str) -> str | None:
             f'{by} needs noisy profiles, which are released, too: write select.matching = {{ name = "noisy", clip = …, '
             "noise_multiplier = … }"
         )
-    if whole.values_model or not isinstance(select, DATA_INDEPENDENT):
+    if whole.needs_start_loss or not isinstance(select, DATA_INDEPENDENT):
         name = getattr(select, "name", "")
         return (
             f"{by} covers no losses or other reports, by which select.name = {name!r} invites clients; "

@@ -75,7 +75,7 @@ class SiteReleaseLimits:
 
     def _leaving(self, task: str) -> list[str]:
         """What leaves with noise in the answer to such a task."""
-        noisy_profile = isinstance(self.whole.select.matched, NoisyProfiles)
+        noisy_profile = isinstance(self.whole.select.comparison, NoisyProfiles)
         if task == "train":
             sparse = any(isinstance(each, SparseVectorTechnique) for each in self.filters)
             noisy_update = sparse or bool(self._guarantees(1))

@@ -39,7 +39,7 @@ class CompiledKernels:
     """The kernels of one precision, by the number of samples that they take at a time."""
 
     libraries: Mapping[int, ctypes.CDLL]
-    just_now: bool
+    newly_built: bool
 
 
 @cache
@@ -53,7 +53,7 @@ def load_kernels(real: str) -> CompiledKernels:
     with ThreadPoolExecutor() as pool:
         built = pool.map(lambda lanes: _compile(paths[lanes], *defined[lanes]), missing)
         libraries |= dict(zip(missing, built, strict=True))
-    return CompiledKernels(libraries=libraries, just_now=bool(missing))
+    return CompiledKernels(libraries=libraries, newly_built=bool(missing))
 
 
 def _lanes(real: str) -> tuple[int, ...]:
@@ -85,12 +85,14 @@ def _target() -> str:
 
 def _own_folder() -> Path:
     if not hasattr(os, "getuid"):
-        raise NativeUnavailableError("it needs Linux or macOS")
+        raise NativeUnavailableError("native execution needs Linux or macOS")
     folder = cache_folder("native")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise NativeUnavailableError(f"{folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME") from error
+        raise NativeUnavailableError(
+            f"cannot create {folder} ({error.strerror}); set XDG_CACHE_HOME to a writable folder"
+        ) from error
     _refuse_foreign(folder)
     return folder
 
@@ -99,7 +101,7 @@ def _refuse_foreign(path: Path) -> None:
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
         raise NativeUnavailableError(
-            f"others can write to {path}; remove it, or set XDG_CACHE_HOME to a folder of your own"
+            f"{path} belongs to, or is writable by, another user; remove it or set XDG_CACHE_HOME to a private folder"
         )
 
 
@@ -107,7 +109,7 @@ def _compile(library: Path, *defined: str) -> ctypes.CDLL:
     """Into a file of this process's own, then moved in one go: several processes may start at once."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
-        raise NativeUnavailableError("there is no C++ compiler; install g++ or clang++")
+        raise NativeUnavailableError("no C++ compiler found; install g++ or clang++")
     handle, name = tempfile.mkstemp(suffix=".part", dir=library.parent)
     os.close(handle)
     command = [compiler, *FLAGS, *defined, _target(), str(SOURCE / "native.cpp"), "-o", name]

@@ -1,4 +1,4 @@
-"""What crosses the border to compiled code: the structures and numbers of `source/interface.h`."""
+"""What is passed to compiled code: the structures and numbers of `source/interface.h`."""
 
 import ctypes
 from collections.abc import Sequence
@@ -71,10 +71,10 @@ class RoundSpec(ctypes.Structure):
         width=_Int,
         threads=_Int,
         start=ClientRows,
-        pull=_Real,
+        proximal_weight=_Real,
         anchor=ClientRows,
-        drift=ClientRows,
-        moves=_Pointer,
+        gradient_offset=ClientRows,
+        trainable=_Pointer,
         result=_Pointer,
         losses=_Pointer,
     )
@@ -88,7 +88,7 @@ class ForwardSpec(ctypes.Structure):
         rows=_Pointer,
         count=_Int,
         threads=_Int,
-        watched=_Int,
-        seen=_Pointer,
+        watched_layer=_Int,
+        watched_outputs=_Pointer,
         outputs=_Pointer,
     )

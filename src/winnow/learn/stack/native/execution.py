@@ -23,7 +23,7 @@ MIN_VECTOR_BATCH = 4
 """In a batch: vectors hold 8 or 16, and work on the empty places is in vain."""
 MAX_CACHED_PARAMETERS = 100_000
 """They are read anew for every few samples."""
-JUST_COMPILED = "native training was compiled for this machine; the next start will be quicker"
+JUST_COMPILED = "compiled native training for this machine; the next run will start faster"
 
 
 class NativeExecution:
@@ -34,7 +34,7 @@ class NativeExecution:
 
     def __init__(self, module: nn.Module, model: NativeModel, threads: int | None, notice: str = "") -> None:
         self.module = module
-        self.notice = notice or (JUST_COMPILED if model.just_compiled else "")
+        self.notice = notice or (JUST_COMPILED if model.newly_built else "")
         self.layout = StateLayout.of(module)
         self.loss, self.threads = as_loss(model.loss), threads
         self._model = model
@@ -50,7 +50,7 @@ class NativeExecution:
         return self.threads or available_threads()
 
     def run_plan(
-        self, departure: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
+        self, local_start: LocalStart, local: LocalOptimiser, data: TensorData, plan: BatchPlan, *, rate: float
     ) -> tuple[ModelState, Tensor] | None:
         if not supports_optimiser(local):
             return None
@@ -60,11 +60,11 @@ class NativeExecution:
             plan.rows,
             plan.sizes,
             FlatLocalStart(
-                start=self._flat(departure.states),
-                pull=departure.pull,
-                anchor=self._flat(departure.anchor) if departure.pull and departure.anchor else None,
-                drift=self._flat(departure.drift) if departure.drift else None,
-                moves=None if departure.moving is None else self._moves(departure.moving),
+                start=self._flat(local_start.states),
+                proximal_weight=local_start.proximal_weight,
+                anchor=self._flat(local_start.anchor) if local_start.proximal_weight and local_start.anchor else None,
+                gradient_offset=self._flat(local_start.gradient_offset) if local_start.gradient_offset else None,
+                trainable=None if local_start.trainable is None else self._trainable_mask(local_start.trainable),
             ),
             threads=self._cores,
             batch_size=local.batch_size,
@@ -73,7 +73,7 @@ class NativeExecution:
         )
         return dict(zip(self.layout.trained, self._apart(parameters), strict=True)), losses
 
-    def cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
+    def bind_cohort(self, trained: list[Tensor], carried: list[Tensor]) -> CohortGradients:
         return _NativeCohort(self, trained)
 
     def gradients(self, trained: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
@@ -90,30 +90,30 @@ class NativeExecution:
         )
         return [part.contiguous() for part in self._apart(gradients)], losses[0]
 
-    def look(self, layer: str | None) -> ForwardPass | None:
+    def forward_pass(self, layer: str | None) -> ForwardPass | None:
         if layer is not None and (layer == "" or layer not in self._model.paths):
             return None
 
-        def look(state: ModelState, x: Tensor, rows: Tensor, to_end: bool) -> tuple[Tensor, Tensor]:
+        def forward(state: ModelState, x: Tensor, rows: Tensor, to_end: bool) -> tuple[Tensor, Tensor]:
             flat = torch.cat([state[name].flatten() for name in self.layout.trained])
-            return self._model.look(x, rows, flat, threads=self._cores, watched=layer, to_end=to_end)
+            return self._model.forward(x, rows, flat, threads=self._cores, watched=layer, to_end=to_end)
 
-        return look
+        return forward
 
     @torch.no_grad()
     def outputs(self, states: ModelState, x: Tensor, mask: Tensor | None = None) -> Tensor:
         flat = self._flat(states)
         rows = torch.arange(x.shape[1])
-        return torch.stack([self._model.look(own, rows, flat[k], threads=self._cores)[0] for k, own in enumerate(x)])
+        return torch.stack([self._model.forward(own, rows, flat[k], threads=self._cores)[0] for k, own in enumerate(x)])
 
     def _flat(self, states: ModelState) -> Tensor:
         return _flat([states[name] for name in self.layout.trained])
 
-    def _moves(self, names: frozenset[str]) -> Tensor:
+    def _trainable_mask(self, names: frozenset[str]) -> Tensor:
         """For each of the flat parameters whether it is trained."""
         sizes = torch.tensor([shape.numel() for shape in self._shapes])
-        moving = torch.tensor([name in names for name in self.layout.trained], dtype=torch.uint8)
-        return moving.repeat_interleave(sizes)
+        trainable = torch.tensor([name in names for name in self.layout.trained], dtype=torch.uint8)
+        return trainable.repeat_interleave(sizes)
 
     def _apart(self, flat: Tensor) -> list[Tensor]:
         """Each parameter's columns of [K, P]."""

@@ -38,8 +38,8 @@ PRECISIONS = {torch.float32: "float", torch.float64: "double"}
 WIDEST_BLOCK = 1 << 20
 """Samples that no block takes: rows to look at, however many, all go the same way."""
 _FAILURES = {
-    BAD_CLASS: "a sample's class is not one of the model's outputs; give the model an output for every class",
-    BAD_ROW: "a client's rows lie outside the data; every row must be one of x and of y",
+    BAD_CLASS: "a label is outside the model's outputs; give the model one output per class",
+    BAD_ROW: "a client's row index is outside the data; every index must be a row of both x and y",
     TOO_LARGE: "the model is too large for native training",
 }
 
@@ -59,14 +59,14 @@ class FlatLocalStart:
     """A `Departure` over the flat list of P parameters; each tensor is [K, P], or [1, P] for all clients."""
 
     start: Tensor
-    pull: float = 0.0
+    proximal_weight: float = 0.0
     anchor: Tensor | None = None
-    drift: Tensor | None = None
-    moves: Tensor | None = None
+    gradient_offset: Tensor | None = None
+    trainable: Tensor | None = None
     """[P] whether a parameter is trained; all are unless given."""
 
     def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return self.start, self.anchor, self.drift
+        return self.start, self.anchor, self.gradient_offset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,8 @@ class NativeModel:
     precision: torch.dtype
 
     @property
-    def just_compiled(self) -> bool:
-        return load_kernels(PRECISIONS[self.precision]).just_now
+    def newly_built(self) -> bool:
+        return load_kernels(PRECISIONS[self.precision]).newly_built
 
     def train(
         self,
@@ -94,7 +94,7 @@ class NativeModel:
         y: Tensor,
         rows: Indices,
         sizes: Indices,
-        departure: FlatLocalStart,
+        local_start: FlatLocalStart,
         *,
         threads: int,
         batch_size: int,
@@ -109,7 +109,7 @@ class NativeModel:
         steps, clients, width = rows.shape
         x, y = self._samples(x), self._targets(x, y)
         rows, sizes = (np.ascontiguousarray(array, np.int64) for array in (rows, sizes))
-        start, anchor, drift = (self._parameters(flat) for flat in departure.tensors())
+        start, anchor, gradient_offset = (self._parameters(flat) for flat in local_start.tensors())
         result = x.new_empty(clients, self.parameters)
         losses = x.new_zeros(steps, clients, width)
         spec = RoundSpec(
@@ -123,17 +123,17 @@ class NativeModel:
             width=width,
             threads=threads,
             start=_rows(start, clients),
-            pull=departure.pull,
+            proximal_weight=local_start.proximal_weight,
             anchor=_rows(start if anchor is None else anchor, clients),
-            drift=_rows(drift, clients),
-            moves=None if departure.moves is None else departure.moves.data_ptr(),
+            gradient_offset=_rows(gradient_offset, clients),
+            trainable=None if local_start.trainable is None else local_start.trainable.data_ptr(),
             result=result.data_ptr(),
             losses=losses.data_ptr(),
         )
         _check(self._library(batch_size).winnow_train(*_references(self._spec(), _optimiser(local, rate), spec)))
         return result, losses
 
-    def look(
+    def forward(
         self,
         x: Tensor,
         rows: Tensor,
@@ -149,7 +149,7 @@ class NativeModel:
         """
         x, rows, flat = self._samples(x), rows.long().contiguous(), self._parameters(parameters)
         place = -1 if watched is None else self.paths.index(watched)
-        seen = x.new_empty(len(rows), 0 if place < 0 else self.channels[place])
+        watched_outputs = x.new_empty(len(rows), 0 if place < 0 else self.channels[place])
         outputs = x.new_empty(len(rows) if to_end else 0, self.channels[-1])
         spec = ForwardSpec(
             parameters=_rows(flat, 1).values,
@@ -158,17 +158,17 @@ class NativeModel:
             rows=rows.data_ptr(),
             count=len(rows),
             threads=threads,
-            watched=place,
-            seen=seen.data_ptr(),
+            watched_layer=place,
+            watched_outputs=watched_outputs.data_ptr(),
             outputs=outputs.data_ptr() if to_end else None,
         )
-        _check(self._library(WIDEST_BLOCK).winnow_look(*_references(self._spec(), spec)))
-        return outputs, seen
+        _check(self._library(WIDEST_BLOCK).winnow_forward(*_references(self._spec(), spec)))
+        return outputs, watched_outputs
 
     def _samples(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x[:1].numel() not in (0, prod(self.image)):
             expected, found = "×".join(map(str, self.image)), f"{tuple(x.shape[1:])} on {x.device}"
-            raise ModelError(f"native training was made for samples of {expected} values on a CPU, not of {found}")
+            raise ModelError(f"native training expects samples of shape {expected} on a CPU; got {found}")
         return x.to(self.precision).contiguous()
 
     def _targets(self, x: Tensor, y: Tensor) -> Tensor:
@@ -176,9 +176,9 @@ class NativeModel:
         classes = self.loss == "cross-entropy"
         fits = not y.is_floating_point() and y.dim() == 1 if classes else y.numel() == len(x) * self.channels[-1]
         if not fits or len(y) != len(x):
-            kind = "one whole number" if classes else f"{self.channels[-1]} reals"
+            kind = "one integer" if classes else f"{self.channels[-1]} reals"
             raise ModelError(
-                f"native training with {self.loss} needs {kind} a sample; y is {tuple(y.shape)}, {y.dtype}"
+                f"native training with {self.loss} needs {kind} per sample; y is {tuple(y.shape)}, {y.dtype}"
             )
         return (y.long() if classes else y.to(self.precision)).contiguous()
 
@@ -235,7 +235,7 @@ def _rows(flat: Tensor | None, clients: int) -> ClientRows:
         return ClientRows()
     if len(flat) not in (1, clients):
         raise ModelError(
-            f"there are {len(flat)} starts or drifts for {clients} clients; give each its own, or one to all"
+            f"got {len(flat)} rows of parameters for {clients} clients; give one row per client, or one row for all"
         )
     return ClientRows(values=flat.data_ptr(), step=flat.shape[1] if len(flat) > 1 else 0)
 
@@ -248,4 +248,4 @@ def _check(code: int) -> None:
     if code in _FAILURES:
         raise ModelError(_FAILURES[code])
     if code:
-        raise MemoryError("not enough memory to train natively")
+        raise MemoryError("not enough memory for native training")

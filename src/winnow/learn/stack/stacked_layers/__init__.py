@@ -60,7 +60,7 @@ def stack_layers(module: nn.Module, fold: FoldedShape) -> nn.Module:
 def _twin_of(name: str, layer: nn.Module, fold: FoldedShape) -> StackedLayer:
     where = f"layer '{name}' ({type(layer).__name__})" if name else f"the model itself ({type(layer).__name__})"
     if type(layer) not in _TWINS:  # a subclass may compute something else, so it does not count as its base
-        raise UnstackableError(f"{where} has parameters or buffers of its own and no stacked form")
+        raise UnstackableError(f"{where} has parameters or buffers, and there is no stacked version of it")
     if layer._forward_hooks or layer._forward_pre_hooks:
         raise UnstackableError(f"{where} has forward hooks")
     twin = _TWINS[type(layer)](layer, fold)

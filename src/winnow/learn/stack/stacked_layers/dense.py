@@ -36,7 +36,9 @@ class StackedEmbedding(StackedLayer):
     def __init__(self, plain: nn.Embedding, fold: FoldedShape) -> None:
         super().__init__(plain, fold)
         if plain.max_norm is not None or plain.sparse or plain.scale_grad_by_freq:
-            raise UnstackableError("an embedding with max_norm, sparse or scale_grad_by_freq has no stacked form")
+            raise UnstackableError(
+                "there is no stacked version of an embedding with max_norm, sparse or scale_grad_by_freq"
+            )
         self.padding = plain.padding_idx
 
     def forward(self, tokens: Tensor) -> Tensor:

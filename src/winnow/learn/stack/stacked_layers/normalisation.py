@@ -164,7 +164,7 @@ class StackedInstanceNorm(StackedLayer):
     def __init__(self, plain: nn.modules.instancenorm._InstanceNorm, fold: FoldedShape) -> None:
         super().__init__(plain, fold)
         if plain.track_running_stats:
-            raise UnstackableError("instance normalisation with running statistics has no stacked form")
+            raise UnstackableError("there is no stacked version of instance normalisation with running statistics")
         self.epsilon = plain.eps
 
     def forward(self, x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class StackedRecurrent(StackedLayer):
         self.tensors = tuple(name for name, _ in plain.named_parameters())  # type: ignore[misc]
         super().__init__(plain, fold)
         if plain.proj_size:
-            raise UnstackableError("a recurrent layer with projections has no stacked form")
+            raise UnstackableError("there is no stacked version of a recurrent layer with projections")
         self.hidden_size = plain.hidden_size
         self.depth = plain.num_layers
         self.bidirectional = plain.bidirectional
@@ -36,7 +36,7 @@ class StackedRecurrent(StackedLayer):
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         if x.dim() != 3:
-            raise UnstackableError("a stacked recurrent layer takes batches of sequences")
+            raise UnstackableError("a stacked recurrent layer needs a batch of sequences as input")
         series = x.transpose(0, 1) if self.batch_first else x
         series = series.reshape(len(series), self.fold.clients, -1, x.shape[2])  # [T, K, B, F]
         starts = self._starts(series, hidden)

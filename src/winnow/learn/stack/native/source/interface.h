@@ -1,4 +1,4 @@
-// What crosses the border to Python, where library.py has the same structures.
+// What is passed between Python and compiled code; ctypes_structures.py has the same structures.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct OptimiserSpec {
     double rate, momentum, nesterov, weight_decay, beta1, beta2, epsilon;
 };
 
-struct Rows {
+struct ClientRows {
     const void* values;  // [K, P], or [P] for all clients
     std::int64_t step;  // from one client's to the next: P or 0
 };
@@ -43,24 +43,24 @@ struct RoundSpec {
     const std::int64_t* sizes;  // [S, K] samples in each batch; a client ends at its first 0
     std::int64_t steps, clients, width;
     std::int64_t threads;
-    Rows start;
-    double pull;  // how much of (parameters - anchor) is added to gradients
-    Rows anchor;
-    Rows drift;  // added to gradients; null: none
-    const std::uint8_t* moves;  // [P] whether a parameter is trained; null: all are
+    ClientRows start;
+    double proximal_weight;  // how much of (parameters - anchor) is added to gradients
+    ClientRows anchor;
+    ClientRows gradient_offset;  // added to gradients; null: none
+    const std::uint8_t* trainable;  // [P] whether a parameter is trained; null: all are
     void* result;  // [K, P]
     void* losses;  // [S, K, B]
 };
 
-struct LookSpec {
+struct ForwardSpec {
     const void* parameters;  // [P]
     const void* x;  // [N, sample]
     std::int64_t samples;  // N
     const std::int64_t* rows;  // [n] of x
     std::int64_t count;
     std::int64_t threads;
-    std::int64_t watched;  // a layer whose output is kept, summed over each channel's image; -1: none
-    void* seen;  // [n, channels]
+    std::int64_t watched_layer;  // a layer whose output is kept, summed over each channel's image; -1: none
+    void* watched_outputs;  // [n, channels]
     void* outputs;  // [n, outputs]; null: not needed
 };
 

@@ -72,9 +72,9 @@ class ClientTraining {
   private:
     // What is not trained stays as it was, whatever the optimiser makes of its gradient.
     void put_back(const T* start) {
-        if (!round_.moves) return;
+        if (!round_.trainable) return;
         for (std::size_t i = 0; i < parameters_.size(); i++)
-            if (!round_.moves[i]) parameters_[i] = start[i];
+            if (!round_.trainable[i]) parameters_[i] = start[i];
     }
 
     int add_gradients(std::int64_t first, int samples, T weight) {
@@ -122,20 +122,20 @@ int train(const ModelSpec& model, const OptimiserSpec& optimiser, const RoundSpe
 
 // One model's view of samples: its outputs, and what one of its layers makes of them.
 template <class T, int L>
-class Look {
+class ForwardPass {
   public:
-    Look(const ModelSpec& model, const LookSpec& look) : model_(model), look_(look), network_(model, false) {}
+    ForwardPass(const ModelSpec& model, const ForwardSpec& spec) : model_(model), spec_(spec), network_(model, false) {}
 
     int operator()(std::int64_t block) {
-        const T* parameters = static_cast<const T*>(look_.parameters);
+        const T* parameters = static_cast<const T*>(spec_.parameters);
         const std::int64_t first = block * L;
-        const int samples = int(std::min<std::int64_t>(L, look_.count - first)), watched = int(look_.watched);
-        if (!network_.read(static_cast<const T*>(look_.x), look_.samples, look_.rows + first, samples)) return BAD_ROW;
+        const int samples = int(std::min<std::int64_t>(L, spec_.count - first)), watched = int(spec_.watched_layer);
+        if (!network_.read(static_cast<const T*>(spec_.x), spec_.samples, spec_.rows + first, samples)) return BAD_ROW;
         network_.forward(parameters, 0, watched + 1);
-        if (watched >= 0) write(network_.after(watched), static_cast<T*>(look_.seen), first, samples);
-        if (look_.outputs) {
+        if (watched >= 0) write(network_.after(watched), static_cast<T*>(spec_.watched_outputs), first, samples);
+        if (spec_.outputs) {
             network_.forward(parameters, watched + 1, int(model_.count));
-            write(network_.output().value, static_cast<T*>(look_.outputs), first, samples);
+            write(network_.output().value, static_cast<T*>(spec_.outputs), first, samples);
         }
         return NONE;
     }
@@ -156,13 +156,13 @@ class Look {
     }
 
     const ModelSpec& model_;
-    const LookSpec& look_;
+    const ForwardSpec& spec_;
     Network<T, L> network_;
 };
 
 template <class T, int L>
-int look(const ModelSpec& model, const LookSpec& look) {
-    return on_threads((look.count + L - 1) / L, look.threads, [&] { return Look<T, L>(model, look); });
+int forward(const ModelSpec& model, const ForwardSpec& spec) {
+    return on_threads((spec.count + L - 1) / L, spec.threads, [&] { return ForwardPass<T, L>(model, spec); });
 }
 
 }  // namespace
@@ -177,5 +177,5 @@ int winnow_train(const ModelSpec* model, const OptimiserSpec* optimiser, const R
     return train<REAL, LANES>(*model, *optimiser, *round);
 }
 
-int winnow_look(const ModelSpec* model, const LookSpec* spec) { return look<REAL, LANES>(*model, *spec); }
+int winnow_forward(const ModelSpec* model, const ForwardSpec* spec) { return forward<REAL, LANES>(*model, *spec); }
 }

@@ -10,27 +10,29 @@ namespace winnow {
 
 // A client's own, or what all share; null where there is none.
 template <class T>
-const T* row(const Rows& rows, std::int64_t client) {
+const T* row(const ClientRows& rows, std::int64_t client) {
     return rows.values ? static_cast<const T*>(rows.values) + client * rows.step : nullptr;
 }
 
-// What is added to the gradients of one client: pull · (parameters - anchor) + drift.
+// What is added to the gradients of one client: proximal_weight · (parameters - anchor) + gradient_offset.
 template <class T>
 class Correction {
   public:
     Correction(const RoundSpec& round, std::int64_t client)
-        : pull_(T(round.pull)), anchor_(row<T>(round.anchor, client)), drift_(row<T>(round.drift, client)) {}
+        : proximal_weight_(T(round.proximal_weight)),
+          anchor_(row<T>(round.anchor, client)),
+          gradient_offset_(row<T>(round.gradient_offset, client)) {}
 
     void add_to(T* __restrict gradients, const T* __restrict parameters, std::size_t count) const {
-        if (pull_ != 0)
-            for (std::size_t i = 0; i < count; i++) gradients[i] += pull_ * (parameters[i] - anchor_[i]);
-        if (drift_)
-            for (std::size_t i = 0; i < count; i++) gradients[i] += drift_[i];
+        if (proximal_weight_ != 0)
+            for (std::size_t i = 0; i < count; i++) gradients[i] += proximal_weight_ * (parameters[i] - anchor_[i]);
+        if (gradient_offset_)
+            for (std::size_t i = 0; i < count; i++) gradients[i] += gradient_offset_[i];
     }
 
   private:
-    T pull_;
-    const T *anchor_, *drift_;
+    T proximal_weight_;
+    const T *anchor_, *gradient_offset_;
 };
 
 template <class T>
