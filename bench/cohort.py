@@ -83,8 +83,8 @@ def _rows(name: str, workload: Workload) -> list[Row]:
         )
 
     def evaluation(execution: Execution) -> float:
-        examiner = ModelEvaluator(module, loss, None, execution)
-        return _fastest(lambda: examiner.examine(state, x[: workload.examined], y[: workload.examined], score))
+        evaluator = ModelEvaluator(module, loss, None, execution)
+        return _fastest(lambda: evaluator.evaluate(state, x[: workload.examined], y[: workload.examined], score))
 
     executions = {way: choose_execution(module, x[:4], y[:4], loss, *how) for way, how in WAYS.items()}
     result = []

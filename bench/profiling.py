@@ -24,7 +24,7 @@ def _case(name: str, shape: tuple[int, ...], rows: int) -> list[Row]:
     module = build_model(ModelSettings.members[name](), shape, 10, 0).eval()
     x = torch.randn(CLIENTS * rows, *shape)
     owner = torch.repeat_interleave(torch.arange(CLIENTS), rows)
-    examiner = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, x[:1]))
+    evaluator = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, x[:1]))
     state, order = model_state(module), torch.arange(len(x))
     plain, profiled = [], []
     for _ in range(REPEAT):
@@ -33,7 +33,7 @@ def _case(name: str, shape: tuple[int, ...], rows: int) -> list[Row]:
             for batch in torch.split(order, batch_size(x)):
                 module(x[batch])
         middle = time.perf_counter()
-        examiner.profiles(state, x, order, owner, CLIENTS)
+        evaluator.profiles(state, x, order, owner, CLIENTS)
         plain.append(1e3 * (middle - start))
         profiled.append(1e3 * (time.perf_counter() - middle))
     base = float(np.median(plain))

@@ -34,7 +34,7 @@ def answer(tasks: Sequence[Task], site: None) -> list[Reply]:
 
 
 class NoReference:
-    def assess(self, *_: object) -> Evaluation:
+    def evaluate(self, *_: object) -> Evaluation:
         return Evaluation(metrics={"reference": {"accuracy": 0.0}}, profile=None)
 
 

@@ -128,7 +128,7 @@ def test_every_preset_suits_every_algorithm():
             try:
                 assert resolve(preset, algorithm=algorithm).algorithm == algorithm
             except ConfigError as error:
-                refused.append((preset, algorithm, "needs local.name = 'sgd'" in str(error)))
+                refused.append((preset, algorithm, "requires local.name = 'sgd'" in str(error)))
     assert refused == [("gas-turbine", "scaffold", True)]
 
 

@@ -11,7 +11,7 @@ from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import (
     CnnModel,
     LeNet5Model,
-    Linear,
+    LinearModel,
     LstmModel,
     MlpModel,
     ModelSettings,
@@ -26,7 +26,7 @@ from winnow.learn.stack import model_state
 @pytest.mark.parametrize(
     ("settings", "shape", "parameters"),
     [
-        (Linear(), (9,), 9 * 2 + 2),
+        (LinearModel(), (9,), 9 * 2 + 2),
         (MlpModel(), (9,), 9 * 64 + 64 + 64 * 32 + 32 + 32 * 2 + 2),
         (MlpModel(hidden=(4,), activation="tanh"), (2, 3), 6 * 4 + 4 + 4 * 2 + 2),
         (CnnModel(), (1, 8, 8), (9 * 8 + 8) + (9 * 8 * 16 + 16) + (16 * 4 * 32 + 32) + (32 * 2 + 2)),
@@ -86,7 +86,7 @@ def test_token_models_take_identifiers() -> None:
 @pytest.mark.parametrize(
     ("settings", "shape", "message"),
     [
-        (LeNet5Model(), (9,), "model 'lenet5' takes images [channels, height, width] of at least 8 × 8"),
+        (LeNet5Model(), (9,), "model 'lenet5' needs images [channels, height, width] of at least 8 × 8"),
         (CnnModel(), (1, 2, 2), "of at least 4 × 4; the samples have shape (1, 2, 2)"),
         (LstmModel(), (9,), "needs samples of shape [time, features]"),
         (LstmModel(vocabulary=5), (9, 2), "needs samples of shape [time] (token identifiers)"),

@@ -102,11 +102,11 @@ def test_pooled_profiles_are_the_profile_of_the_pooled_data() -> None:
 def test_bad_data_give_a_finite_profile_far_from_the_reference(rows: torch.Tensor) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    examiner = ModelEvaluator(module, as_loss("mse"), "0")
+    evaluator = ModelEvaluator(module, as_loss("mse"), "0")
     clean = torch.randn(400, 4)
     data = torch.cat([clean, rows])
     owner = torch.tensor([0] * 200 + [1] * 200 + [2] * len(rows))
-    reference, sound, bad = examiner.profiles(model_state(module), data, torch.arange(len(data)), owner, 3)
+    reference, sound, bad = evaluator.profiles(model_state(module), data, torch.arange(len(data)), owner, 3)
     assert np.isfinite(bad.mean).all()
     assert np.isfinite(bad.variance).all()
     assert np.abs(bad.mean).max() <= np.float32(OUTPUT_LIMIT)
@@ -159,8 +159,8 @@ def test_dense_layers_on_sequences_keep_their_units() -> None:
 )
 def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, ...], width: int) -> None:
     module = build_model(ModelSettings.members[name](), shape, 10, 0)
-    examiner = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, torch.randn(2, *shape)))
-    seen = examiner.examine(
+    evaluator = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, torch.randn(2, *shape)))
+    seen = evaluator.evaluate(
         model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
     )
     assert seen.profile is not None
@@ -170,7 +170,7 @@ def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, .
 def test_a_residual_block_can_be_profiled() -> None:
     module = build_model(ModelSettings.members["resnet18"](), (3, 32, 32), 10, 0)
     block = next(name for name, part in module.named_modules() if type(part).__name__.endswith("Block"))
-    seen = ModelEvaluator(module, as_loss("cross-entropy"), block).examine(
+    seen = ModelEvaluator(module, as_loss("cross-entropy"), block).evaluate(
         model_state(module), torch.randn(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
     )
     assert seen.profile is not None
@@ -184,8 +184,8 @@ def test_an_unknown_layer_is_one_line() -> None:
 
 def test_a_single_layer_can_be_profiled() -> None:
     module = nn.Linear(4, 3)
-    examiner = ModelEvaluator(module, as_loss("mse"), default_layer(module, torch.randn(1, 4)))
-    assert examiner.profile_bytes(torch.randn(1, 4)) == 3 * 8
+    evaluator = ModelEvaluator(module, as_loss("mse"), default_layer(module, torch.randn(1, 4)))
+    assert evaluator.profile_bytes(torch.randn(1, 4)) == 3 * 8
 
 
 def test_a_model_without_layers_to_profile_is_one_line() -> None:
@@ -218,9 +218,9 @@ def test_the_default_layer_is_one_that_runs() -> None:
 @pytest.mark.parametrize(("layer", "line"), [("unused", "does not use this layer"), ("flat", "6 rows for 3 samples")])
 def test_a_layer_that_gives_no_row_a_sample_is_refused(layer: str, line: str) -> None:
     module = Detour()
-    examiner = ModelEvaluator(module, as_loss("mse"), layer)
+    evaluator = ModelEvaluator(module, as_loss("mse"), layer)
     with pytest.raises(ModelError, match=line):
-        examiner.profiles(model_state(module), torch.randn(3, 4), torch.arange(3), torch.zeros(3).long(), 1)
+        evaluator.profiles(model_state(module), torch.randn(3, 4), torch.arange(3), torch.zeros(3).long(), 1)
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(inplace=True), nn.ReLU()])
@@ -228,9 +228,9 @@ def test_evaluation_and_profiling_see_the_same_representation(activation: nn.Mod
     """An activation in place must not turn the reference into another quantity than the clients' profiles."""
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 2)), torch.randn(50, 4)
-    examiner = ModelEvaluator(module, as_loss("cross-entropy"), "0")
-    seen = examiner.examine(model_state(module), x, torch.zeros(50).long(), lambda outputs, y: outputs[:, 0])
-    (own,) = examiner.profiles(model_state(module), x, torch.arange(50), torch.zeros(50).long(), 1)
+    evaluator = ModelEvaluator(module, as_loss("cross-entropy"), "0")
+    seen = evaluator.evaluate(model_state(module), x, torch.zeros(50).long(), lambda outputs, y: outputs[:, 0])
+    (own,) = evaluator.profiles(model_state(module), x, torch.arange(50), torch.zeros(50).long(), 1)
     np.testing.assert_allclose(seen.profile.mean, own.mean, rtol=1e-6)
     assert divergence([own], seen.profile)[0] == pytest.approx(0, abs=1e-9)
 

@@ -55,10 +55,10 @@ def test_an_update_that_is_not_finite_is_passed_over() -> None:
 
 def test_too_many_clients_or_values_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings_ in (ClusteredSelector(count=2), DiverseSelector(count=2)):
-        with pytest.raises(ConfigError, match="at most 2,000, not 2,001"):
+        with pytest.raises(ConfigError, match="at most 2,000 clients, not 2,001"):
             settings_.start(people(*[1] * 2_001))
-    monkeypatch.setattr(update_distances, "MOST_VALUES", 7)
-    with pytest.raises(ConfigError, match="4 clients and 2 parameters"):
+    monkeypatch.setattr(update_distances, "MAX_VALUES", 7)
+    with pytest.raises(ConfigError, match="4 clients with 2 parameters"):
         ClusteredSelector(count=2).start(people(1, 1, 1, 1)).propose(turn(1, silent))
 
 

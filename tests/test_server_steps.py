@@ -29,7 +29,7 @@ def steps(
     model, state, seen = trained | STATISTICS[0], server.start(trained), []
     for number, aggregate in enumerate(aggregates, start=1):
         mean = {name: torch.tensor(value) for name, value in aggregate.items()} | STATISTICS[number]
-        folded = RoundAggregate(model=mean, clients=2, population=8, trained=("w", "b"))
+        folded = RoundAggregate(model=mean, clients=2, population=8, trained_names=("w", "b"))
         state, model = server.step(state, model, folded)
         seen.append(model)
     return seen

@@ -114,8 +114,8 @@ def test_the_sample_is_as_large_as_the_whole_says() -> None:
     assert DoublingSelector.model_validate(doubling.model_dump()) == doubling
     assert "fraction" not in doubling.model_dump()["sample"]
     assert (
-        DoublingSelector(count=3, sample=UniformSelector(count=3)).sampled
-        == DoublingSelector(count=3).sampled
+        DoublingSelector(count=3, sample=UniformSelector(count=3)).sampler
+        == DoublingSelector(count=3).sampler
         == UniformSelector(count=3)
     )
 

@@ -102,8 +102,8 @@ def test_common_models_are_stacked_without_a_notice(
         (Scaled(), "vmap", "the model itself (Scaled) has parameters"),
         (nn.Sequential(Scaled()), "vmap", "layer '0' (Scaled) has parameters"),
         (Centred(), "vmap", "mix samples of a batch"),
-        (Wavering(threshold=0.0), "loop", "into a Python value"),
-        (Wavering(threshold=-1e9), "loop", "into a Python value"),
+        (Wavering(threshold=0.0), "loop", "to a Python value"),
+        (Wavering(threshold=-1e9), "loop", "to a Python value"),
     ],
 )
 def test_what_cannot_be_stacked_falls_back_and_says_why(model: nn.Module, name: str, reason: str) -> None:

@@ -227,7 +227,7 @@ def test_compiled_examination_equals_the_models_own(name: str, layer: str) -> No
     plain, compiled = (ModelEvaluator(model, CROSS_ENTROPY, layer, how) for how in (None, execution))
     rows, owner = torch.from_numpy(data.rows), torch.repeat_interleave(torch.arange(2), torch.tensor([100, 37]))
     state, score = model_state(model), METRICS["accuracy"](data.y)
-    expected, found = (each.examine(state, data.x, data.y, score) for each in (plain, compiled))
+    expected, found = (each.evaluate(state, data.x, data.y, score) for each in (plain, compiled))
     assert found.score == expected.score
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
     profiles = zip(*(each.profiles(state, data.x, rows, owner, 2) for each in (plain, compiled)), strict=True)
@@ -277,7 +277,7 @@ def test_a_class_that_the_model_does_not_have_is_refused_in_one_line() -> None:
     make, shape = MODELS["mlp"]
     data = make_data(shape)
     data.y[data.rows[-1]] = CLASSES
-    with pytest.raises(ModelError, match="is not one of the model's outputs"):
+    with pytest.raises(ModelError, match="is outside the model's outputs"):
         trained_natively(make(), data, [3, 4])
 
 

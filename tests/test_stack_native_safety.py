@@ -95,7 +95,7 @@ def test_a_class_out_of_range_is_refused_wherever_it_stands(wrong: int) -> None:
     make, shape = MODELS["mlp"]
     data = make_data(shape)
     data.y[data.rows[data.offsets[3]]] = wrong
-    with pytest.raises(ModelError, match="is not one of the model's outputs") as caught:
+    with pytest.raises(ModelError, match="is outside the model's outputs") as caught:
         trained_natively(make(), data, [0, 1, 2, 3, 4], threads=3)
     assert "\n" not in str(caught.value)
 
@@ -135,7 +135,7 @@ def test_samples_of_another_shape_are_refused() -> None:
     model, data = make(), make_data(shape)
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native")
     narrow = changed(data, x=data.x[:, :-1])
-    with pytest.raises(ModelError, match="made for samples of 5×1×1 values"):
+    with pytest.raises(ModelError, match="expects samples of shape 5×1×1"):
         train(execution, LocalStart.shared(model_state(model)), MOMENTUM, narrow, np.array([0]), round=1, seed=1)
 
 

@@ -90,8 +90,8 @@ def test_bfloat16_evaluates_in_float32_sums() -> None:
     model, data = small_model(), some_data()
     found = {}
     for precision in ("float32", "bfloat16"):
-        examiner = ModelEvaluator(model, CROSS_ENTROPY, "fc1", chosen(model, "stacked", precision))
-        found[precision] = examiner.examine(model_state(model), data.x, data.y, METRICS["accuracy"](data.y))
+        evaluator = ModelEvaluator(model, CROSS_ENTROPY, "fc1", chosen(model, "stacked", precision))
+        found[precision] = evaluator.evaluate(model_state(model), data.x, data.y, METRICS["accuracy"](data.y))
     exact, rough = found["float32"], found["bfloat16"]
     assert rough.loss != exact.loss
     assert rough.loss == pytest.approx(exact.loss, rel=0.02)
@@ -101,7 +101,7 @@ def test_bfloat16_evaluates_in_float32_sums() -> None:
 def test_native_training_knows_single_precision_only() -> None:
     with pytest.raises(
         ModelError,
-        match="'native' cannot train this model: native execution supports float32 only; set engine.execution",
+        match="'native' cannot train this model: native execution supports float32 only",
     ):
         chosen(small_model(), "native", "bfloat16")
     execution = chosen(small_model(), "auto", "bfloat16")

@@ -85,7 +85,7 @@ def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
     reference = judge._reference
     clients = range(len(ready.federation.population))
     first = [profile_by_hand(ready, start, client) for client in clients]
-    seen = site.examiner.examine(start, reference._x, reference._y, reference._score)
+    seen = site.evaluator.evaluate(start, reference._x, reference._y, reference._score)
     expected = np.exp(-5 * divergence(first, seen.profile))
     np.testing.assert_allclose(scored[0], expected / expected.sum(), rtol=1e-5)
 

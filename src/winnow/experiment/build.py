@@ -218,7 +218,7 @@ def _training(world: _RunAssembly, facts: RunInfo, store: ClientStore) -> Traini
     judge = build_evaluator(
         world.experiment,
         plan,
-        world.subject.examiner,
+        world.subject.evaluator,
         sizes=world.population.sizes,
         own_test_sizes=None if spread.own_test is None else spread.own_test.sizes,
         reference=spread.reference,
@@ -256,9 +256,9 @@ def _rebuild_site(
     chosen = choose_execution(
         module, *data.first_samples(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
     )
-    examiner = ModelEvaluator(module, loss, layer, chosen)
+    evaluator = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
-    return LearningSite(data=data, execution=chosen, examiner=examiner, initial=initial, own_test=own_test)
+    return LearningSite(data=data, execution=chosen, evaluator=evaluator, initial=initial, own_test=own_test)
 
 
 def _to_device(device: torch.device, snapshot: Snapshot) -> Snapshot:

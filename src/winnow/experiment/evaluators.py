@@ -26,7 +26,7 @@ from winnow.learn.training_plan import TrainingPlan
 def build_evaluator(
     experiment: Experiment,
     plan: TrainingPlan,
-    examiner: ModelEvaluator,
+    evaluator: ModelEvaluator,
     *,
     sizes: NDArray[np.int64],
     own_test_sizes: NDArray[np.int64] | None,
@@ -42,11 +42,11 @@ def build_evaluator(
     judge: Evaluator = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
-        else ServerEvaluator("reference", examiner, to_tensors(reference, device), plan.metric)
+        else ServerEvaluator("reference", evaluator, to_tensors(reference, device), plan.metric)
     )
     beside: list[Evaluator] = []
     if len(test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
-        beside.append(ServerEvaluator("test", examiner, to_tensors(test, device), plan.metric))
+        beside.append(ServerEvaluator("test", evaluator, to_tensors(test, device), plan.metric))
     if own_test_sizes is not None:
         judging = np.flatnonzero(own_test_sizes).tolist()
         settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric)

@@ -108,13 +108,13 @@ class TrainingSetup:
         return accountant_for(whole, filters, draws_are_told=self.draws_are_told)
 
     @cached_property
-    def examiner(self) -> ModelEvaluator:
+    def evaluator(self) -> ModelEvaluator:
         return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
 
     def site(self, data: ClientSamples, own_test: TensorData | None) -> LearningSite:
         """A party that hosts these data."""
         return LearningSite(
-            data=data, execution=self.execution, examiner=self.examiner, initial=self.initial, own_test=own_test
+            data=data, execution=self.execution, evaluator=self.evaluator, initial=self.initial, own_test=own_test
         )
 
     def facts(self, sizes: NDArray[np.int64]) -> RunInfo:
@@ -129,7 +129,7 @@ class TrainingSetup:
         shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
         execution = self.execution
         check_profile_layer(module, self.layer, self.private)
-        profile_bytes = self.examiner.profile_bytes(some_x[:1]) if self.layer is not None else 0
+        profile_bytes = self.evaluator.profile_bytes(some_x[:1]) if self.layer is not None else 0
         drawn = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),

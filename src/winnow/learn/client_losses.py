@@ -19,12 +19,14 @@ LOSS_REPORT_BYTES = 16
 """Two numbers are reported."""
 
 
-def request_losses(turn: SelectionContext, clients: NDArray[np.int64], *, always_send: bool = False) -> list[Reply]:
+def request_losses(
+    turn: SelectionContext, clients: NDArray[np.int64], *, always_send_model: bool = False
+) -> list[Reply]:
     """Have clients tell the loss of the present model. It costs them a download and a pass over their samples.
 
-    Version 0 need not be sent, unless the transfer itself is to be seen (`always_send`).
+    Version 0 need not be sent, unless the transfer itself is to be seen (`always_send_model`).
     """
-    sent = always_send or turn.version > 0
+    sent = always_send_model or turn.version > 0
     payload: Payload = {"model": turn.model} if sent else {}
     work = Work(
         profiling_passes=1,

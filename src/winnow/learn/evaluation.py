@@ -1,4 +1,4 @@
-"""Who judges a model, and on what data.
+"""Who evaluates a model, and on what data.
 
 Every version is scored on the reference set, which sits at the server or with one or several named clients, and on a
 disjoint test set at the server. The same pass gives the reference profile of that version.
@@ -30,21 +30,21 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Whoever holds samples to judge by: the reference set, or others beside it."""
+    """Whoever holds samples to evaluate on: the reference set, or others."""
 
-    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation: ...
+    def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation: ...
 
 
 class ServerEvaluator:
     """Examples that the server holds itself: a reference set or a test set."""
 
-    def __init__(self, name: str, examiner: ModelEvaluator, examples: tuple[Tensor, Tensor], metric: str) -> None:
-        self._name, self._examiner, self._metric = name, examiner, metric
+    def __init__(self, name: str, evaluator: ModelEvaluator, examples: tuple[Tensor, Tensor], metric: str) -> None:
+        self._name, self._evaluator, self._metric = name, evaluator, metric
         self._x, self._y = examples
         self._score = METRICS[metric](self._y)
 
-    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
-        seen = self._examiner.examine(state, self._x, self._y, self._score)
+    def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
+        seen = self._evaluator.evaluate(state, self._x, self._y, self._score)
         return Evaluation(metrics={self._name: {self._metric: seen.score, "loss": seen.loss}}, profile=seen.profile)
 
 
@@ -58,19 +58,19 @@ class ReferenceClientsEvaluator:
     def __init__(
         self,
         size_of: Mapping[int, int],
-        matcher: ReferenceProfileBuilder,
+        builder: ReferenceProfileBuilder,
         *,
         private: frozenset[str],
         metric: str,
         message_bytes: int,
         profile_bytes: int,
     ) -> None:
-        self._size, self._matcher, self._private, self._metric = size_of, matcher, private, metric
+        self._size, self._builder, self._private, self._metric = size_of, builder, private, metric
         self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
 
-    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
-        self._matcher.open(ask)
-        outcomes = ask(self._tasks(state, version, round), self._fault)
+    def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
+        self._builder.prepare(send_tasks)
+        outcomes = send_tasks(self._tasks(state, version, round), self._fault)
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if not replies:
             return Evaluation(metrics={}, profile=None)
@@ -79,11 +79,11 @@ class ReferenceClientsEvaluator:
             name: sum(n * reply.metrics[name] for n, reply in zip(counts, replies, strict=True)) / sum(counts)
             for name in (self._metric, "loss")
         }
-        profile = self._matcher.reference(replies, counts) if self._profile_bytes else None
+        profile = self._builder.reference(replies, counts) if self._profile_bytes else None
         return Evaluation(metrics={"reference": scores}, profile=profile)
 
     def _fault(self, reply: Reply) -> str | None:
-        return self._matcher.fault(reply.payload["profile"]) if self._profile_bytes else None
+        return self._builder.fault(reply.payload["profile"]) if self._profile_bytes else None
 
     def _tasks(self, state: ModelState, version: int, round: int) -> list[Task]:
         seeded = version == 0
@@ -101,7 +101,7 @@ class ReferenceClientsEvaluator:
 
 
 class PersonalEvaluator:
-    """Every client judges the model that it uses itself, on samples of its own. Nobody is charged: it is a measurement.
+    """Every client evaluates its own model on its local test set. Nobody is charged: it is a measurement.
 
     The score is the mean over clients, whatever their sizes; its spread (the standard deviation) and the lowest and
     highest deciles show how fair the outcome is.
@@ -110,16 +110,18 @@ class PersonalEvaluator:
     def __init__(self, clients: Sequence[int], settings: PersonalEvaluationSettings, private: frozenset[str]) -> None:
         self._clients, self._settings, self._private = clients, settings, private
 
-    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
-        found = _judged_by(self._clients, _without(state, self._private), self._settings, version, round, ask)
+    def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
+        found = _client_scores(
+            self._clients, _without(state, self._private), self._settings, version, round, send_tasks
+        )
         return Evaluation(metrics={"clients": found} if found else {}, profile=None)
 
 
 class FineTunedEvaluator:
-    """Every few rounds each client first trains the model for itself, and then judges what has become of it.
+    """Every few rounds each client fine-tunes a model and evaluates the result.
 
-    It departs from the model that it uses itself or, `from_average`, from the common one with the mean of what clients
-    keep: that is read from the simulation's store, where no message could bring it.
+    It starts from its own model or, with `from_average`, from the global one with the mean of the clients' private
+    parts, which only a simulation can read from its store.
     """
 
     def __init__(
@@ -134,14 +136,14 @@ class FineTunedEvaluator:
         self._clients, self._settings, self._private = clients, settings, private
         self._every, self._from_average = every, from_average
 
-    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
+    def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
         if round % self._every:
             return Evaluation(metrics={}, profile=None)
         if self._from_average is None:
             model = _without(state, self._private)
         else:
             model = self._settings.client.personal_model(state, self._from_average.mean())
-        found = _judged_by(self._clients, model, self._settings, version, round, ask)
+        found = _client_scores(self._clients, model, self._settings, version, round, send_tasks)
         return Evaluation(metrics={"tuned": found} if found else {}, profile=None)
 
 
@@ -149,20 +151,20 @@ def _without(state: ModelState, private: frozenset[str]) -> ModelState:
     return {name: tensor for name, tensor in state.items() if name not in private}
 
 
-def _judged_by(
+def _client_scores(
     clients: Sequence[int],
     model: ModelState,
     settings: PersonalEvaluationSettings,
     version: int,
     round: int,
-    ask: SendTasks,
+    send_tasks: SendTasks,
 ) -> dict[str, float]:
-    """What clients score, as one over all of them; nothing where nobody answers."""
+    """The clients' scores, summarised; empty where nobody answers."""
     payload: Payload = {"model": model}
     tasks = [
         Task(name="judge", client=k, round=round, version=version, payload=payload, settings=settings) for k in clients
     ]
-    replies = [outcome for outcome in ask(tasks) if isinstance(outcome, Reply)]
+    replies = [outcome for outcome in send_tasks(tasks) if isinstance(outcome, Reply)]
     if not replies:
         return {}
     scores = np.array([reply.metrics[settings.metric] for reply in replies])
@@ -176,14 +178,14 @@ def _judged_by(
 
 
 class CombinedEvaluator:
-    """The reference and, beside it, a test set and the clients themselves."""
+    """The reference set and, where given, a test set and the clients themselves."""
 
-    def __init__(self, reference: Evaluator, *beside: Evaluator) -> None:
-        self._reference, self._beside = reference, beside
+    def __init__(self, reference: Evaluator, *others: Evaluator) -> None:
+        self._reference, self._others = reference, others
 
-    def assess(self, state: ModelState, version: int, round: int, ask: SendTasks) -> Evaluation:
-        verdict = self._reference.assess(state, version, round, ask)
-        metrics = dict(verdict.metrics)
-        for other in self._beside:
-            metrics |= other.assess(state, version, round, ask).metrics
-        return Evaluation(metrics=metrics, profile=verdict.profile)
+    def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
+        evaluation = self._reference.evaluate(state, version, round, send_tasks)
+        metrics = dict(evaluation.metrics)
+        for other in self._others:
+            metrics |= other.evaluate(state, version, round, send_tasks).metrics
+        return Evaluation(metrics=metrics, profile=evaluation.profile)

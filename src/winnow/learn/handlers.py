@@ -36,7 +36,7 @@ class LearningSite:
 
     data: ClientSamples
     execution: Execution
-    examiner: ModelEvaluator
+    evaluator: ModelEvaluator
     initial: ModelState
     """The model every party builds from the broadcast seed."""
     own_test: TensorData | None = None
@@ -106,10 +106,10 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     sent, keep = _apart({"model": update.model, **update.parts}, len(tasks)), _apart(update.keep, len(tasks))
     metrics = _training_report(update.trained, job)
     if settings.value:
-        metrics |= _values(site.examiner, start, data, clients)
+        metrics |= _values(site.evaluator, start, data, clients)
     reports = _rows_of(metrics)
     if settings.profile:
-        for payload, profile in zip(sent, _profiles(site.examiner, start, data, clients), strict=True):
+        for payload, profile in zip(sent, _profiles(site.evaluator, start, data, clients), strict=True):
             payload["profile"] = _arrays(profile)
     return [
         Reply(task=task, payload=payload, metrics=report, keep=kept)
@@ -126,7 +126,7 @@ def _training_report(trained: CohortTrainingResult, job: LocalTraining) -> dict[
 def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """The profiles of clients' data through one model."""
     state, blocks = _model(tasks[0], site), site.data.blocks(_clients(tasks))
-    profiles = (profile for clients, data in blocks for profile in _profiles(site.examiner, state, data, clients))
+    profiles = (profile for clients, data in blocks for profile in _profiles(site.evaluator, state, data, clients))
     return [
         Reply(task=task, payload={"profile": _arrays(profile)}) for task, profile in zip(tasks, profiles, strict=True)
     ]
@@ -135,7 +135,7 @@ def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
 def evaluate_losses(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     """The loss of one model on each client's samples, without training."""
     state, blocks = _model(tasks[0], site), site.data.blocks(_clients(tasks))
-    reports = (row for clients, data in blocks for row in _rows_of(_values(site.examiner, state, data, clients)))
+    reports = (row for clients, data in blocks for row in _rows_of(_values(site.evaluator, state, data, clients)))
     return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
 
@@ -147,7 +147,7 @@ def evaluate_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply]
         data = site.data.cohort(_clients([task]))
         rows = torch.as_tensor(data.rows_of(task.client))
         x, y = data.x[rows], data.y[rows]
-        seen = site.examiner.examine(state, x, y, METRICS[settings.metric](y))
+        seen = site.evaluator.evaluate(state, x, y, METRICS[settings.metric](y))
         payload = {"profile": _arrays(seen.profile)} if seen.profile is not None else {}
         replies.append(Reply(task=task, payload=payload, metrics={settings.metric: seen.score, "loss": seen.loss}))
     return replies
@@ -181,7 +181,7 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
         )
         models = settings.client.fine_tune(job, models, tuning.epochs)
     assert site.own_test is not None
-    seen = score_personal_models(site.execution, site.examiner, models, site.own_test, clients, settings.metric)
+    seen = score_personal_models(site.execution, site.evaluator, models, site.own_test, clients, settings.metric)
     reports = _rows_of({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})
     return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
@@ -228,18 +228,18 @@ def _rows_of(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
 
 
 def _values(
-    examiner: ModelEvaluator, state: ModelState, data: TensorData, clients: NDArray[np.int64]
+    evaluator: ModelEvaluator, state: ModelState, data: TensorData, clients: NDArray[np.int64]
 ) -> dict[str, list[float]]:
     rows, owner = _samples(data, clients)
-    mean, rms = examiner.values(state, data.x, data.y, rows, owner, len(clients))
+    mean, rms = evaluator.losses(state, data.x, data.y, rows, owner, len(clients))
     return {"start_loss": mean.tolist(), "start_loss_rms": rms.tolist()}
 
 
 def _profiles(
-    examiner: ModelEvaluator, state: ModelState, data: TensorData, clients: NDArray[np.int64]
+    evaluator: ModelEvaluator, state: ModelState, data: TensorData, clients: NDArray[np.int64]
 ) -> list[Profile]:
     rows, owner = _samples(data, clients)
-    return examiner.profiles(state, data.x, rows, owner, len(clients))
+    return evaluator.profiles(state, data.x, rows, owner, len(clients))
 
 
 def _samples(data: TensorData, clients: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:

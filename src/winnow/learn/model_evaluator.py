@@ -38,7 +38,7 @@ class DataSetEvaluation:
 
 
 class ModelEvaluator:
-    """A model in evaluation mode, ready to look at data through any of its versions."""
+    """A model in evaluation mode, used to evaluate any of its versions on data."""
 
     def __init__(self, module: nn.Module, loss: Loss, layer: str | None, execution: Execution | None = None) -> None:
         self._module = deepcopy(module).eval()
@@ -55,7 +55,7 @@ class ModelEvaluator:
         ].nbytes
 
     @torch.no_grad()
-    def examine(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> DataSetEvaluation:
+    def evaluate(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> DataSetEvaluation:
         """Score and profile one data set."""
         moments = StreamingMoments(1)
         total, loss = torch.zeros((), device=x.device), torch.zeros((), device=x.device)
@@ -69,7 +69,7 @@ class ModelEvaluator:
 
     @torch.no_grad()
     def outputs(self, state: ModelState, x: Tensor, rows: Tensor) -> Tensor:
-        """What the model says to these rows of x."""
+        """The model's outputs for these rows of x."""
         return torch.cat([outputs for _, outputs, _ in self._passes(state, x, rows, to_end=True)])
 
     @torch.no_grad()
@@ -84,7 +84,7 @@ class ModelEvaluator:
         return moments.profiles()
 
     @torch.no_grad()
-    def values(
+    def losses(
         self, state: ModelState, x: Tensor, y: Tensor, rows: Tensor, owner: Tensor, owners: int
     ) -> tuple[Tensor, Tensor]:
         """For each of several owners' rows, the mean loss of its samples and the root of their mean squared loss."""
@@ -127,7 +127,7 @@ class _LayerReached(BaseException):  # no error; and no `except Exception` of a 
 
 
 class _LayerCapture:
-    """Catches the fused outputs of a layer as they pass, the first time it is used in a pass."""
+    """Captures the fused outputs of a layer, the first time it is used in a pass."""
 
     def __init__(self, layer: nn.Module | None, *, samples: int, and_stop: bool = False) -> None:
         self._layer, self._samples, self._and_stop = layer, samples, and_stop

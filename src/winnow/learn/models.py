@@ -29,7 +29,7 @@ class ModelSettings(Choice):
         """The model for samples of this shape, with freshly drawn parameters."""
 
 
-class Linear(ModelSettings):
+class LinearModel(ModelSettings):
     """One dense layer: linear or logistic regression."""
 
     name: Literal["linear"] = "linear"

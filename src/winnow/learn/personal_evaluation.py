@@ -43,7 +43,7 @@ class PersonalScores:
 @torch.no_grad()
 def score_personal_models(
     execution: Execution,
-    examiner: ModelEvaluator,
+    evaluator: ModelEvaluator,
     states: ModelState,
     data: TensorData,
     clients: NDArray[np.int64],
@@ -57,14 +57,14 @@ def score_personal_models(
     sizes = data.sizes(clients)
     rows = torch.as_tensor(np.concatenate([data.rows_of(k) for k in clients.tolist()])).to(data.device)
     if all(len(tensor) == 1 for tensor in states.values()):
-        outputs = examiner.outputs({name: tensor[0] for name, tensor in states.items()}, data.x, rows)
+        outputs = evaluator.outputs({name: tensor[0] for name, tensor in states.items()}, data.x, rows)
     else:
-        outputs = _outputs(execution, examiner, states, data.x, torch.split(rows, sizes.tolist()))
-    return _means(outputs, data.y[rows], sizes, examiner, metric)
+        outputs = _outputs(execution, evaluator, states, data.x, torch.split(rows, sizes.tolist()))
+    return _means(outputs, data.y[rows], sizes, evaluator, metric)
 
 
 def _outputs(
-    execution: Execution, examiner: ModelEvaluator, states: ModelState, x: Tensor, rows: Sequence[Tensor]
+    execution: Execution, evaluator: ModelEvaluator, states: ModelState, x: Tensor, rows: Sequence[Tensor]
 ) -> Tensor:
     """The outputs of each client's model for its rows, client after client."""
     found: dict[int, Tensor] = {}
@@ -72,7 +72,7 @@ def _outputs(
     for block in _blocks([len(own) for own in rows], full, x):
         if len(block) == 1:
             (k,) = block
-            found[k] = examiner.outputs({name: tensor[k] for name, tensor in full.items()}, x, rows[k])
+            found[k] = evaluator.outputs({name: tensor[k] for name, tensor in full.items()}, x, rows[k])
             continue
         padded = torch.nn.utils.rnn.pad_sequence([rows[k] for k in block], batch_first=True)
         lengths = torch.tensor([len(rows[k]) for k in block], device=x.device)
@@ -104,11 +104,11 @@ def _blocks(sizes: Sequence[int], full: ModelState, x: Tensor) -> Iterator[list[
 
 
 def _means(
-    outputs: Tensor, y: Tensor, sizes: NDArray[np.int64], examiner: ModelEvaluator, metric: str
+    outputs: Tensor, y: Tensor, sizes: NDArray[np.int64], evaluator: ModelEvaluator, metric: str
 ) -> PersonalScores:
     """Each client's mean score and loss; a score such as R² is relative to the client's own targets."""
     counts = torch.as_tensor(sizes).to(outputs.device)
-    losses = examiner.loss(outputs, y)
+    losses = evaluator.loss(outputs, y)
     if metric in POOLABLE_METRICS:
         scores = METRICS[metric](y)(outputs, y)
     else:

@@ -37,7 +37,7 @@ class ReferenceProfileBuilder(ABC):
     """The server's side, in one run, where clients hold the reference set."""
 
     @abstractmethod
-    def open(self, ask: SendTasks) -> None:
+    def prepare(self, ask: SendTasks) -> None:
         """Called before the holders are asked for a profile: the place for exchanges that must come first."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class _PlainReferenceBuilder(ReferenceProfileBuilder):
     def __init__(self, elements: int) -> None:
         self._elements = elements
 
-    def open(self, ask: SendTasks) -> None:
+    def prepare(self, ask: SendTasks) -> None:
         """Nothing needs to come first."""
 
     def fault(self, part: Arrays) -> str | None:

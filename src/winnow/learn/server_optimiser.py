@@ -12,12 +12,12 @@ from winnow.learn.stack import ModelState
 
 @dataclass(frozen=True, kw_only=True)
 class RoundAggregate:
-    """What a round's replies came to: the aggregated model, the mean of every other part, and over how many clients."""
+    """What a round's replies amount to: the aggregated model, the mean of every other part, and of how many clients."""
 
     model: ModelState
     clients: int
     population: int
-    trained: tuple[str, ...]
+    trained_names: tuple[str, ...]
     """The names of what clients train; the rest of a model (batch statistics) has no gradient to take a step along."""
     parts: Mapping[str, ModelState] = field(default_factory=dict)
 
@@ -33,8 +33,8 @@ class ServerOptimiser(Choice, AlgorithmPart):
         return {}
 
     @abstractmethod
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        """(state, model) after folding in the aggregate."""
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        """(state, model) after a step towards the aggregate."""
 
     def broadcast(self, state: ModelState) -> Payload:
         """Parts of the state that go out with every task, beside the model."""
@@ -46,5 +46,5 @@ class ReplaceModel(ServerOptimiser):
 
     name: Literal["replace"] = "replace"
 
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        return state, folded.model
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        return state, aggregate.model

@@ -186,14 +186,14 @@ class TrainingWorkflow:
         """Whether the server's step leads anywhere: sums that nobody could look into may hold anything."""
         if not gathered.folded and not gathered.regardless:
             return True
-        folded = RoundAggregate(
+        aggregate = RoundAggregate(
             model=gathered.model,
             clients=len(gathered.folded),
             population=len(federation.population),
-            trained=self._trained,
+            trained_names=self._trained,
             parts=gathered.parts,
         )
-        state, model = self._plan.algorithm.server.step(self._server, self.shared, folded)
+        state, model = self._plan.algorithm.server.step(self._server, self.shared, aggregate)
         if not finite(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):
             return False
         self._server, self.model = state, self._plan.layout.tied(self.model | model)
@@ -251,7 +251,7 @@ class TrainingWorkflow:
 
     def _assess(self, federation: Federation) -> None:
         """Judge the present model; keep it if it is the best so far."""
-        self._verdict = self.judge.assess(self.model, self.round, self.round, partial(self._ask, federation))
+        self._verdict = self.judge.evaluate(self.model, self.round, self.round, partial(self._ask, federation))
         score = self._verdict.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
         if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score

@@ -90,7 +90,7 @@ class _EncryptedMatcher(ReferenceProfileBuilder):
         self._holder, self._clients, self._elements = holder, clients, elements
         self._context: ckks.Context | None = None
 
-    def open(self, ask: SendTasks) -> None:
+    def prepare(self, ask: SendTasks) -> None:
         """A holder whose keys cannot be used is asked again before the next version."""
         if self._context is not None:
             return

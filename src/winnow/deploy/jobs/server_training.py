@@ -118,7 +118,7 @@ def _training(
     judge = build_evaluator(
         subject.experiment,
         plan,
-        subject.examiner,
+        subject.evaluator,
         sizes=np.array(sizes, np.int64),
         own_test_sizes=np.array(own, np.int64) if len(own) == len(sizes) else None,
         reference=held[0] or nothing,

@@ -50,10 +50,10 @@ class FedDynServerOptimiser(ServerOptimiser):
     def start(self, trained: ModelState) -> ModelState:
         return zeros(trained)
 
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        mean, now = only(folded.model, folded.trained), only(model, folded.trained)
-        h = plus(state, minus(mean, now), -self.alpha * folded.clients / folded.population)
-        return h, folded.model | plus(mean, h, -1 / self.alpha)
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        mean, now = only(aggregate.model, aggregate.trained_names), only(model, aggregate.trained_names)
+        h = plus(state, minus(mean, now), -self.alpha * aggregate.clients / aggregate.population)
+        return h, aggregate.model | plus(mean, h, -1 / self.alpha)
 
 
 feddyn = Recipe(

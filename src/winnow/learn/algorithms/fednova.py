@@ -17,14 +17,14 @@ from winnow.learn.server_optimiser import RoundAggregate, ServerOptimiser
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import divided, minus, only, plus
 
-EFFECTIVE_STEPS = "reach"
+EFFECTIVE_STEPS = "effective_steps"
 
 
 class NormalisedUpdate(ClientUpdate):
     """Sends θ + d_k with d_k = (θ_k − θ)/‖a_k‖₁, an average step (equation 6), and what the server needs for τ_eff.
 
-    ‖a_k‖₁ is the number of steps for plain SGD, and more with momentum (`LocalUpdate.reach`). Batch statistics are sent
-    as they are.
+    ‖a_k‖₁ is the number of steps for plain SGD, and more with momentum (`LocalOptimiser.effective_steps`). Batch
+    statistics are sent as they are.
     """
 
     name: Literal["normalised"] = "normalised"
@@ -36,14 +36,14 @@ class NormalisedUpdate(ClientUpdate):
 
     def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
-        reach = job.local.effective_steps(trained.steps.clamp(min=1))
+        effective_steps = job.local.effective_steps(trained.steps.clamp(min=1))
         now = only(job.model, job.trained)
-        step = divided(minus(only(trained.states, job.trained), now), reach)
-        samples = torch.as_tensor(job.data.sizes(job.clients)).to(reach)
+        step = divided(minus(only(trained.states, job.trained), now), effective_steps)
+        samples = torch.as_tensor(job.data.sizes(job.clients)).to(effective_steps)
         return LocalResult(
             model=trained.states | plus(step, now),
             trained=trained,
-            parts={EFFECTIVE_STEPS: {"weighted": samples * reach, "samples": samples}},
+            parts={EFFECTIVE_STEPS: {"weighted": samples * effective_steps, "samples": samples}},
         )
 
 
@@ -53,14 +53,14 @@ class FedNovaServerOptimiser(ServerOptimiser):
     name: Literal["fednova"] = "fednova"
     needs: ClassVar[Mapping[str, str]] = {"client": "normalised"}
 
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        reach = folded.parts[EFFECTIVE_STEPS]
-        weighted, samples = float(reach["weighted"]), float(reach["samples"])
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        effective_steps = aggregate.parts[EFFECTIVE_STEPS]
+        weighted, samples = float(effective_steps["weighted"]), float(effective_steps["samples"])
         if not (weighted > 0 and samples > 0):  # in a sum that nobody looks into, one client can make it anything
             return state, model
         effective = weighted / samples
-        mean, now = only(folded.model, folded.trained), only(model, folded.trained)
-        return state, folded.model | plus(now, minus(mean, now), effective)
+        mean, now = only(aggregate.model, aggregate.trained_names), only(model, aggregate.trained_names)
+        return state, aggregate.model | plus(now, minus(mean, now), effective)
 
 
 fednova = Recipe(

@@ -32,9 +32,9 @@ class ServerMomentum(ServerOptimiser):
     def start(self, trained: ModelState) -> ModelState:
         return zeros(trained)
 
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        velocity = plus(mean_update(model, folded), state, self.momentum)
-        return velocity, folded.model | plus(only(model, folded.trained), velocity, self.learning_rate)
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        velocity = plus(mean_update(model, aggregate), state, self.momentum)
+        return velocity, aggregate.model | plus(only(model, aggregate.trained_names), velocity, self.learning_rate)
 
 
 class AdaptiveServerOptimiser(ServerOptimiser):
@@ -52,13 +52,13 @@ class AdaptiveServerOptimiser(ServerOptimiser):
         second = combine(lambda t: torch.full_like(t, self.tau**2), trained)
         return _named(FIRST, zeros(trained)) | _named(SECOND, second)
 
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        delta = mean_update(model, folded)
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        delta = mean_update(model, aggregate)
         m = combine(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, _under(FIRST, state), delta)
         v = combine(lambda v, d: self.second(v, d * d), _under(SECOND, state), delta)
         step = combine(lambda m, v: m / (v.sqrt() + self.tau), m, v)
-        moved = plus(only(model, folded.trained), step, self.learning_rate)
-        return _named(FIRST, m) | _named(SECOND, v), folded.model | moved
+        moved = plus(only(model, aggregate.trained_names), step, self.learning_rate)
+        return _named(FIRST, m) | _named(SECOND, v), aggregate.model | moved
 
 
 class ServerAdagrad(AdaptiveServerOptimiser):
@@ -92,9 +92,9 @@ class ServerYogi(AdaptiveServerOptimiser):
         return v - (1 - self.beta2) * squared * (v - squared).sign()
 
 
-def mean_update(model: ModelState, folded: RoundAggregate) -> ModelState:
+def mean_update(model: ModelState, aggregate: RoundAggregate) -> ModelState:
     """Δ: how far the aggregate lies from the model, in what is trained."""
-    return minus(only(folded.model, folded.trained), only(model, folded.trained))
+    return minus(only(aggregate.model, aggregate.trained_names), only(model, aggregate.trained_names))
 
 
 def _named(prefix: str, tensors: ModelState) -> ModelState:

@@ -65,8 +65,8 @@ class PrivatePartUpdate(ClientUpdate):
     def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
         return model | dict(kept.get(PRIVATE_PART, {}))
 
-    def own(self, job: LocalTraining) -> ModelState:
-        """The clients' own parts, [K, ...]; before the first training the one that all parties build."""
+    def private_parts(self, job: LocalTraining) -> ModelState:
+        """The clients' private parts, [K, ...]; before the first training the initial one, which all parties build."""
         names = self.private_names(job.execution.module)
         return job.stored_part(PRIVATE_PART, {name: tensor for name, tensor in job.model.items() if name in names})
 
@@ -77,7 +77,7 @@ class SplitUpdate(PrivatePartUpdate):
     name: Literal["split"] = "split"
 
     def update(self, job: LocalTraining) -> LocalResult:
-        own = self.own(job)
+        own = self.private_parts(job)
         trained = job.train(job.model | own)
         return LocalResult(
             model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
@@ -98,7 +98,7 @@ class AlternatingUpdate(PrivatePartUpdate):
         return self.head_epochs + local.passes(samples)
 
     def update(self, job: LocalTraining) -> LocalResult:
-        own, head = self.own(job), self.head(job.execution.module)
+        own, head = self.private_parts(job), self.head(job.execution.module)
         body = frozenset(job.model) - head
         fitted = job.train(job.model | own, trainable=head, epochs=self.head_epochs)
         trained = job.train(fitted.states, trainable=body, phase=1)

@@ -32,12 +32,12 @@ class KrumRule(AggregationRule):
     def min_clients(self) -> int:
         return 2 * (self.attackers or 0) + 3
 
-    def feared(self, updates: int) -> int:
+    def attackers_among(self, updates: int) -> int:
         """f among so many updates."""
         return (updates - 3) // 2 if self.attackers is None else self.attackers
 
     @abstractmethod
-    def kept(self, updates: int) -> int:
+    def averaged_count(self, updates: int) -> int:
         """How many of so many updates, those with the lowest scores, are averaged."""
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
@@ -53,7 +53,7 @@ class Krum(KrumRule):
 
     name: Literal["krum"] = "krum"
 
-    def kept(self, updates: int) -> int:
+    def averaged_count(self, updates: int) -> int:
         return 1
 
 
@@ -67,8 +67,8 @@ class MultiKrum(KrumRule):
     def min_clients(self) -> int:
         return max(super().min_clients, (self.keep or 0) + (self.attackers or 0))
 
-    def kept(self, updates: int) -> int:
-        return updates - self.feared(updates) if self.keep is None else self.keep
+    def averaged_count(self, updates: int) -> int:
+        return updates - self.attackers_among(updates) if self.keep is None else self.keep
 
 
 class _NearestFold:
@@ -83,8 +83,8 @@ class _NearestFold:
         count = len(self._updates)
         if count < self._rule.min_clients:
             return self._model
-        scores = _scores(self._distances(), neighbours=count - self._rule.feared(count) - 2)
-        chosen = scores.argsort(stable=True)[: self._rule.kept(count)]  # of equals, those with lower numbers
+        scores = _scores(self._distances(), neighbours=count - self._rule.attackers_among(count) - 2)
+        chosen = scores.argsort(stable=True)[: self._rule.averaged_count(count)]  # of equals, those with lower numbers
         mean = WeightedSum(self._model)
         for i in sorted(chosen.tolist()):
             mean.add(self._updates[i], 1.0)

@@ -29,7 +29,7 @@ class CoordinateWiseRule(AggregationRule):
     """The mean of each coordinate's values without the largest and the smallest; a client drawn twice counts twice."""
 
     @abstractmethod
-    def left_out(self, count: int) -> int:
+    def trimmed_count(self, count: int) -> int:
         """How many of so many values are left out on either side."""
 
     def start(self, model: ModelState, population: Population, invited: int) -> Fold:
@@ -41,7 +41,7 @@ class Median(CoordinateWiseRule):
 
     name: Literal["median"] = "median"
 
-    def left_out(self, count: int) -> int:
+    def trimmed_count(self, count: int) -> int:
         return (count - 1) // 2
 
 
@@ -51,7 +51,7 @@ class TrimmedMean(CoordinateWiseRule):
     name: Literal["trimmed-mean"] = "trimmed-mean"
     trim: float = Field(0.1, ge=0, lt=0.5)
 
-    def left_out(self, count: int) -> int:
+    def trimmed_count(self, count: int) -> int:
         return min(math.ceil(self.trim * count - ROUNDING), (count - 1) // 2)
 
 
@@ -66,7 +66,7 @@ class _MiddleFold:
     def finish(self) -> ModelState:
         if not self._updates:
             return self._model
-        outside = self._rule.left_out(len(self._updates))
+        outside = self._rule.trimmed_count(len(self._updates))
         return {
             name: _middle([update[name] for update in self._updates], outside).to(tensor.dtype)
             for name, tensor in self._model.items()

@@ -52,43 +52,43 @@ class LagTolerantSchedule(Schedule):
                 yield from training.announce(_invitation(idle), federation)
                 underway.send(training, federation, idle)
                 lagging = {task.client for task in underway.tasks if turn.version - task.version > self.tolerance}
-                harvest = self._harvest(quota, picked_last, training, exchange, underway)
-                gathered = _fold(harvest, lagging, cache, training, federation)
-                gathered = training.apply(gathered, federation, harvest.late)
+                arrived = self._collect_replies(quota, picked_last, training, exchange, underway)
+                gathered = _fold(arrived, lagging, cache, training, federation)
+                gathered = training.apply(gathered, federation, arrived.surplus)
                 training.observe(selection, turn, gathered.reported)
-                picked_last = {reply.task.client for reply in harvest.picked}
+                picked_last = {reply.task.client for reply in arrived.picked}
                 training.underway = _snapshot(underway, cache, picked_last)
                 yield from training.finish(gathered, selection, federation)
 
-    def _harvest(
+    def _collect_replies(
         self, quota: int, picked_last: set[int], training: TrainingWorkflow, exchange: Exchange, underway: PendingTasks
     ) -> "_ArrivedReplies":
         """Replies in the order of their arrival, until the quota is full or nobody is left."""
-        harvest, present = _ArrivedReplies(), training.round - 1
+        arrived, present = _ArrivedReplies(), training.round - 1
         for outcome in exchange:
             underway.done(outcome.task)
-            sound = harvest.check(outcome, training)
+            sound = arrived.accept(outcome, training)
             if sound is None or present - sound.task.version > self.tolerance:
                 continue
-            (harvest.late if sound.task.client in picked_last else harvest.picked).append(sound)
-            if len(harvest.picked) == quota:
+            (arrived.surplus if sound.task.client in picked_last else arrived.picked).append(sound)
+            if len(arrived.picked) == quota:
                 break
-        short = quota - len(harvest.picked)
-        harvest.picked += harvest.late[:short]
-        harvest.late = harvest.late[short:]
-        return harvest
+        short = quota - len(arrived.picked)
+        arrived.picked += arrived.surplus[:short]
+        arrived.surplus = arrived.surplus[short:]
+        return arrived
 
 
 @dataclass
 class _ArrivedReplies:
-    """What came in a round: those picked for the quota, those that were not, and everything that was not sound."""
+    """What came in a round: those picked for the quota, the surplus, and what was rejected."""
 
     picked: list[Reply] = field(default_factory=list)
-    late: list[Reply] = field(default_factory=list)
+    surplus: list[Reply] = field(default_factory=list)
     answered: list[Reply] = field(default_factory=list)
     refused: list[Rejection] = field(default_factory=list)
 
-    def check(self, outcome: Outcome, training: TrainingWorkflow) -> Reply | None:
+    def accept(self, outcome: Outcome, training: TrainingWorkflow) -> Reply | None:
         """The reply, if it can be used."""
         sound, refused, answered = check_replies([outcome], training.expected)
         self.refused += refused
@@ -104,24 +104,24 @@ class _ArrivedReplies:
 
 
 def _fold(
-    harvest: _ArrivedReplies, lagging: set[int], cache: ClientStore, training: TrainingWorkflow, federation: Federation
+    arrived: _ArrivedReplies, lagging: set[int], cache: ClientStore, training: TrainingWorkflow, federation: Federation
 ) -> RoundResult:
     for client in lagging:
         cache.write(client, {MODEL: training.shared})
-    _store(harvest.picked, cache)
+    _store(arrived.picked, cache)
     population = federation.population
     fold = training.algorithm.aggregate.start(training.shared, population, len(population))
     for client in range(len(population)):
         fold.add(Contribution(model=_entry(cache, client, training.initial), client=client))
-    _store(harvest.late, cache)
-    harvest.picked.sort(key=lambda reply: reply.task.client)
+    _store(arrived.surplus, cache)
+    arrived.picked.sort(key=lambda reply: reply.task.client)
     return RoundResult(
         model=fold.finish(),
-        parts=mean_parts(harvest.picked),
-        folded=harvest.picked,
-        reported=sorted([*harvest.picked, *harvest.late], key=lambda reply: reply.task.client),
-        refused=harvest.refused,
-        answered=harvest.answered,
+        parts=mean_parts(arrived.picked),
+        folded=arrived.picked,
+        reported=sorted([*arrived.picked, *arrived.surplus], key=lambda reply: reply.task.client),
+        refused=arrived.refused,
+        answered=arrived.answered,
     )
 
 

@@ -22,7 +22,7 @@ class ControlVariatesUpdate(ClientUpdate):
     """Steps along ∇f_k(w) − c_k + c; then c_k⁺ = c_k − c + (x − y_k)/(τ_k·η), the paper's option II.
 
     Sent are the model and c_k⁺ − c_k. The rule is derived for plain SGD; with momentum, where a step is longer than η,
-    the steps' reach stands for their number τ_k, so that the slope remains the mean gradient.
+    the effective steps stand for their number τ_k, so that the result remains the mean gradient.
     """
 
     name: Literal["control-variates"] = "control-variates"
@@ -56,10 +56,10 @@ class ScaffoldServerOptimiser(ServerOptimiser):
     def broadcast(self, state: ModelState) -> Payload:
         return {CONTROL: state}
 
-    def step(self, state: ModelState, model: ModelState, folded: RoundAggregate) -> tuple[ModelState, ModelState]:
-        control = plus(state, folded.parts[CONTROL], folded.clients / folded.population)
-        now, mean = only(model, folded.trained), only(folded.model, folded.trained)
-        return control, folded.model | plus(now, minus(mean, now), self.learning_rate)
+    def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
+        control = plus(state, aggregate.parts[CONTROL], aggregate.clients / aggregate.population)
+        now, mean = only(model, aggregate.trained_names), only(aggregate.model, aggregate.trained_names)
+        return control, aggregate.model | plus(now, minus(mean, now), self.learning_rate)
 
 
 scaffold = Recipe(

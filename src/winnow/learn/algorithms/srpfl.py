@@ -84,32 +84,32 @@ class DoublingSelector(Selector):
         return None if sample is None else {key: v for key, v in write(sample).items() if key not in AMOUNT}
 
     @property
-    def sampled(self) -> Selector:
+    def sampler(self) -> Selector:
         """How the N are drawn."""
         if self.sample is not None:
             return self.sample
         return UniformSelector(fraction=self.fraction, count=self.count, replacement=self.replacement)
 
     def conflict(self, whole: Algorithm) -> str | None:
-        return self.sampled.conflict(whole)
+        return self.sampler.conflict(whole)
 
     def check_data(self, data: DataSummary) -> None:
-        self.sampled.check_data(data)
+        self.sampler.check_data(data)
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
-        return self.sampled.layer_for(module, x)
+        return self.sampler.layer_for(module, x)
 
     @property
     def comparison(self) -> ProfileComparison:
-        return self.sampled.comparison
+        return self.sampler.comparison
 
     @property
     def needs_start_loss(self) -> bool:
-        return self.sampled.needs_start_loss
+        return self.sampler.needs_start_loss
 
     @property
     def requests_losses(self) -> bool:
-        return self.sampled.requests_losses
+        return self.sampler.requests_losses
 
     def initial_replies(self, clients: int) -> int:
         most = self.cohort_size(clients)
@@ -122,7 +122,7 @@ class DoublingSelector(Selector):
 class _DoublingSelection(Selection):
     def __init__(self, settings: DoublingSelector, population: Population) -> None:
         self._settings = settings
-        self._sample = settings.sampled.start(population)
+        self._sample = settings.sampler.start(population)
         self._first = settings.initial_replies(len(population))
         self._most = settings.cohort_size(len(population))
         self._stage = self._rounds = 0

@@ -55,25 +55,25 @@ class _TierSelection(Selection):
         self._panel = np.zeros(0, np.int64)
         self._losses: NDArray[np.float64] = np.zeros(tiers)
         self._chances: NDArray[np.float64] = np.ones(tiers)
-        self._used, self._looked_at = 0, -1
+        self._used, self._evaluated_version = 0, -1
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
-        if turn.version != self._looked_at:  # a pace may have several proposals made for one version
-            self._look_at(turn)
+        if turn.version != self._evaluated_version:  # a pace may have several proposals made for one version
+            self._evaluate_tiers(turn)
         self._used = self._next_tier(turn.rng)
         members = np.flatnonzero(self._tier == self._used)
         clients = np.sort(turn.rng.choice(members, min(self._invited, len(members)), replace=False))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
-    def _look_at(self, turn: SelectionContext) -> None:
-        self._looked_at = turn.version
+    def _evaluate_tiers(self, turn: SelectionContext) -> None:
+        self._evaluated_version = turn.version
         if turn.version == 0:
             self._form_tiers(turn)
         elif turn.version % self._settings.interval == 0:
             self._adapt(turn)
 
     def _form_tiers(self, turn: SelectionContext) -> None:
-        replies = request_losses(turn, np.arange(len(self._tier)), always_send=True)
+        replies = request_losses(turn, np.arange(len(self._tier)), always_send_model=True)
         if not replies:
             raise ModelError("tier selection: no client answered the first loss request, so no tiers can be formed")
         quickest_first = clients_of(replies)[np.argsort(seconds_of(replies), kind="stable")]
