@@ -1,7 +1,7 @@
 """How clients' updates become the next model.
 
-An aggregation folds one update after another (`start`, `add`, `finish`), in the order of the clients' numbers, so
-that its sums repeat bit for bit.
+Updates are aggregated one after another (`start`, `add`, `finish`), in the order of the clients' numbers, so that sums
+repeat bit for bit.
 """
 
 from abc import abstractmethod
@@ -34,7 +34,7 @@ class Fold(Protocol):
     def add(self, update: Contribution) -> None: ...
 
     def finish(self) -> ModelState:
-        """The aggregated model; the previous one if nothing was folded."""
+        """The aggregated model; the previous one if nothing was added."""
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class LinearFold(Fold, Protocol):
 
 
 class AggregationRule(Choice, AlgorithmPart):
-    """A rule that folds updates."""
+    """A rule by which updates become a model."""
 
     needs_only_sums: ClassVar[bool] = False
     """Whether weighted sums of the updates are all that it needs: then its fold is a `LinearFold`."""
@@ -65,7 +65,7 @@ class AggregationRule(Choice, AlgorithmPart):
         return 1
 
     @abstractmethod
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold: ...
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold: ...
 
 
 class WeightedSum:
@@ -118,7 +118,7 @@ class FullAggregation(AggregationRule):
     name: Literal["full"] = "full"
     needs_only_sums: ClassVar[bool] = True
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         return _FullFold(model, population.sizes)
 
 
@@ -157,12 +157,12 @@ class PartialAggregation(AggregationRule):
     weights: Literal["size", "uniform", "scheme-2"] = "size"
     needs_only_sums: ClassVar[bool] = True
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         sizes = population.sizes
         if self.weights == "uniform":
             return _PartialFold(model, np.ones(len(sizes)), normalise=True)
         if self.weights == "scheme-2":
-            return _PartialFold(model, len(sizes) / invited * sizes / sizes.sum(), normalise=False)
+            return _PartialFold(model, len(sizes) / cohort_size * sizes / sizes.sum(), normalise=False)
         return _PartialFold(model, sizes.astype(np.float64), normalise=True)
 
 

@@ -18,7 +18,8 @@ from winnow.learn.server_optimiser import ReplaceModel, ServerOptimiser
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """Whom to invite, what they do, how replies are collected and folded, what the server makes of it, and when.
+    """Which clients are selected, what they do, how replies are collected and aggregated, what the server makes of the
+    aggregate, and when.
 
     All parts are settings, so an algorithm is data: it can be written to a file and compared.
     """

@@ -1,7 +1,7 @@
-"""Whom to invite.
+"""Which clients take part in a round.
 
-A `Selector` is the setting; `start` gives the `Selection` that works in one run and carries its state. In each turn it
-proposes an invitation, for which it may first hold exchanges of its own, and then observes what the replies report.
+A `Selector` is the setting; `start` gives the `Selection` of one run, which carries its state. In each round it
+proposes clients, for which it may first exchange messages of its own, and then observes what the replies report.
 """
 
 from abc import ABC, abstractmethod
@@ -41,12 +41,12 @@ class SelectionContext:
     trained: tuple[str, ...]
     """The names of what clients train of the model."""
     send_tasks: SendTasks
-    """Hold an exchange of one's own; its cost is charged to the round."""
+    """Exchange messages of the selection's own; their cost is charged to the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedClients:
-    """Whom to invite, how often each was drawn, and how many replies to wait for."""
+    """The selected clients, how often each was drawn, and how many replies to wait for."""
 
     clients: NDArray[np.int64]
     counts: NDArray[np.int64]
@@ -61,7 +61,7 @@ class Selection(ABC):
     def propose(self, turn: SelectionContext) -> SelectedClients: ...
 
     def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
-        """Fold in what the replies of this turn report."""
+        """Learn from what the replies of this round report."""
 
     def state(self) -> Mapping[str, Any]:
         """Named arrays for a checkpoint."""
@@ -72,7 +72,7 @@ class Selection(ABC):
 
 
 def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Sequence[Reply]) -> list[Rejection]:
-    """Have a selection that fails over some replies see the others; those over which it fails, refused."""
+    """Have a selection that fails over some replies see the others; those over which it fails are rejected."""
     refused = []
     for reply in replies:
         try:
@@ -89,7 +89,7 @@ def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Se
 
 
 class Selector(Choice, AlgorithmPart):
-    """A rule for inviting clients: a fraction of them, or a number."""
+    """A rule for selecting clients: a fraction of them, or a number."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     count: int | None = Field(default=None, ge=1)
@@ -144,7 +144,7 @@ class Selector(Choice, AlgorithmPart):
         return max(1, round(self.fraction * clients))
 
     def sampling_probability(self, clients: int) -> float | None:
-        """Each client's chance to be invited, where that is drawn for each alone whatever their data are (Poisson
+        """Each client's probability to be selected, where that is drawn for each alone whatever their data are (Poisson
         sampling); None for any other rule. Privacy is amplified by the former only.
         """
         return None

@@ -1,4 +1,4 @@
-"""AFL, active federated learning (Goetz et al., 2019): invite clients on whose data the model does badly."""
+"""AFL, active federated learning (Goetz et al., 2019): select clients on whose data the model does badly."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -44,9 +44,9 @@ class _ValuationSelection(Selection):
     def __init__(self, settings: ValuationSelector, population: Population) -> None:
         self._settings = settings
         self._root_sizes = np.sqrt(population.sizes)
-        invited = settings.cohort_size(len(population))
-        self._uniform = int(settings.alpha3 * invited)
-        self._valued = invited - self._uniform
+        cohort_size = settings.cohort_size(len(population))
+        self._uniform = int(settings.alpha3 * cohort_size)
+        self._valued = cohort_size - self._uniform
         self._left_out = min(int(settings.alpha1 * len(population)), len(population) - self._valued)
         self._valuations = np.zeros(len(population))
 

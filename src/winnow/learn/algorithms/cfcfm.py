@@ -16,7 +16,7 @@ from winnow.learn.selection import SelectedClients, Selection, SelectionContext,
 class FirstComeSelector(SelectorWithoutReplacement):
     """The first K replies are merged, those of clients that were not merged in the last round before all others.
 
-    Where more than K clients were left out of the last round, they alone are invited, and the first K replies end the
+    Where more than K clients were left out of the last round, they alone are selected, and the first K replies end the
     round: no reply of another could be merged. Otherwise all of them are awaited, and so are the fastest of the others,
     by the time that each took when it was last merged.
     """
@@ -36,10 +36,10 @@ class _FirstComeSelection(Selection):
     def propose(self, turn: SelectionContext) -> SelectedClients:
         first = np.flatnonzero(~self._merged)
         if len(first) > self._quota:
-            return _invitation(first, Until(replies=self._quota))
+            return _selected(first, Until(replies=self._quota))
         again = np.flatnonzero(self._merged)
         fastest = again[np.argsort(self._seconds[again], kind="stable")][: self._quota - len(first)]
-        return _invitation(np.sort(np.concatenate([first, fastest])), UNTIL_ALL)
+        return _selected(np.sort(np.concatenate([first, fastest])), UNTIL_ALL)
 
     def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
         clients = clients_of(replies)
@@ -55,7 +55,7 @@ class _FirstComeSelection(Selection):
         self._seconds = np.array(state["seconds"], np.float64)
 
 
-def _invitation(clients: NDArray[np.int64], until: Until) -> SelectedClients:
+def _selected(clients: NDArray[np.int64], until: Until) -> SelectedClients:
     return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64), until=until)
 
 

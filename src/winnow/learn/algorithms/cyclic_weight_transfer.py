@@ -14,7 +14,7 @@ from winnow.learn.training import TrainingWorkflow
 
 
 class CyclicSchedule(Schedule):
-    """A round is one pass over the invited clients, one after another; the last one's model is the round's.
+    """A round is one pass over the selected clients, one after another; the last one's model is the round's.
 
     They are visited by number, or in an order that is drawn for every round. A client that fails is passed over.
     Whatever the later clients report (a loss, a profile) is of another model than the first one's, whose report alone
@@ -34,21 +34,21 @@ class CyclicSchedule(Schedule):
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         while training.round < training.rounds:
             turn = training.begin(federation)
-            invitation = selection.propose(turn)
-            yield from training.announce(invitation, federation)
-            clients = invitation.clients if self.order == "fixed" else turn.rng.permutation(invitation.clients)
-            gathered = _pass_on(clients.tolist(), invitation, training, federation)
+            selected = selection.propose(turn)
+            yield from training.announce(selected, federation)
+            clients = selected.clients if self.order == "fixed" else turn.rng.permutation(selected.clients)
+            gathered = _pass_on(clients.tolist(), selected, training, federation)
             gathered = training.apply(gathered, federation)
             training.observe(selection, turn, gathered.reported)
             yield from training.finish(gathered, selection, federation)
 
 
 def _pass_on(
-    clients: list[int], invitation: SelectedClients, training: TrainingWorkflow, federation: Federation
+    clients: list[int], selected: SelectedClients, training: TrainingWorkflow, federation: Federation
 ) -> RoundResult:
-    """Have the clients train in turn, as many as the invitation waits for and for as long."""
+    """Have the clients train in turn, as many as the selection waits for and for as long."""
     model, sizes, begun = training.shared, federation.population.sizes, federation.clock.now
-    replies, seconds = invitation.until.replies, invitation.until.seconds
+    replies, seconds = selected.until.replies, selected.until.seconds
     folded, answered, refused = list[Reply](), list[Reply](), list[Rejection]()
     for client in clients:
         if len(folded) == replies:

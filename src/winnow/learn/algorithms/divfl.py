@@ -1,4 +1,4 @@
-"""DivFL (Balakrishnan et al., 2022): invite the few clients whose updates stand best for those of all."""
+"""DivFL (Balakrishnan et al., 2022): select the few clients whose updates best represent all."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal

@@ -28,7 +28,7 @@ MAX_DRAWS = 100
 
 
 class BufferedSchedule(Schedule):
-    """As many clients as `select` invites are always at work; every `goal` replies make a version (the paper's K).
+    """As many clients as a cohort has are always training; every `goal` replies make a version (the paper's K).
 
     A reply that is τ versions late counts 1/√(1 + τ): θ ← θ + 1/K·Σ s(τ_k)·(θ_k − θ_v), where θ_v is the version from
     which client k departed. When a client has answered, another one takes its place and is sent the present version.
@@ -53,17 +53,17 @@ class BufferedSchedule(Schedule):
             underway = PendingTasks.resumed(training, federation, exchange)
             while training.round < training.rounds:
                 turn = training.begin(federation, underway.oldest(training.round))
-                invitation = selection.propose(turn)
-                places, sent, arrived = len(invitation.clients), list[int](), list[Outcome]()
-                idle = _idle(invitation, selection, turn, underway, sent)
+                selected = selection.propose(turn)
+                places, sent, arrived = len(selected.clients), list[int](), list[Outcome]()
+                idle = _idle(selected, selection, turn, underway, sent)
                 while len(arrived) < min(self.goal or DEFAULT_BUFFER_SIZE, places):
-                    vacant = max(0, places - len(underway))  # a selection may have invited more before
+                    vacant = max(0, places - len(underway))  # a selection may have proposed more before
                     fresh = list(dict.fromkeys(islice(idle, vacant)))
                     underway.send(training, federation, fresh)
                     sent += fresh
                     arrived.append(next(iter(exchange)))
                     underway.done(arrived[-1].task)
-                yield from training.announce(_only(invitation, sent), federation)
+                yield from training.announce(_only(selected, sent), federation)
                 gathered = _fold(arrived, training, federation)
                 gathered = training.apply(gathered, federation)
                 training.observe(selection, turn, gathered.reported)
@@ -72,7 +72,7 @@ class BufferedSchedule(Schedule):
 
 
 def _idle(
-    invitation: SelectedClients,
+    selected: SelectedClients,
     selection: Selection,
     turn: SelectionContext,
     underway: PendingTasks,
@@ -83,16 +83,16 @@ def _idle(
     Nobody is sent the same version twice: it would make the same update of it again.
     """
     for _ in range(MAX_DRAWS):
-        for client in turn.rng.permutation(invitation.clients).tolist():
+        for client in turn.rng.permutation(selected.clients).tolist():
             if client not in underway and client not in sent:
                 yield client
-        invitation = selection.propose(turn)
+        selected = selection.propose(turn)
 
 
-def _only(invitation: SelectedClients, clients: Sequence[int]) -> SelectedClients:
-    """The invitation as far as it was sent."""
+def _only(selected: SelectedClients, clients: Sequence[int]) -> SelectedClients:
+    """The selected clients to whom a task was sent."""
     chosen, counts = np.unique(np.array(clients, np.int64), return_counts=True)
-    return SelectedClients(clients=chosen, counts=counts, scores=invitation.scores)
+    return SelectedClients(clients=chosen, counts=counts, scores=selected.scores)
 
 
 def _fold(arrived: Sequence[Outcome], training: TrainingWorkflow, federation: Federation) -> RoundResult:

@@ -1,4 +1,4 @@
-"""FedProf (Wu et al., 2022, algorithms 1 and 2): invite clients whose data look, through the global model, like the
+"""FedProf (Wu et al., 2022, algorithms 1 and 2): select clients whose data look, through the global model, like the
 reference. Works in both aggregation modes.
 """
 

@@ -40,10 +40,11 @@ class KrumRule(AggregationRule):
     def averaged_count(self, updates: int) -> int:
         """How many of so many updates, those with the lowest scores, are averaged."""
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
-        if invited < self.min_clients:
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+        if cohort_size < self.min_clients:
             raise ModelError(
-                f"aggregate: {invited} updates, but this rule needs {self.min_clients}; have more clients answer"
+                f"aggregate: this rule needs {self.min_clients} updates per round, but the round has {cohort_size}; "
+                "select more clients"
             )
         return _NearestFold(self, model)
 

@@ -32,7 +32,7 @@ class CoordinateWiseRule(AggregationRule):
     def trimmed_count(self, count: int) -> int:
         """How many of so many values are left out on either side."""
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         return _MiddleFold(self, model)
 
 

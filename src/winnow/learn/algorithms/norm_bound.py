@@ -23,8 +23,8 @@ class NormBound(AggregationRule):
     name: Literal["norm-bound"] = "norm-bound"
     bound: float | None = Field(None, gt=0)
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
-        return _BoundedFold(self.bound, model, PartialAggregation().start(model, population, invited))
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
+        return _BoundedFold(self.bound, model, PartialAggregation().start(model, population, cohort_size))
 
 
 class _BoundedFold:

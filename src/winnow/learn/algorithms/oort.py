@@ -1,4 +1,4 @@
-"""Oort (Lai et al., 2021, algorithm 1): invite clients whose samples have high losses and whose devices are quick."""
+"""Oort (Lai et al., 2021, algorithm 1): select clients whose samples have high losses and whose devices are quick."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -59,7 +59,7 @@ class _UtilitySelection(Selection):
     def __init__(self, settings: UtilitySelector, population: Population) -> None:
         clients = len(population)
         self._settings, self._sizes = settings, population.sizes
-        self._invited = settings.cohort_size(clients)
+        self._cohort_size = settings.cohort_size(clients)
         self._utility, self._seconds = np.zeros(clients), np.zeros(clients)
         self._last, self._times = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
         self._gathered = np.zeros(0)
@@ -67,8 +67,10 @@ class _UtilitySelection(Selection):
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
         tried, untried = self._within_blacklist()
-        exploring = min(len(untried), max(round(self._exploration(turn) * self._invited), self._invited - len(tried)))
-        exploited = self._exploit(turn, tried, self._invited - exploring)
+        exploring = min(
+            len(untried), max(round(self._exploration(turn) * self._cohort_size), self._cohort_size - len(tried))
+        )
+        exploited = self._exploit(turn, tried, self._cohort_size - exploring)
         explored = turn.rng.choice(untried, exploring, replace=False)
         clients = np.sort(np.concatenate([exploited, explored]))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
@@ -82,7 +84,7 @@ class _UtilitySelection(Selection):
         allowed = np.ones(len(self._times), bool)
         if self._settings.blacklist is not None:
             unlisted = self._times <= self._settings.blacklist
-            allowed = unlisted if unlisted.sum() >= self._invited else allowed
+            allowed = unlisted if unlisted.sum() >= self._cohort_size else allowed
         tried = self._last > 0
         return np.flatnonzero(allowed & tried), np.flatnonzero(allowed & ~tried)
 

@@ -1,4 +1,4 @@
-"""Power of choice (Cho et al., 2020): of some candidates, invite those on whose data the model does worst."""
+"""Power of choice (Cho et al., 2020): of some candidates, select those on whose data the model does worst."""
 
 from functools import partial
 from typing import Literal
@@ -26,15 +26,15 @@ class PowerOfChoiceSelector(SelectorWithoutReplacement):
         return True
 
     def start(self, population: Population) -> Selection:
-        invited = self.cohort_size(len(population))
-        candidates = min(round(self.candidates * invited), len(population))
-        return _CandidateSelection(population, invited, candidates)
+        cohort_size = self.cohort_size(len(population))
+        candidates = min(round(self.candidates * cohort_size), len(population))
+        return _CandidateSelection(population, cohort_size, candidates)
 
 
 class _CandidateSelection(Selection):
-    def __init__(self, population: Population, invited: int, candidates: int) -> None:
+    def __init__(self, population: Population, cohort_size: int, candidates: int) -> None:
         self._log_sizes = np.log(population.sizes)
-        self._invited, self._candidates = invited, candidates
+        self._cohort_size, self._candidates = cohort_size, candidates
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
         candidates = draw(self._log_sizes, self._candidates, turn.rng, replacement=False).clients
@@ -42,8 +42,8 @@ class _CandidateSelection(Selection):
         replies = request_losses(turn, candidates)
         losses[clients_of(replies)] = reported_metric(replies, START_LOSS, otherwise=-np.inf)
         shuffled = turn.rng.permutation(candidates)
-        highest = shuffled[np.argsort(-losses[shuffled], kind="stable")[: self._invited]]
-        return SelectedClients(clients=np.sort(highest), counts=np.ones(self._invited, np.int64))
+        highest = shuffled[np.argsort(-losses[shuffled], kind="stable")[: self._cohort_size]]
+        return SelectedClients(clients=np.sort(highest), counts=np.ones(self._cohort_size, np.int64))
 
 
 power_of_choice = Recipe(

@@ -38,7 +38,7 @@ class FairAggregation(AggregationRule):
     def needs_start_loss(self) -> bool:
         return True
 
-    def start(self, model: ModelState, population: Population, invited: int) -> Fold:
+    def start(self, model: ModelState, population: Population, cohort_size: int) -> Fold:
         return _FairFold(self.q, model)
 
 

@@ -25,7 +25,7 @@ MODEL = "model"
 
 
 class LagTolerantSchedule(Schedule):
-    """Everybody trains; the first replies fill a quota, as large as what `select` invites, and end the round.
+    """Everybody trains; the first replies fill a quota, as large as a cohort of `select`, and end the round.
 
     Clients that were not picked in the last round are picked first (compensatory first come, first merged). The server
     keeps an entry for each client and folds all of them (the paper's three-step discriminative aggregation): before,
@@ -37,7 +37,7 @@ class LagTolerantSchedule(Schedule):
     name: Literal["lag-tolerant"] = "lag-tolerant"
     tolerance: int = Field(5, ge=0)
 
-    def together(self, invited: int, clients: int) -> int:
+    def together(self, cohort_size: int, clients: int) -> int:
         return clients
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
@@ -49,7 +49,7 @@ class LagTolerantSchedule(Schedule):
                 turn = training.begin(federation, underway.oldest(training.round))
                 quota = len(selection.propose(turn).clients)
                 idle = [k for k in clients if k not in underway]
-                yield from training.announce(_invitation(idle), federation)
+                yield from training.announce(_selected(idle), federation)
                 underway.send(training, federation, idle)
                 lagging = {task.client for task in underway.tasks if turn.version - task.version > self.tolerance}
                 arrived = self._collect_replies(quota, picked_last, training, exchange, underway)
@@ -135,7 +135,7 @@ def _entry(cache: ClientStore, client: int, initial: ModelState) -> Mapping[str,
     return cache.read(client).get(MODEL, initial)
 
 
-def _invitation(clients: list[int]) -> SelectedClients:
+def _selected(clients: list[int]) -> SelectedClients:
     return SelectedClients(clients=np.array(clients, np.int64), counts=np.ones(len(clients), np.int64))
 
 

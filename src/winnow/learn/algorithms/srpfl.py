@@ -36,7 +36,7 @@ HELD_PREFIX, SAMPLE = "held/", "sample/"
 
 
 class DoublingSelector(Selector):
-    """In stage r, N clients are invited and the first n_r = min(N, 2^r·n₀) replies end the round (algorithm 1).
+    """In stage r, N clients are selected and the first n_r = min(N, 2^r·n₀) replies end the round (algorithm 1).
 
     Nobody's speed needs to be known: who answers first is fast (remark 3.2). N is `fraction` or `count`; `sample` says
     how the N are drawn, uniformly unless given; `first` is n₀, a tenth of N unless given. New clients are drawn in each

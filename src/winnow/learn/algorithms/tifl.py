@@ -20,11 +20,11 @@ Positive: TypeAlias = Annotated[int, Field(ge=1)]
 class TierSelector(SelectorWithoutReplacement):
     """All of a round's clients are drawn from one tier, and the tier adaptively (the paper's algorithm 2).
 
-    Before round 1 every client is sent the model and tells its loss; those who do not answer are left out for good, the
-    others are split into equally large tiers by the time that they took: `tiers` of them, or as many as can fill an
-    invitation. Every `interval` rounds the model is valued by a panel of each tier, as many clients as are invited. If
-    the loss of the tier last used has not fallen since, tiers are drawn by the rank of their losses from then on, the
-    highest most often: a loss where the paper has an accuracy, which regressions lack.
+    Before round 1 every client is sent the model and reports its loss; those who do not answer are left out for good,
+    the others are split into equally large tiers by the time that they took: `tiers` of them, or as many as can fill a
+    cohort. Every `interval` rounds the model is evaluated by a panel of each tier, as large as a cohort. If the loss of
+    the tier last used has not fallen since, tiers are drawn by the rank of their losses from then on, the highest most
+    often: a loss where the paper has an accuracy, which regressions lack.
 
     A tier can be used as often as its `credits` say, the quickest first; when all are spent, they are granted again.
     """
@@ -45,8 +45,8 @@ class TierSelector(SelectorWithoutReplacement):
 class _TierSelection(Selection):
     def __init__(self, settings: TierSelector, population: Population) -> None:
         self._settings, self._sizes = settings, population.sizes
-        self._invited = settings.cohort_size(len(population))
-        tiers = max(1, min(settings.tiers, len(population) // self._invited))
+        self._cohort_size = settings.cohort_size(len(population))
+        tiers = max(1, min(settings.tiers, len(population) // self._cohort_size))
         if settings.credits is not None and len(settings.credits) != tiers:
             raise ConfigError(f"select.credits: has {len(settings.credits)} numbers, but there are {tiers} tiers")
         self._granted = np.full(tiers, np.inf) if settings.credits is None else np.array(settings.credits, np.float64)
@@ -62,7 +62,7 @@ class _TierSelection(Selection):
             self._evaluate_tiers(turn)
         self._used = self._next_tier(turn.rng)
         members = np.flatnonzero(self._tier == self._used)
-        clients = np.sort(turn.rng.choice(members, min(self._invited, len(members)), replace=False))
+        clients = np.sort(turn.rng.choice(members, min(self._cohort_size, len(members)), replace=False))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
     def _evaluate_tiers(self, turn: SelectionContext) -> None:
@@ -81,7 +81,7 @@ class _TierSelection(Selection):
         for number, members in enumerate(tiers):
             self._tier[members] = number
         self._panel = np.concatenate(
-            [turn.rng.choice(members, min(self._invited, len(members)), replace=False) for members in tiers]
+            [turn.rng.choice(members, min(self._cohort_size, len(members)), replace=False) for members in tiers]
         )
         on_panel = np.isin(clients_of(replies), self._panel)
         self._losses = self._tier_losses(list(compress(replies, on_panel)))
