@@ -73,7 +73,7 @@ def last_round(person: Person) -> str:
 
 
 def said(person: Person) -> list[str]:
-    return [line.text for line in person.link.follow(FollowLog(job="job", wait=False)) if line.kind == "log"]
+    return [line.text for line in person.link.follow(FollowLog(job="job", wait=False)) if line.kind != "event"]
 
 
 def out(person: Person) -> dict[str, AbsentSite]:
@@ -107,7 +107,7 @@ def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: Worl
     world.site("plant-b")
     eventually(lambda: "plant-b/2@" in last_round(person), LONG)
     assert (person.state("job").out, person.state("job").sites) == ([], ["plant-a", "plant-b"])
-    assert checkpoint(person).splitlines()[0].count("failed: site plant-b is left out since 20") == 2
+    assert checkpoint(person).splitlines()[0].count("failed: site plant-b is excluded since 20") == 2
     lines = said(person)
     assert [line for line in lines if "plant-b" in line][-2:] == [
         "site plant-b is left out: no word from it for 2 s; it is taken back when it returns",
@@ -240,7 +240,7 @@ def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few
     person.wait("job", "finished", seconds=LONG)
     assert "enough sites are back; the job starts again from round 0" in said(person)
     [first] = checkpoint(person).splitlines()
-    assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c is left out" in first
+    assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c is excluded" in first
 
 
 def test_who_is_left_out_and_since_when_outlives_the_server(kits: Path, tmp_path: Path) -> None:

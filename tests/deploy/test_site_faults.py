@@ -76,7 +76,7 @@ class Faults:
 
     def said(self, site: str) -> list[str]:
         """Who takes part and who does not, in the job's log."""
-        lines = [line for line in self.job.lines(follow=False) if line.source == "server" and line.kind == "log"]
+        lines = [line for line in self.job.lines(follow=False) if line.source == "server" and line.kind != "event"]
         return [line.text for line in lines if line.text.startswith(f"site {site} ")]
 
     def workers(self, site: str) -> list[int]:

@@ -50,11 +50,12 @@ def logs(
     import msgspec
 
     from winnow.cli.console import write_json
-    from winnow.deploy.client.job_progress import format_line
+    from winnow.deploy.client.job_progress import LogFormatter
 
+    formatter = LogFormatter()
     with connected(kit) as connection:
         for line in connection.job(job).lines(follow=follow):
-            text = format_line(line)
+            text = formatter.format(line)
             if as_json:
                 write_json(msgspec.to_builtins(line))
             elif text is not None:

@@ -10,11 +10,11 @@ import msgspec
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.server.audit_throttle import AuditThrottle
-from winnow.deploy.server.leader_writes import LOG_KIND, SERVER_SOURCE, LeaderWrites, NewLogLine
+from winnow.deploy.server.leader_writes import SERVER_SOURCE, LeaderWrites, NewLogLine
 from winnow.deploy.server.sanitise_text import printable_line
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import AbsentSite
+from winnow.deploy.wire.messages import LOG_KIND, AbsentSite
 
 log = logging.getLogger(__name__)
 

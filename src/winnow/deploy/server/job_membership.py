@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from winnow.deploy.jobs.ipc import EXCLUDED_SITE
 from winnow.deploy.server.site_sessions import Participation, SiteSession
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import AbsentSite, CancelTasks
+from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, CancelTasks
 
 FIRST_RETRY, MAX_DOUBLINGS = 2.0, 7
 """Seconds until a site that was left out is asked again; they double so many times, to 256."""
@@ -22,8 +23,8 @@ FIRST_RETRY, MAX_DOUBLINGS = 2.0, 7
 class MembershipCallbacks:
     """What follows from it."""
 
-    say: Callable[[str, str], None]
-    """By job: a line for its log."""
+    say: Callable[[str, str, str], None]
+    """By job: a line for its log, and the line's kind."""
     note: Callable[[str, AbsentSite | str], None]
     """By job: a site is left out, or (its name) no longer is."""
     fail: Callable[[str, str, str, int, str], None]
@@ -55,14 +56,14 @@ class JobMembership:
             if (reason := self._part(site).out) and self._part(site).out_since is None:
                 self.leave_out(site, reason, self._desks[site].seen)  # it changed its mind while the job began
 
-    def leave_out(self, site: str, reason: str, now: float) -> None:
+    def leave_out(self, site: str, reason: str, now: float, kind: str = LOG_KIND) -> None:
         """Go on without this site. It is said once, and the site asked again."""
         part, reason = self._part(site), one_line(reason)
         part.offer_at = now + FIRST_RETRY * 2 ** min(part.offers, MAX_DOUBLINGS)
         if part.out != reason or part.out_since is None:
             part.out, part.out_since = reason, part.out_since or time.time()
             self._reactions.note(self.job, AbsentSite(site=site, since=part.out_since, reason=part.out))
-            self._reactions.say(self.job, f"site {site} is left out: {part.out}")
+            self._reactions.say(self.job, f"site {site} is left out: {part.out}", kind)
         self.review()
 
     def take_back(self, site: str) -> None:
@@ -73,7 +74,7 @@ class JobMembership:
             return
         part.out, part.out_since = "", None
         self._reactions.note(self.job, site)
-        self._reactions.say(self.job, f"site {site} takes part again")
+        self._reactions.say(self.job, f"site {site} takes part again", LOG_KIND)
         for order in part.assignments():
             self._desks[site].tell(order)
         self.review()
@@ -84,7 +85,8 @@ class JobMembership:
             desk, part = self._desks[site], self._part(site)
             if now - desk.seen > self._timeout and not part.out:
                 desk.disconnect()  # it says hello when it is back, and is asked then
-                self.leave_out(site, f"no word from it for {self._timeout:g} s; it is taken back when it returns", now)
+                reason = f"no word from it for {self._timeout:g} s; it is taken back when it returns"
+                self.leave_out(site, reason, now, SITE_LOST_KIND)
             elif desk.session is not None and part.offer_at is not None and now >= part.offer_at:
                 part.offers, part.offer_at = part.offers + 1, None
                 desk.tell(part.deploy)
@@ -100,7 +102,7 @@ class JobMembership:
                     self._fail(site, part, open_task.task.id)
         if self._waits != self._said:
             self._said = self._waits
-            self._reactions.say(self.job, self._lack() if self._waits else "the job goes on")
+            self._reactions.say(self.job, self._lack() if self._waits else "the job goes on", LOG_KIND)
             self._reactions.hold(self.job, self._waits)
         if self._waits and self._in() >= self._needed:
             self._reactions.start_again(self.job)
@@ -162,7 +164,7 @@ class JobMembership:
         part.withdraw(task)
         self._desks[site].tell(CancelTasks(job=self.job, tasks=[task]))
         assert part.out_since is not None
-        reason = f"site {site} is left out since {format_utc(part.out_since)}: {part.out}"
+        reason = f"{EXCLUDED_SITE.format(site)}{format_utc(part.out_since)}: {part.out}"
         for client in clients:
             self._reactions.fail(site, self.job, task, client, reason)
 

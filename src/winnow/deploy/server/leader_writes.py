@@ -15,7 +15,7 @@ from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.sanitise_text import printable_line, without_nul
 from winnow.deploy.server.tables import JobRow, LogLineRow, MemberRow, OutputRow, RoundRow, SiteRow
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import AbsentSite, Blob, DataDescription, Hello
+from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, Blob, DataDescription, Hello
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
@@ -26,7 +26,7 @@ SettledReplies = Mapping[str, Mapping[str, Sequence[int]]]
 """By site and task, the clients whose replies were folded."""
 EndedTasks = Mapping[str, Sequence[str]]
 """By site, the tasks that have ended."""
-LOG_KIND, SERVER_SOURCE = "log", "server"
+SERVER_SOURCE = "server"
 """A kind of line, and the source of those that a server writes."""
 
 
@@ -219,4 +219,4 @@ def _digest(session: Session, job: JobRow, lines: Sequence[NewLogLine]) -> str |
 
 def _text(line: NewLogLine) -> str:
     """Events and metrics are for programs: they stay as they are."""
-    return printable_line(line.text) if line.kind == LOG_KIND else without_nul(line.text)
+    return printable_line(line.text) if line.kind in (LOG_KIND, SITE_LOST_KIND) else without_nul(line.text)

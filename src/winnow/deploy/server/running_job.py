@@ -33,7 +33,7 @@ from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.blob_store import BlobStore
 from winnow.deploy.server.integrity import DamagedRecordsError, verified_chunks
 from winnow.deploy.server.job_logs import MAX_METRICS, JobLogs, bounded_metrics
-from winnow.deploy.server.leader_writes import LOG_KIND, SERVER_SOURCE, LeaderWrites, NewLogLine, RoundOrderError
+from winnow.deploy.server.leader_writes import SERVER_SOURCE, LeaderWrites, NewLogLine, RoundOrderError
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.limits import runner_limits
 from winnow.deploy.server.queries import Queries
@@ -41,7 +41,7 @@ from winnow.deploy.server.reply_inboxes import ReplyInboxes
 from winnow.deploy.server.runner_process import RUNNER_LOG, RunnerProcess
 from winnow.deploy.server.site_hub import SiteHub
 from winnow.deploy.server.warm_runner import WarmRunner
-from winnow.deploy.wire.messages import Blob, ClientResult, Settle
+from winnow.deploy.wire.messages import EVENT_KIND, LOG_KIND, Blob, ClientResult, Settle
 
 log = logging.getLogger(__name__)
 
@@ -331,4 +331,4 @@ class RunningJob:
 
 
 def _events(lines: list[str]) -> list[NewLogLine]:
-    return [NewLogLine(source=SERVER_SOURCE, kind="event", text=line) for line in lines]
+    return [NewLogLine(source=SERVER_SOURCE, kind=EVENT_KIND, text=line) for line in lines]

@@ -12,7 +12,7 @@ import msgspec
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, MembershipCallbacks
-from winnow.deploy.server.leader_writes import LOG_KIND, SERVER_SOURCE, LeaderWrites, NewLogLine
+from winnow.deploy.server.leader_writes import SERVER_SOURCE, LeaderWrites, NewLogLine
 from winnow.deploy.server.site_sessions import (
     MonotonicClock,
     Participation,
@@ -24,7 +24,9 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError, one_line
 from winnow.deploy.wire.message_codec import MAX_MESSAGE
 from winnow.deploy.wire.messages import (
+    LOG_KIND,
     PROTOCOLS,
+    SITE_LOST_KIND,
     Acknowledgement,
     AssignTask,
     CancelTasks,
@@ -166,7 +168,7 @@ class SiteHub:
         """A site's word about a job that has not begun."""
         part.out = "" if message.accepted else one_line(message.reason) or "it refused"
         if part.out:
-            self._say(message.job, f"site {site} takes no part: {part.out}")
+            self._say(message.job, f"site {site} takes no part: {part.out}", SITE_LOST_KIND)
         await self.listener.site_joined(site, message)
 
     async def given(self, peer: Peer, message: SubmitResult) -> Acknowledgement:
@@ -391,9 +393,9 @@ class SiteHub:
                     part.deploy = msgspec.structs.replace(part.deploy, neighbours=neighbours)
                     desk.tell(part.deploy)
 
-    def _say(self, job: str, text: str) -> None:
+    def _say(self, job: str, text: str, kind: str = LOG_KIND) -> None:
         log.info("job %s: %s", job, text)
-        self._journal.add(job, NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=text))
+        self._journal.add(job, NewLogLine(source=SERVER_SOURCE, kind=kind, text=text))
 
     def _fail(self, site: str, job: str, task: str, client: int, reason: str) -> None:
         answer = ClientResult(job=job, task=task, client=client, stage="taking part", failure=reason)

@@ -14,6 +14,11 @@ PROTOCOLS = (1,)
 
 MAX_TEXT = 65_536
 
+LOG_KIND, EVENT_KIND, SITE_LOST_KIND = "log", "event", "site-lost"
+"""Kinds of log lines: text; an event of the run as JSON; the server's text about a site that rejected the job before it
+started or stopped responding. Only the server itself writes the last kind, so a program may act on it.
+"""
+
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 """Names of sites, jobs, data: safe as the name of a file."""
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -369,7 +374,7 @@ class LogLine(WireMessage, frozen=True, kw_only=True):
     source: Name
     """server, or a site's name"""
     kind: Text
-    """log, event or metric"""
+    """log, event, metric or site-lost"""
     text: Text
 
 
