@@ -283,7 +283,8 @@ def test_below_the_threshold_the_round_is_abandoned_and_the_model_stays(step: st
     abandoned = summarise(events, metric="accuracy", target=None).abandoned
     assert abandoned is not None
     assert abandoned.rounds == 1
-    assert "takes 6" in abandoned.reason or "6 are needed" in abandoned.reason, "why the rest of them stopped"
+    [reason] = abandoned.reasons
+    assert "takes 6" in reason or "6 are needed" in reason, "why the rest of them stopped"
     if step in (SHARE_KEYS, MASKED_INPUT):
         assert not any(isinstance(outcome, Reply) and outcome.task.name == UNMASK for outcome in federation.seen)
 

@@ -244,16 +244,47 @@ def test_the_same_from_python(federation: LocalFederation, tmp_path: Path) -> No
 
 def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: Callable[..., Outcome]) -> None:
     me, processes = federation.connection, federation.processes
-    assert command("sites", "restart", "site-1").out == "site-1 was told to start anew\n"
+    assert command("sites", "restart", "site-1").out == "site-1 restarts\n"
     log = federation.folder / "logs" / "site-1.log"
     wait_for(lambda: log.read_text().count("site site-1 of") == 2, "a new beginning")
     wait_for(lambda: "site-1" in connected(me), "site-1 again")
     assert processes["site-1"].poll() is None, "it is the same process"
-    assert command("sites", "stop", "site-2").out == "site-2 was told to stop\n"
+    assert command("sites", "stop", "site-2").out == "site-2 stops\n"
     assert processes["site-2"].wait(30) == 0
     wait_for(lambda: connected(me) == {"site-1"}, "site-2 has gone")
     processes["site-2"] = start(federation.folder, "site-2")
     wait_for(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
+
+
+def test_a_site_whose_policy_forbids_it_is_not_said_to_stop(
+    federation: LocalFederation, command: Callable[..., Outcome]
+) -> None:
+    policy = federation.kit("site-1") / "policy.toml"
+    allowing = policy.read_text()
+    policy.write_text(allowing.replace("remote_control = true", "remote_control = false"))
+    refused = command("sites", "stop", "site-1")
+    policy.write_text(allowing)
+    assert refused.code == 2
+    assert refused.err == (
+        "winnow: error: site-1 does not stop: this site's policy does not allow its agent to be stopped or restarted "
+        "remotely\n"
+    )
+    assert federation.processes["site-1"].poll() is None
+
+
+def test_a_list_of_jobs_fits_80_columns(
+    me: Connection, command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "fedavg-with-a-name-0a1b2c"
+    job = me.submit("demo", sets=SETS, rounds=1, min_sites=9, name=name)
+    wait_for(lambda: "of 9" in job.state().reason, "a reason to wait")
+    lines = command("jobs").out.splitlines()
+    job.abort()
+    [row] = [line for line in lines if line.strip().startswith(f"{name}  ")]
+    assert len(row) <= 80
+    assert "queued" in row
+    assert any(line.startswith(f"{name} queued: waits for sites: ") for line in lines)
 
 
 # Before anything is sent ----------------------------------------------------------------------------------------------

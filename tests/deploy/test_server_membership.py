@@ -36,7 +36,9 @@ from winnow.deploy.wire.messages import (
     FollowLog,
     GetJobResult,
     GetStatus,
+    ListSites,
     PutBlob,
+    SiteList,
     SubmitResult,
 )
 
@@ -263,6 +265,12 @@ def test_who_is_left_out_and_since_when_outlives_the_server(kits: Path, tmp_path
         eventually(lambda: not out(person), LONG)
 
 
+def revoked_sites(person: Person) -> list[str]:
+    listed = person.link.call(ListSites())
+    assert isinstance(listed, SiteList)
+    return [each.site for each in listed.sites if each.revoked]
+
+
 def revoke(kits: Path, name: str, *, renew: bool = False) -> None:
     sites = [{"name": site, "organisation": site.title()} for site in SITES]
     servers = [{"name": "server-1", "organisation": "Institute", "hosts": ["127.0.0.1"], "port": 8443}]
@@ -282,6 +290,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         revoke(kits, "plant-b")
         eventually(lambda: person.state("job").round >= 2, LONG)
         assert out(person)["plant-b"].reason.startswith("its certificate was revoked; ")
+        assert revoked_sites(person) == ["plant-b"]
         for request in (
             SubmitResult(session=site.session, answer=site.answer("job", order.task.id, 2, b"late")),
             site.hello(),
@@ -293,6 +302,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         revoke(kits, "plant-b", renew=True)
         back = world.site("plant-b")
         eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+        assert revoked_sites(person) == []
         known = {each.site: each.certificate for each in of(DeployJob, other)[-1].neighbours}
         assert known["plant-b"] == back.hello().certificate, "what it signs from now on counts"
 

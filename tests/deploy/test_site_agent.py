@@ -329,7 +329,7 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
 def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
     world: World, script: Script, near: Any, allowed: bool
 ) -> None:
-    world.allow("control = true\n" if allowed else "")
+    world.allow("remote_control = true\n" if allowed else "")
     with agent_at(world, near.url) as agent:
         script.tell(ControlAgent(restart=True))
         if allowed:

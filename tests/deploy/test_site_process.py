@@ -113,7 +113,7 @@ def test_other_users_of_the_machine_may_read_nothing_of_it(world: World, script:
 def test_told_to_restart_it_begins_anew(world: World, script: Script, server: Any) -> None:
     import json
 
-    world.allow("control = true\n")
+    world.allow("remote_control = true\n")
     with started(*winnow_site(world, "--json-logs")) as process:
         script.wait(Hello)
         script.orders.append(ControlAgent(restart=True))

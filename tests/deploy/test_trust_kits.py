@@ -353,10 +353,10 @@ def test_what_has_changed_or_gone_is_said(tmp_path: Path) -> None:
 def test_a_renewed_kit_keeps_what_the_operator_put_beside_it(tmp_path: Path) -> None:
     provision(tmp_path)
     old = kit_of(tmp_path, "plant-a")
-    (old.path / "policy.toml").write_text("control = true\n")
+    (old.path / "policy.toml").write_text("remote_control = true\n")
     with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
         list(workshop.renew("plant-a"))
-    assert (old.path / "policy.toml").read_text() == "control = true\n"
+    assert (old.path / "policy.toml").read_text() == "remote_control = true\n"
     assert kit_of(tmp_path, "plant-a").key_pem != old.key_pem
     assert not list(tmp_path.glob("kits/.*"))
 

@@ -12,6 +12,7 @@ import pytest
 from wiring import SpoolService, papers, serving
 
 from winnow.core import ConfigError
+from winnow.deploy.wire import reconnecting_link
 from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download, upload
@@ -304,6 +305,23 @@ def test_a_reconnecting_link_goes_to_the_next_endpoint_and_follows_the_leader(sc
         link.close()
         with pytest.raises(UnreachableError):
             link.call(report())
+
+
+def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnecting_link, "NOTICE_SECONDS", 0.2)
+    said: list[str] = []
+    link = ReconnectingLink(
+        ["memory://nobody"],
+        lambda url: connect(url, papers("alpha")),
+        backoff=QUICK,
+        patience=1.2,
+        notify=said.append,
+    )
+    with pytest.raises(UnreachableError):
+        link.call(GetStatus())
+    with pytest.raises(UnreachableError):
+        next(link.follow(FollowLog(job="job-1")))
+    assert said == ["no answer from memory://nobody yet; trying for 1 s more"] * 2
 
 
 def test_a_reconnecting_link_loses_patience_or_is_closed(scheme: str) -> None:

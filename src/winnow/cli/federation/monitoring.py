@@ -30,13 +30,18 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
             f"{state.round}/{state.rounds}" if state.rounds else str(state.round),
             state.submitter,
             datetime.fromtimestamp(state.submitted, UTC).strftime("%Y-%m-%d %H:%M"),
-            ", ".join(state.sites) or "-",
-            state.reason,
+            str(len(state.sites)),
         )
         for state in states
     ]
-    heads = ("Job", "Status", "Round", "Submitted by", "At (UTC)", "Sites", "Because")
-    stdout_console().print(table(heads, rows, numbers=False) if rows else "there are no jobs")
+    if not rows:
+        typer.echo("there are no jobs")
+        return
+    heads = ("Job", "Status", "Round", "By", "Submitted (UTC)", "Sites")
+    stdout_console().print(table(heads, rows, numbers=False))
+    for state in states:
+        if state.reason:
+            typer.echo(f"{state.job} {state.status}: {state.reason}")
 
 
 @requires_deploy_extra

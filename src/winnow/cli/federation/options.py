@@ -16,6 +16,7 @@ JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="A job's 
 
 
 def connected(kit: Path) -> "Connection":
+    from winnow.cli.console import say
     from winnow.deploy.client.connection import connect
 
-    return connect(kit)
+    return connect(kit, notify=lambda text: say(f"winnow: {text}"))

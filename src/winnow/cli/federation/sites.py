@@ -2,13 +2,16 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from winnow.cli.federation.options import KitOption, connected
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 from winnow.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from winnow.deploy.wire.messages import SiteInfo
 
 sites = typer.Typer(rich_markup_mode="rich")
 
@@ -51,7 +54,7 @@ def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
         (
             state.site,
             state.organisation,
-            "connected" if state.connected else f"gone since {datetime.fromtimestamp(state.seen, UTC):%Y-%m-%d %H:%M}",
+            _state(state),
             ", ".join(state.data) or "-",
             f"{state.free.cpus:g} CPUs, {state.free.memory_mb} MB, {state.free.gpus} GPUs",
             ", ".join(state.jobs) or "-",
@@ -60,6 +63,14 @@ def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
     ]
     heads = ("Site", "Organisation", "State", "Data", "Free", "Jobs")
     stdout_console().print(table(heads, rows, numbers=False) if rows else "no site was ever connected")
+
+
+def _state(site: "SiteInfo") -> str:
+    if site.revoked:
+        return "revoked"
+    if site.connected:
+        return "connected"
+    return f"offline since {datetime.fromtimestamp(site.seen, UTC):%Y-%m-%d %H:%M}"
 
 
 @sites.command()

@@ -4,7 +4,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,10 +55,10 @@ ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
 class Connection:
     """What a person may ask of a federation. Use it in a `with`, or close it."""
 
-    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS) -> None:
+    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None) -> None:
         self.kit = kit
         tls = Tls.of(kit)
-        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience)
+        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience, notify=notify)
 
     def submit(
         self,
@@ -176,9 +176,11 @@ class SubmittedJob:
             return write_run_folder(Path(out), state.config, files, finished=self.state().status == "finished")
 
 
-def connect(kit: str | Path, patience: float = RETRY_SECONDS) -> Connection:
-    """A connection with a person's kit."""
-    return Connection(Kit.load(Path(kit), "person"), patience)
+def connect(
+    kit: str | Path, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
+) -> Connection:
+    """Connect with a person's kit. `notify` gets one line when no server has answered for a while."""
+    return Connection(Kit.load(Path(kit), "person"), patience, notify)
 
 
 def _new_name(title: str) -> str:

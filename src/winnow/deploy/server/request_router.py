@@ -11,6 +11,7 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
     AbortJob,
+    ControlResult,
     ControlSite,
     DeployResult,
     FetchBlob,
@@ -33,7 +34,7 @@ from winnow.deploy.wire.messages import (
     UploadedSize,
 )
 
-SITE_REQUESTS = (Hello, Poll, DeployResult, SubmitResult, SiteReport)
+SITE_REQUESTS = (Hello, Poll, DeployResult, ControlResult, SubmitResult, SiteReport)
 
 
 class RequestRouter:
@@ -99,6 +100,8 @@ class RequestRouter:
                 return await reign.hub.poll(peer, request)
             case DeployResult():
                 return await reign.hub.joined(peer, request)
+            case ControlResult():
+                return reign.hub.controlled(peer, request)
             case SubmitResult():
                 return await reign.hub.given(peer, request)
             case SiteReport():

@@ -32,6 +32,7 @@ from winnow.deploy.wire.messages import (
     CancelTasks,
     ClientResult,
     ControlAgent,
+    ControlResult,
     DeployJob,
     DeployResult,
     Hello,
@@ -52,6 +53,8 @@ MISSED_HEARTBEATS = 3
 REVOKED_REASON = "its certificate was revoked; it is taken back when it comes with a renewed kit"
 MAX_TASK_BYTES = MAX_MESSAGE - 4096
 """Bytes of a task, so that the message around it fits too."""
+CONTROL_SECONDS = 10.0
+"""Seconds that a site has to answer whether it stops or restarts."""
 MAX_CLOCK_SKEW = 30.0
 """Seconds by which clocks may differ before it is worth a line."""
 
@@ -104,6 +107,8 @@ class SiteHub:
         self._listener: SiteEventListener | None = None
         self.desks: dict[str, SiteSession] = {}
         self._running: dict[str, JobMembership] = {}
+        self._controls: dict[str, asyncio.Future[ControlResult]] = {}
+        """By site, who waits for its answer to a request to stop or restart."""
 
     def listen(self, listener: SiteEventListener) -> None:
         self._listener = listener
@@ -295,11 +300,27 @@ class SiteHub:
         if desk is not None and desk.parts.pop(job, None) is not None:
             desk.tell(StopJob(job=job, reason=reason))
 
-    def control(self, site: str, *, restart: bool) -> None:
+    async def control(self, site: str, *, restart: bool) -> ControlResult | None:
+        """Ask a site's agent to stop or restart; its answer, or None if there is none yet."""
         desk = self.desks.get(site)
         if desk is None or desk.session is None:
             raise RequestRefusedError(f"site {site} is not connected")
+        answer = self._controls.setdefault(site, asyncio.get_running_loop().create_future())
         desk.session.add(ControlAgent(restart=restart))
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            return None
+        finally:
+            self._controls.pop(site, None)
+
+    def controlled(self, peer: Peer, message: ControlResult) -> Acknowledgement:
+        self._session(peer, message.session)
+        answer = self._controls.pop(peer.name, None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+        return Acknowledgement()
 
     def connected(self) -> dict[str, SiteSession]:
         return {site: desk for site, desk in self.desks.items() if desk.session is not None}

@@ -257,6 +257,7 @@ class UserCommands:
             site=row.site,
             organisation=row.organisation,
             connected=session is not None,
+            revoked=bool(row.certificate) and self.trust.revoked(Peer.of_pem(row.certificate)),
             seen=(None if desk is None else desk.seen_at) or row.seen,
             winnow=row.winnow,
             data=msgspec.msgpack.decode(row.data, type=list[str]),
@@ -270,8 +271,13 @@ class UserCommands:
             raise RequestRefusedError(f"no site called {request.site} was ever here")
         target = CommandTarget(name=request.site, organisation=rows[request.site].organisation)
         await self.authorise(peer, "control", target)
-        self.hub.control(request.site, restart=request.restart)
-        return Acknowledgement(note=f"{request.site} was told to {'start anew' if request.restart else 'stop'}")
+        answer = await self.hub.control(request.site, restart=request.restart)
+        what = "restart" if request.restart else "stop"
+        if answer is None:
+            return Acknowledgement(note=f"{request.site} was asked to {what} and has not answered yet")
+        if not answer.accepted:
+            raise RequestRefusedError(f"{request.site} does not {what}: {answer.reason or 'it gave no reason'}")
+        return Acknowledgement(note=f"{request.site} {what}s")
 
 
 def latest_that_fit(states: Sequence[JobInfo]) -> list[JobInfo]:

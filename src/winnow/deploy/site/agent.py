@@ -217,6 +217,7 @@ class Agent:
         what = "restart" if order.restart else "stop"
         reason = self._office.judge.controllable()
         self._office.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
+        self._office.uplink.controlled(reason)
         if reason is not None:
             log.warning("told to %s from afar, and did not: %s", what, reason)
             return

@@ -10,7 +10,15 @@ from msgspec.structs import replace
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download, upload
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
-from winnow.deploy.wire.messages import Blob, ClientResult, DataDescription, DeployResult, SiteReport, SubmitResult
+from winnow.deploy.wire.messages import (
+    Blob,
+    ClientResult,
+    ControlResult,
+    DataDescription,
+    DeployResult,
+    SiteReport,
+    SubmitResult,
+)
 from winnow.deploy.wire.transport import ServerLink
 
 log = logging.getLogger(__name__)
@@ -44,6 +52,14 @@ class Uplink:
                 DeployResult(session=session, job=job, accepted=data is not None, reason=told, data=data)
             ),
             f"the word about job {job}",
+        )
+
+    def controlled(self, refusal: str | None) -> None:
+        """The agent stops or restarts as it was asked to, or why it does not."""
+        reason = self._outward(refusal or "")
+        self._deliver(
+            lambda session: self.link.call(ControlResult(session=session, accepted=refusal is None, reason=reason)),
+            "the answer to a request to stop or restart",
         )
 
     def give(self, answer: ClientResult, payload: Path | None) -> None:

@@ -30,17 +30,17 @@ commands = ["submit"]
 [[allow]]
 roles = ["lead"]
 commands = ["download"]
-of = "organisation"
+scope = "organisation"
 
 [[allow]]
 roles = ["lead"]
 commands = ["abort"]
-of = "own"
+scope = "own"
 
 [[allow]]
 roles = ["org-admin"]
 commands = ["control"]
-of = "organisation"
+scope = "organisation"
 """
 
 
@@ -58,7 +58,7 @@ NO_TARGET = CommandTarget()
 
 class CommandRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commands: tuple[Command | Literal["*"], ...]
-    of: Literal["any", "organisation", "own"] = "any"
+    scope: Literal["any", "organisation", "own"] = "any"
     """Whose jobs or sites: anybody's, those of the person's organisation, or the person's own."""
 
 
@@ -93,6 +93,6 @@ def watch_server_policy(folder: Path) -> WatchedFile[ServerPolicy]:
 
 
 def _reaches(rule: CommandRule, peer: Peer, target: CommandTarget) -> bool:
-    if rule.of == "organisation":
+    if rule.scope == "organisation":
         return target.organisation == peer.organisation
-    return rule.of == "any" or target.owner == peer.name
+    return rule.scope == "any" or target.owner == peer.name

@@ -36,7 +36,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limits: JobResourceLimits = JobResourceLimits()
     filters: tuple[dict[str, Any], ...] = ()
     """Forced on every job, in this order: tables with a `name` and the filter's settings."""
-    control: bool = False
+    remote_control: bool = False
     """Whether the agent stops or restarts when a person asks for it through the server."""
     keeper: bool = False
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
@@ -75,8 +75,8 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
 
 
 def allows_control(policy: SitePolicy) -> PolicyDecision:
-    if not policy.control:
-        return _denied("this site's agent takes no orders to stop or restart")
+    if not policy.remote_control:
+        return _denied("this site's policy does not allow its agent to be stopped or restarted remotely")
     return PolicyDecision(allowed=True, reason="this site's agent may be stopped and restarted")
 
 

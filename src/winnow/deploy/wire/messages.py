@@ -184,7 +184,7 @@ class StopJob(WireMessage, frozen=True, kw_only=True):
 
 
 class ControlAgent(WireMessage, frozen=True, kw_only=True):
-    """A person wants the site's agent to stop or to start anew."""
+    """Stop or restart the site's agent, if its policy allows that, and say so first (`ControlResult`)."""
 
     restart: bool
 
@@ -206,6 +206,14 @@ class DeployResult(WireMessage, frozen=True, kw_only=True):
     accepted: bool
     reason: Text = ""
     data: DataDescription | None = None
+
+
+class ControlResult(WireMessage, frozen=True, kw_only=True):
+    """Whether the agent stops or restarts as it was asked to; `reason` says why not."""
+
+    session: Name
+    accepted: bool
+    reason: Text = ""
 
 
 class SubmitResult(WireMessage, frozen=True, kw_only=True):
@@ -314,6 +322,8 @@ class SiteInfo(Struct, frozen=True, kw_only=True):
     site: Name
     organisation: Text
     connected: bool
+    revoked: bool
+    """Whether the certificate it last showed is revoked."""
     seen: float
     winnow: Text
     data: list[Name]
@@ -399,6 +409,7 @@ Request: TypeAlias = (
     Hello
     | Poll
     | DeployResult
+    | ControlResult
     | SubmitResult
     | SiteReport
     | GetUploadedSize
