@@ -29,6 +29,7 @@ from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_transfer import upload
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
 from winnow.deploy.wire.messages import (
+    PROTOCOLS,
     AssignTask,
     Blob,
     ClientResult,
@@ -151,11 +152,11 @@ class ScriptedSite:
 
     def hello(self, **changes: Any) -> Hello:
         usual: dict[str, Any] = {
-            "protocols": [1],
-            "winnow": "test",
+            "protocols": list(PROTOCOLS),
+            "winnow_version": "test",
             "data": list(self.names),
             "resources": self.resources,
-            "now": time.time(),
+            "clock": time.time(),
             "jobs": sorted(self.jobs),
             "certificate": self.kit.certificate_pem,
         }

@@ -28,6 +28,7 @@ from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, upl
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.messages import (
+    PROTOCOLS,
     Acknowledgement,
     AssignTask,
     Blob,
@@ -154,7 +155,7 @@ class Script:
             case Hello():
                 self.sessions += 1
                 self.orders = list(self.outstanding)
-                return Welcome(protocol=1, session=f"s{self.sessions}", heartbeat=self.heartbeat)
+                return Welcome(protocol=PROTOCOLS[0], session=f"s{self.sessions}", heartbeat=self.heartbeat)
             case Poll(session=session, received=received):
                 if session != f"s{self.sessions}":
                     raise RequestRefusedError("this session is over")

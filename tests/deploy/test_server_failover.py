@@ -80,7 +80,7 @@ def check_standby(pair: Pair, leader: str) -> None:
     link = connect(where[standby], tls(pair.person.kit))
     with pytest.raises(RequestRefusedError, match=f"{leader} leads") as refused:
         link.call(GetStatus())
-    assert (refused.value.leader, refused.value.again) == (where[leader], True)
+    assert (refused.value.leader, refused.value.retry) == (where[leader], True)
     link.close()
 
 

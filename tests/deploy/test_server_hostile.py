@@ -138,8 +138,11 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
 
 def test_a_site_of_another_age_is_refused_clearly(world: World) -> None:
     site = world.site("plant-a")
-    with pytest.raises(RequestRefusedError, match="speaks protocol 1, site plant-a speaks 7, 8; update the older one"):
-        site.link.call(site.hello(protocols=[7, 8]))
+    for theirs, said in (([1], "1"), ([7, 8], "7, 8")):
+        older = "site" if theirs == [1] else "server"
+        told = f"site plant-a speaks protocol {said}; this server speaks 2: update Winnow at the {older}"
+        with pytest.raises(RequestRefusedError, match=told):
+            site.link.call(site.hello(protocols=theirs))
 
 
 def test_a_greeting_with_anothers_certificate_is_refused(world: World) -> None:
@@ -151,7 +154,7 @@ def test_a_greeting_with_anothers_certificate_is_refused(world: World) -> None:
 def test_a_clock_that_is_wrong_is_noted_and_does_not_matter(world: World, caplog: pytest.LogCaptureFixture) -> None:
     site = world.site("plant-a")
     with caplog.at_level(logging.WARNING):
-        site.link.call(site.hello(now=time.time() + 3600))
+        site.link.call(site.hello(clock=time.time() + 3600))
     assert re.search(r"the clock of site plant-a differs by \+3(600|5[5-9]\d) s", caplog.text)
 
 

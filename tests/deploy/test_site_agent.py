@@ -302,7 +302,7 @@ def test_an_answer_that_was_not_delivered_is_given_in_a_new_session(world: World
 
     def refuse(request: Any) -> None:
         if isinstance(request, SubmitResult) and next(fail, False):
-            raise RequestRefusedError("not now", again=True)
+            raise RequestRefusedError("not now", retry=True)
 
     script.refuse = refuse
     script.tell(deploy(script, world.bundle()), task())
@@ -317,12 +317,13 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
 ) -> None:
     def refuse(request: Any) -> None:
         if isinstance(request, Hello):
-            raise RequestRefusedError("this server speaks protocol 2; update Winnow")
+            raise RequestRefusedError("site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site")
 
     script.refuse = refuse
     with caplog.at_level("WARNING"), agent_at(world, near.url):
         script.wait(Hello, 2)
-    assert "this server speaks protocol 2; update Winnow; trying again" in caplog.messages
+    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; trying again"
+    assert told in caplog.messages
 
 
 @pytest.mark.parametrize("allowed", [False, True])

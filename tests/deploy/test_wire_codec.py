@@ -15,6 +15,7 @@ from winnow.deploy.wire.errors import WireError, one_line
 from winnow.deploy.wire.message_codec import MAX_MESSAGE, decode, decode_request, decode_response, encode
 from winnow.deploy.wire.messages import (
     Acknowledgement,
+    Hello,
     ListJobs,
     Request,
     RequestRefusal,
@@ -127,8 +128,8 @@ def test_truncated_messages_are_refused(data: st.DataObject) -> None:
         ({"type": "ListJobs", "jobs": "unknown field"}, "unknown field"),
         ({"type": "No\nsuch"}, "Invalid value 'No such'"),
         ({"job": "no type"}, "missing required field"),
-        ({"type": "Held", "job": "j", "blob": {"digest": "0" * 63, "size": 1}}, "regex"),
-        ({"type": "Held", "job": "j", "blob": {"digest": "0" * 64, "size": -1}}, ">= 0"),
+        ({"type": "GetUploadedSize", "job": "j", "blob": {"digest": "0" * 63, "size": 1}}, "regex"),
+        ({"type": "GetUploadedSize", "job": "j", "blob": {"digest": "0" * 64, "size": -1}}, ">= 0"),
         ({"type": "SiteReport", "session": "s", "job": "j", "lines": ["x" * 70_000]}, "length"),
         ([], "Expected `object`"),
     ],
@@ -172,3 +173,13 @@ def test_requests_are_no_responses() -> None:
 def test_a_line_is_one_line(text: str) -> None:
     assert len(one_line(text).splitlines()) <= 1
     assert len(one_line(text)) <= 500
+
+
+def test_greetings_and_refusals_of_protocol_1_are_read_so_that_versions_can_be_compared() -> None:
+    old = {"type": "Hello", "protocols": [1], "winnow": "0.9", "data": [], "resources": {}, "now": 1.0, "more": 1}
+    hello = decode_request(msgspec.msgpack.encode(old))
+    assert isinstance(hello, Hello)
+    assert (hello.protocols, hello.winnow_version, hello.clock) == ([1], "0.9", 1.0)
+    reason = "this server speaks protocol 1, site plant-a speaks 2; update the older one"
+    refusal = decode_response(msgspec.msgpack.encode({"type": "Refusal", "reason": reason, "again": True}))
+    assert refusal == RequestRefusal(reason=reason, retry=True)

@@ -88,10 +88,10 @@ def test_a_call_is_answered_and_its_caller_known_by_the_certificate(link: Server
 def test_refusals_are_raised_in_one_line(link: ServerLink) -> None:
     with pytest.raises(RequestRefusedError, match=r"^no sites for you$") as refused:
         link.call(ListSites())
-    assert not refused.value.again
+    assert not refused.value.retry
     with pytest.raises(RequestRefusedError, match=r"^not yet$") as refused:
         link.call(GetJobResult(job="j"))
-    assert refused.value.again
+    assert refused.value.retry
 
 
 def test_a_fault_of_the_server_is_told_without_its_secrets(link: ServerLink) -> None:
@@ -273,7 +273,7 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
         begun = time.monotonic()
         with pytest.raises(RequestRefusedError, match=r"nothing moved for 0\.3 seconds") as refused:
             link.put(PutBlob(job="j", blob=blob_of(data)), stalling())
-        assert refused.value.again
+        assert refused.value.retry
         assert time.monotonic() - begun < 5
         go_on.set()
         assert link.call(GetUploadedSize(job="j", blob=blob_of(data))) == UploadedSize(size=CHUNK)

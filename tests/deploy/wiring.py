@@ -84,9 +84,9 @@ class SpoolService:
             case GetStatus():
                 return await self._wait_for_ever()
             case ListSites():
-                raise RequestRefusedError("no sites\nfor you", again=False)
+                raise RequestRefusedError("no sites\nfor you", retry=False)
             case GetJobResult():
-                return RequestRefusal(reason="not yet", again=True)
+                return RequestRefusal(reason="not yet", retry=True)
             case ListJobs():
                 raise ZeroDivisionError("a secret")
         return Acknowledgement()

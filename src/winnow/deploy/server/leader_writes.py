@@ -201,7 +201,7 @@ class LeaderWrites:
                     site=site,
                     organisation=organisation,
                     seen=now,
-                    winnow=one_line(hello.winnow),
+                    winnow=one_line(hello.winnow_version),
                     data=msgspec.msgpack.encode(hello.data),
                     resources=msgspec.msgpack.encode(hello.resources),
                     certificate=hello.certificate,

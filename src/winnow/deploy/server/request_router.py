@@ -86,9 +86,9 @@ class RequestRouter:
             return self.reign
         leader = await asyncio.to_thread(self._lease.leader)
         if leader is None or leader.server == self._name:
-            raise RequestRefusedError(f"server {self._name} does not lead, and nobody else does yet", again=True)
+            raise RequestRefusedError(f"server {self._name} does not lead, and nobody else does yet", retry=True)
         raise RequestRefusedError(
-            f"server {self._name} stands by; {leader.server} leads", leader=leader.address, again=True
+            f"server {self._name} stands by; {leader.server} leads", leader=leader.address, retry=True
         )
 
     @staticmethod

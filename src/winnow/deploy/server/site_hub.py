@@ -124,21 +124,24 @@ class SiteHub:
         common = set(PROTOCOLS) & set(hello.protocols)
         if not common:
             ours, theirs = ", ".join(map(str, PROTOCOLS)), ", ".join(map(str, hello.protocols)) or "none"
+            older = "site" if max(hello.protocols, default=0) < max(PROTOCOLS) else "server"
             raise RequestRefusedError(
-                f"this server speaks protocol {ours}, site {peer.name} speaks {theirs}; update the older one"
+                f"site {peer.name} speaks protocol {theirs}; this server speaks {ours}: update Winnow at the {older}"
             )
         if hello.certificate and Peer.of_pem(hello.certificate) != peer:
             raise RequestRefusedError(f"site {peer.name} showed a certificate in its greeting that is not its own")
         now = await asyncio.to_thread(self._ledger.seen, peer.name, peer.organisation, hello)
-        if abs(now - hello.now) > MAX_CLOCK_SKEW:
-            log.warning("the clock of site %s differs by %+.0f s from the database's", peer.name, hello.now - now)
+        if abs(now - hello.clock) > MAX_CLOCK_SKEW:
+            log.warning("the clock of site %s differs by %+.0f s from the database's", peer.name, hello.clock - now)
         session, desk = SiteConnection(peer, hello), self._desk(peer.name)
         if desk.session is not None and self._clock() - desk.seen < self._config.heartbeat / 2:
             log.info("site %s began a new session while its last one was alive", peer.name)
         self._spread(peer.name, hello.certificate)
         desk.welcome(session)
         desk.hear(self._clock())
-        log.info("site %s connected (Winnow %s, data: %s)", peer.name, hello.winnow, ", ".join(hello.data) or "none")
+        log.info(
+            "site %s connected (Winnow %s, data: %s)", peer.name, hello.winnow_version, ", ".join(hello.data) or "none"
+        )
         self.listener.sites_changed()
         return Welcome(protocol=max(common), session=session.id, heartbeat=self._config.heartbeat)
 

@@ -124,10 +124,10 @@ class Agent:
     def _greet(self) -> Welcome:
         hello = Hello(
             protocols=list(PROTOCOLS),
-            winnow=_version(),
+            winnow_version=_version(),
             data=sorted(self._config.data),
             resources=self._config.resources,
-            now=self._now(),
+            clock=self._now(),
             jobs=self._office.state.jobs(),
             certificate=self._kit.certificate_pem,
         )
@@ -136,7 +136,7 @@ class Agent:
             raise WireError(f"the server answered a greeting with {type(welcome).__name__}")
         if welcome.protocol not in PROTOCOLS:
             raise RequestRefusedError(
-                f"the server wants to speak protocol {welcome.protocol}, which this Winnow does not know"
+                f"the server speaks protocol {welcome.protocol}; this site speaks {PROTOCOLS[0]}: update Winnow here"
             )
         self._received = 0
         self._office.uplink.begin(welcome.session)

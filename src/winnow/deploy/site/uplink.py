@@ -97,7 +97,7 @@ class Uplink:
             send(session)
         except RequestRefusedError as refused:
             log.warning("the server refused %s: %s", what, refused.reason)
-            if refused.again:
+            if refused.retry:
                 self._lost.set()
         except UnreachableError as error:
             log.warning("%s was not delivered: %s", what, error)

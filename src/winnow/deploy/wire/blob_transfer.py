@@ -77,7 +77,7 @@ class _Attempts:
         self._vain = 0 if held > self._most else self._vain + 1
         self._most = max(self._most, held)
         final = isinstance(error, StorageFullError) or (
-            isinstance(error, RequestRefusedError) and not (error.again or error.leader)
+            isinstance(error, RequestRefusedError) and not (error.retry or error.leader)
         )
         if final or self._vain >= ATTEMPTS:
             raise error

@@ -32,17 +32,17 @@ class UnreachableError(WinnowError):
 
 
 class RequestRefusedError(WinnowError):
-    """The other side said no. `leader` is the endpoint to ask instead; `again` says that it may work later."""
+    """The other side said no. `leader` is the endpoint to ask instead; `retry`: it may work later."""
 
-    def __init__(self, reason: str, *, leader: str = "", again: bool = False) -> None:
+    def __init__(self, reason: str, *, leader: str = "", retry: bool = False) -> None:
         super().__init__(one_line(reason))
         self.reason = one_line(reason)
         self.leader = leader
-        self.again = again
+        self.retry = retry
 
 
 class TooManyRequestsError(RequestRefusedError):
     """Whoever asks has too much under way already; later it may work."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, again=True)
+        super().__init__(reason, retry=True)

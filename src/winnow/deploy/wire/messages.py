@@ -9,8 +9,10 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-PROTOCOLS = (1,)
-"""The versions of these messages that this Winnow speaks."""
+PROTOCOLS = (2,)
+"""The versions of these messages that this Winnow speaks. `Hello` and `RequestRefusal` keep the tags and fields of
+version 1, so that parties of any two versions can say which they speak.
+"""
 
 MAX_TEXT = 65_536
 
@@ -97,14 +99,20 @@ class ClientResult(WireMessage, frozen=True, kw_only=True):
 # A site and its server ------------------------------------------------------------------------------------------------
 
 
-class Hello(WireMessage, frozen=True, kw_only=True):
+class Hello(
+    WireMessage,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=False,
+    rename={"winnow_version": "winnow", "clock": "now"},
+):
     """A site introduces itself. Its name is that of its certificate; clocks are compared."""
 
     protocols: list[int]
-    winnow: Text
+    winnow_version: Text
     data: list[Name]
     resources: Resources
-    now: float
+    clock: float
     jobs: list[Name] = []
     """Those that it takes part in; the server has it stop those that are over or that it never knew."""
     certificate: bytes = b""
@@ -397,12 +405,12 @@ class Acknowledgement(WireMessage, frozen=True, kw_only=True):
     note: Text = ""
 
 
-class RequestRefusal(WireMessage, frozen=True, kw_only=True):
-    """No, and why, in one line. `leader` says whom to ask instead; `again` that it may work later."""
+class RequestRefusal(WireMessage, frozen=True, kw_only=True, tag="Refusal", rename={"retry": "again"}):
+    """Why a request was refused, in one line. `leader` is the endpoint to ask instead; `retry`: it may work later."""
 
     reason: Text
     leader: Text = ""
-    again: bool = False
+    retry: bool = False
 
 
 Request: TypeAlias = (

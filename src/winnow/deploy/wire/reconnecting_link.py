@@ -126,7 +126,7 @@ class ReconnectingLink:
                     self._turn_from(endpoint)
                     failure: Exception = error
                 except RequestRefusedError as refused:
-                    if not refused.leader and not refused.again:
+                    if not refused.leader and not refused.retry:
                         raise
                     self._turn_from(endpoint, refused.leader)
                     failure = refused

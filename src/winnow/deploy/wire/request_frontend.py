@@ -54,7 +54,7 @@ class RequestFrontend:
                 response = await self._service.call(peer, decode_request(data))
             self._enter(certificate)  # it may have waited long
             if isinstance(response, RequestRefusal):
-                raise RequestRefusedError(response.reason, leader=response.leader, again=response.again)
+                raise RequestRefusedError(response.reason, leader=response.leader, retry=response.retry)
             return encode(response)
 
     async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -85,7 +85,7 @@ class RequestFrontend:
             async with asyncio.timeout(self._stall):
                 yield
         except TimeoutError:
-            raise RequestRefusedError(f"nothing moved for {self._stall:g} seconds", again=True) from None
+            raise RequestRefusedError(f"nothing moved for {self._stall:g} seconds", retry=True) from None
 
     async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
         async with self.moving(), self._in_flight.arriving(peer):
@@ -147,10 +147,10 @@ def _refusing(peer: Peer) -> Iterator[None]:
         raise
     except WinnowError as error:
         log.warning("refused %s: %s", peer.name, error)
-        raise RequestRefusedError(str(error), again=isinstance(error, StorageFullError | BlobDamagedError)) from None
+        raise RequestRefusedError(str(error), retry=isinstance(error, StorageFullError | BlobDamagedError)) from None
     except Exception:
         log.exception("failed at a request of %s", peer.name)
-        raise RequestRefusedError("the server failed at this request; its log says why", again=True) from None
+        raise RequestRefusedError("the server failed at this request; its log says why", retry=True) from None
 
 
 async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:
