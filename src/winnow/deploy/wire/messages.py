@@ -78,7 +78,7 @@ class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settings: bytes = b"null"
     """JSON of the handler's settings."""
     parts: dict[str, Blob] = {}
-    letters: dict[int, dict[int, bytes]] = {}
+    peer_messages: dict[int, dict[int, bytes]] = {}
     """To a client, from clients: sealed, or meant for everybody's eyes."""
 
 
@@ -91,7 +91,7 @@ class ClientResult(WireMessage, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     seconds: Seconds = 0.0
     blob: Blob | None = None
-    letters: dict[int, bytes] = {}
+    peer_messages: dict[int, bytes] = {}
     stage: Text = ""
     failure: Text | None = None
 
