@@ -15,10 +15,8 @@ from winnow.deploy.jobs.ipc import (
     CannotRunJob,
     FilterResult,
     JobReady,
-    Measured,
     PrepareJob,
     ReleaseRequest,
-    RunnerLogLine,
     RunTask,
     SignRequest,
     StopWorker,
@@ -119,8 +117,7 @@ class Worker:
 
     def talk(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Tells all it knows of where it is."""
-        self.channel.send(RunnerLogLine(line=f"reading {self.prepare.data}"))
-        self.channel.send(Measured(metrics={"loss": 0.5}))
+        self.channel.send(WorkerLogLine(line=f"reading {self.prepare.data}"))
         here = f"{self.prepare.data} in {self.folder}"
         import msgspec
 

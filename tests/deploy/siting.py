@@ -48,7 +48,6 @@ from winnow.deploy.wire.messages import (
     Settle,
     SiteInstruction,
     SiteInstructions,
-    SiteReport,
     StopJob,
     SubmitResult,
     UploadedSize,
@@ -292,4 +291,4 @@ def settle(
     return Settle(job="job-1", round=number, tasks=tasks, over=list(tasks) if over else [])
 
 
-__all__ = ["DeployResult", "SiteReport", "StopJob", "SubmitResult"]
+__all__ = ["DeployResult", "StopJob", "SubmitResult"]

@@ -25,7 +25,7 @@ from winnow.deploy.wire import grpc_server
 from winnow.deploy.wire.atomic_files import CHUNK
 from winnow.deploy.wire.errors import RequestRefusedError, TooManyRequestsError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE
-from winnow.deploy.wire.messages import Acknowledgement, FollowLog, GetStatus, LogLine, SiteReport
+from winnow.deploy.wire.messages import AbortJob, Acknowledgement, FollowLog, GetStatus, LogLine
 from winnow.deploy.wire.request_frontend import RequestFrontend
 from winnow.deploy.wire.request_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.transport_registry import connect
@@ -158,7 +158,7 @@ def test_many_requests_over_a_slow_network_are_all_answered(tmp_path: Path) -> N
         ThreadPoolExecutor(12) as threads,
     ):
         link = connect(url, papers("alpha"))
-        answers = [threads.submit(link.call, SiteReport(session="s", job="j", lines=["x" * 60_000])) for _ in range(12)]
+        answers = [threads.submit(link.call, AbortJob(job="j", reason="x" * 60_000)) for _ in range(12)]
         assert {type(answer.result()) for answer in answers} == {Acknowledgement}
         link.close()
 

@@ -41,7 +41,6 @@ from winnow.deploy.wire.messages import (
     Poll,
     PutBlob,
     Resources,
-    SiteReport,
     SubmitJob,
     SubmitResult,
 )
@@ -222,21 +221,6 @@ def test_only_what_a_task_needs_can_be_fetched(world: World, asked: tuple[Script
         b"".join(site.link.fetch(FetchBlob(job="job", blob=Blob(digest="c" * 64, size=1))))
     with pytest.raises(RequestRefusedError, match="has no blob"):
         b"".join(world.person().link.fetch(FetchBlob(job="job", blob=Blob(digest="c" * 64, size=1))))
-
-
-def test_a_site_that_says_too_much_is_cut_off(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
-    site, order = asked
-    for _ in range(3):
-        site.link.call(SiteReport(session=site.session, job="job", lines=["a", "b"], metrics={"loss": 1.5}))
-    person = world.person()
-    assert eventually(lambda: person.state("job").metrics.get("plant-a")) == {"loss": 1.5}
-    finish(site, order)
-    person.wait("job", "finished")
-    lines = [
-        line for line in person.link.follow(FollowLog(job="job")) if line.source == "plant-a" and line.kind == "log"
-    ]
-    assert len(lines) == 3
-    assert "said too much" in lines[-1].text
 
 
 @pytest.mark.parametrize(("times", "status"), [(2, "finished"), (99, "failed")])

@@ -19,8 +19,8 @@ from winnow.deploy.wire.messages import (
     ListJobs,
     Request,
     RequestRefusal,
+    Resources,
     Response,
-    SiteReport,
     WireMessage,
 )
 
@@ -130,7 +130,7 @@ def test_truncated_messages_are_refused(data: st.DataObject) -> None:
         ({"job": "no type"}, "missing required field"),
         ({"type": "GetUploadedSize", "job": "j", "blob": {"digest": "0" * 63, "size": 1}}, "regex"),
         ({"type": "GetUploadedSize", "job": "j", "blob": {"digest": "0" * 64, "size": -1}}, ">= 0"),
-        ({"type": "SiteReport", "session": "s", "job": "j", "lines": ["x" * 70_000]}, "length"),
+        ({"type": "AbortJob", "job": "j", "reason": "x" * 70_000}, "length"),
         ([], "Expected `object`"),
     ],
 )
@@ -143,16 +143,16 @@ def test_what_does_not_fit_its_type_is_refused(raw: object, reason: str) -> None
 def test_a_length_that_lies_costs_no_memory() -> None:
     for head in (b"\xdd", b"\xdf", b"\xc6", b"\xdb"):
         refused(head + b"\xff\xff\xff\xff")
-        refused(b"\x84\xa4type\xa6Report\xa7session\xa1s\xa3job\xa1j\xa5lines" + head + b"\xff\xff\xff\xf0")
+        refused(b"\x83\xa4type\xa8AbortJob\xa3job\xa1j\xa6reason" + head + b"\xff\xff\xff\xf0")
 
 
 def test_deep_nesting_is_refused() -> None:
     refused(b"\x91" * 1_000_000)
-    refused(b"\x82\xa4type\xa4Jobs\xa3job" + b"\x91" * 1_000_000)
+    refused(b"\x82\xa4type\xa8ListJobs\xa3job" + b"\x91" * 1_000_000)
 
 
 def test_size_is_limited_both_ways() -> None:
-    large = SiteReport(session="s", job="j", lines=["x" * 65_536] * 64)
+    large = Hello(protocols=[1], winnow_version="1", data=["x" * 100] * 50_000, resources=Resources(), clock=0.0)
     with pytest.raises(WireError, match="too large to send"):
         encode(large)
     with pytest.raises(WireError, match="too large"):

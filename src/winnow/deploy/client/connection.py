@@ -144,7 +144,7 @@ class SubmittedJob:
         return self._connection._ask(ListJobs(job=self.name), JobList).jobs[0]
 
     def lines(self, first: int = 0, *, follow: bool = True) -> Iterator[LogLine]:
-        """Its log, events and live metrics; with `follow` until it ends, over failovers too."""
+        """Its log and events; with `follow` until it ends, over failovers too."""
         return self._connection._link.follow(FollowLog(job=self.name, first=first, wait=follow))
 
     def wait(self, seconds: float | None = None) -> JobInfo:

@@ -190,10 +190,6 @@ class WorkerLogLine(WireMessage, frozen=True, kw_only=True):
     line: str
 
 
-class Measured(WireMessage, frozen=True, kw_only=True):
-    metrics: dict[str, float]
-
-
 class SignRequest(WireMessage, frozen=True, kw_only=True):
     """Sign what a client of ours says in the round of the task under way; no process of a job holds a key."""
 
@@ -258,13 +254,5 @@ ToWorker: TypeAlias = (
     | StopWorker
 )
 FromWorker: TypeAlias = (
-    JobReady
-    | TaskResult
-    | CannotRunJob
-    | RunnerLogLine
-    | WorkerLogLine
-    | Measured
-    | SignRequest
-    | ReleaseRequest
-    | ReleaseNoteRequest
+    JobReady | TaskResult | CannotRunJob | WorkerLogLine | SignRequest | ReleaseRequest | ReleaseNoteRequest
 )

@@ -29,7 +29,7 @@ class ServerLimits(Settings):
     transfers: int = Field(default=4, ge=1)
     """That one party may have under way at the same time."""
     lines: int = Field(default=100_000, ge=0)
-    """That a site, or the job itself, may add to one job's log; metrics count as lines."""
+    """That a job may add to its log."""
     jobs: int = Field(default=16, ge=1)
     """That run at the same time; the others wait."""
     code_mb: int = Field(default=4096, ge=64)

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from itertools import islice
 from typing import Protocol
 
-import msgspec
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.server.audit_throttle import AuditThrottle
@@ -33,7 +33,7 @@ class AuditWriter(Protocol):
 
 
 class JobLogs:
-    """`most` is how many lines and metrics one source may add to a job's log."""
+    """`most` is how many lines one source may add to a job's log."""
 
     def __init__(self, ledger: LeaderWrites, auditor: AuditWriter, *, most: int) -> None:
         self._ledger = ledger
@@ -44,8 +44,6 @@ class JobLogs:
         self._waiting: dict[str, list[NewLogLine]] = defaultdict(list)
         self._absences: dict[str, dict[str, AbsentSite | None]] = defaultdict(dict)
         self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self.live: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-        """The latest metrics by job and source."""
 
     def add(self, job: str, line: NewLogLine) -> None:
         self._waiting[job].append(line)
@@ -61,14 +59,6 @@ class JobLogs:
         """A line of a job's own code or of a site, who may say too much."""
         if self._may_add(job, source):
             self.add(job, NewLogLine(source=source, kind=LOG_KIND, text=printable_line(text)))
-
-    def measured(self, job: str, source: str, metrics: Mapping[str, float]) -> None:
-        """The latest values are always there to be seen, of so many metrics as there is room for."""
-        known = self.live[job].setdefault(source, {})
-        kept = bounded_metrics(metrics, known)
-        known.update(kept)
-        if kept and self._may_add(job, source):
-            self.add(job, NewLogLine(source=source, kind="metric", text=msgspec.json.encode(kept).decode()))
 
     def _may_add(self, job: str, source: str) -> bool:
         """Whether there is room for one more; the first for which there is none is answered with a line."""
@@ -124,17 +114,11 @@ class JobLogs:
             return
 
     def forget(self, job: str) -> None:
-        self.live.pop(job, None)
         for told in [told for told in self._told if told[0] == job]:
             del self._told[told]
         self.wake(job)
 
 
-def bounded_metrics(metrics: Mapping[str, float], known: Collection[str] = ()) -> dict[str, float]:
-    """Those of the metrics for which there is room beside the known ones."""
-    kept: dict[str, float] = {}
-    for name, value in metrics.items():
-        room = len(name) <= MAX_METRIC_NAME and len(known) + len(kept) < MAX_METRICS
-        if room or name in known:
-            kept[name] = value
-    return kept
+def bounded_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The first `MAX_METRICS` of those whose names are short enough."""
+    return dict(islice(((name, value) for name, value in metrics.items() if len(name) <= MAX_METRIC_NAME), MAX_METRICS))

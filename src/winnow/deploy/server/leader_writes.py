@@ -218,5 +218,5 @@ def _digest(session: Session, job: JobRow, lines: Sequence[NewLogLine]) -> str |
 
 
 def _text(line: NewLogLine) -> str:
-    """Events and metrics are for programs: they stay as they are."""
+    """Events are for programs: they stay as they are."""
     return printable_line(line.text) if line.kind in (LOG_KIND, SITE_LOST_KIND) else without_nul(line.text)

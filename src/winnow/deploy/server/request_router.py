@@ -28,13 +28,12 @@ from winnow.deploy.wire.messages import (
     Request,
     Response,
     ServerStatus,
-    SiteReport,
     SubmitJob,
     SubmitResult,
     UploadedSize,
 )
 
-SITE_REQUESTS = (Hello, Poll, DeployResult, ControlResult, SubmitResult, SiteReport)
+SITE_REQUESTS = (Hello, Poll, DeployResult, ControlResult, SubmitResult)
 
 
 class RequestRouter:
@@ -104,8 +103,6 @@ class RequestRouter:
                 return reign.hub.controlled(peer, request)
             case SubmitResult():
                 return await reign.hub.given(peer, request)
-            case SiteReport():
-                return await reign.hub.report(peer, request)
         raise RequestRefusedError(f"{type(request).__name__} is nothing for a site to ask")
 
     async def _from_person(self, reign: Leader, peer: Peer, request: Request) -> Response:

@@ -39,7 +39,6 @@ from winnow.deploy.wire.messages import (
     Poll,
     Settle,
     SiteInstructions,
-    SiteReport,
     StopJob,
     SubmitResult,
     Welcome,
@@ -205,15 +204,6 @@ class SiteHub:
             self._ask_again(peer.name, part, answer)
             raise
         self._accept(peer.name, part, answer, path)
-        return Acknowledgement()
-
-    async def report(self, peer: Peer, message: SiteReport) -> Acknowledgement:
-        self._session(peer, message.session)
-        self._part(peer, message.job)
-        for text in message.lines:
-            self._journal.say(message.job, peer.name, text)
-        if message.metrics:
-            self._journal.measured(message.job, peer.name, message.metrics)
         return Acknowledgement()
 
     # What jobs ask of sites -------------------------------------------------------------------------------------------

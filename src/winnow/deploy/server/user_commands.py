@@ -175,12 +175,11 @@ class UserCommands:
         return JobList(jobs=latest_that_fit([self._as_of_now(state) for state in states]))
 
     def _as_of_now(self, state: JobInfo) -> JobInfo:
-        """With the latest metrics and, of a job that runs, who is left out and whom it awaits."""
-        metrics = {**state.metrics, **self.journal.live.get(state.job, {})}
+        """Of a job that runs, with the sites that are left out and those it waits for."""
         attendance = self.hub.attendance(state.job)
         if attendance is None or state.status != RUNNING:
-            return msgspec.structs.replace(state, metrics=metrics)
-        return msgspec.structs.replace(state, metrics=metrics, reason=attendance.told(), out=attendance.absences())
+            return state
+        return msgspec.structs.replace(state, reason=attendance.told(), out=attendance.absences())
 
     async def abort(self, peer: Peer, request: AbortJob) -> Acknowledgement:
         await self.authorise(peer, "abort", await self._target(request.job))

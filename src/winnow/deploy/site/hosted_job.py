@@ -20,7 +20,6 @@ from winnow.deploy.site.process_spec import ProcessSpec
 from winnow.deploy.site.result_delivery import ResultDelivery
 from winnow.deploy.site.results import keep_results
 from winnow.deploy.site.signing_proxy import SigningProxy
-from winnow.deploy.site.worker_log import WorkerLog
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import UnreachableError, one_line
@@ -45,7 +44,6 @@ class HostedJob(Thread):
         self._folder = office.folder(job)
         self._orders: SimpleQueue[JobOrder | None] = SimpleQueue()
         self._cancelled: set[str] = set()
-        self._reports = WorkerLog(office.uplink, job)
         self._lock = Lock()
         self._over = self._forget = False
         self._labour: JobProcesses | None = None
@@ -162,12 +160,11 @@ class HostedJob(Thread):
             worker=self._office.worker,
             screen=self._office.gate,
         )
-        labour = JobProcesses(place, self._reports.hear)
+        labour = JobProcesses(place)
         with self._lock:
             if self._over:
                 raise JobStoppedError(f"job {self.job} is being stopped")
             self._labour = labour
-        self._reports.silent = place.gated
         office = self._office
         self._notary = SigningProxy(
             office.kit,
@@ -226,7 +223,6 @@ class HostedJob(Thread):
             self._refuse(reason)  # the server fails the task, or keeps it for us
         else:
             self._answers.give(task)
-            self._reports.task_is_over()
 
     def _decline(self, task: WireTask, reason: str) -> None:
         for client in task.clients:
@@ -258,7 +254,6 @@ class HostedJob(Thread):
         if terms != labour.place.terms:
             log.info("job %s goes on under changed terms of this site's policy", self.job)
             labour.change(terms)
-            self._reports.silent = labour.place.gated
         self._barred = False
         return None
 

@@ -1,7 +1,7 @@
 """What a site says to its server. Nothing leaves without passing here, and where the data are is taken out of it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Lock
 
@@ -16,7 +16,6 @@ from winnow.deploy.wire.messages import (
     ControlResult,
     DataDescription,
     DeployResult,
-    SiteReport,
     SubmitResult,
 )
 from winnow.deploy.wire.transport import ServerLink
@@ -73,13 +72,6 @@ class Uplink:
             self.link.call(SubmitResult(session=session, answer=answer))
 
         self._deliver(send, f"the answer of client {answer.client} to task {answer.task[:12]} of job {answer.job}")
-
-    def report(self, job: str, lines: Sequence[str], metrics: dict[str, float]) -> None:
-        told = [self._outward(line) for line in lines]
-        self._deliver(
-            lambda session: self.link.call(SiteReport(session=session, job=job, lines=told, metrics=metrics)),
-            f"the log of job {job}",
-        )
 
     def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
         try:

@@ -231,15 +231,6 @@ class SubmitResult(WireMessage, frozen=True, kw_only=True):
     answer: ClientResult
 
 
-class SiteReport(WireMessage, frozen=True, kw_only=True):
-    """What a site wants to be seen: lines of a job's log, metrics while it works."""
-
-    session: Name
-    job: Name
-    lines: list[Text] = []
-    metrics: dict[str, float] = {}
-
-
 # Blobs ----------------------------------------------------------------------------------------------------------------
 
 
@@ -392,7 +383,7 @@ class LogLine(WireMessage, frozen=True, kw_only=True):
     source: Name
     """server, or a site's name"""
     kind: Text
-    """log, event, metric or site-lost"""
+    """log, event or site-lost"""
     text: Text
 
 
@@ -419,7 +410,6 @@ Request: TypeAlias = (
     | DeployResult
     | ControlResult
     | SubmitResult
-    | SiteReport
     | GetUploadedSize
     | SubmitJob
     | ListJobs
