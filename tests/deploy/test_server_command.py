@@ -56,7 +56,7 @@ def test_settings_that_were_named_must_be_there(kits: Path, tmp_path: Path) -> N
 
 
 def test_the_kit_of_a_site_is_refused(kits: Path) -> None:
-    with pytest.raises(WinnowError, match="the kit of a server is needed here"):
+    with pytest.raises(WinnowError, match="this command needs the kit of a server"):
         run_server(kits / "plant-a", None)
 
 

@@ -117,7 +117,7 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
         ):
             pass
         with (
-            pytest.raises(TooManyRequestsError, match="has messages of 4194304 bytes under way"),
+            pytest.raises(TooManyRequestsError, match="already has 4194304 bytes of messages in progress"),
             counted.message(alpha, 2 << 20),
         ):
             pass

@@ -52,7 +52,7 @@ def test_uploads_that_are_begun_and_never_filled_leave_nothing(world: World) -> 
     for number in range(MAX_UPLOADS + 20):
         begin_upload(person, number, b"x")
     assert len(list(folder.iterdir())) == MAX_UPLOADS
-    with pytest.raises(RequestRefusedError, match=f"{MAX_UPLOADS} are the most"):
+    with pytest.raises(RequestRefusedError, match=f"the limit is {MAX_UPLOADS}"):
         person.link.put(PutBlob(job="x", blob=Blob(digest="f" * 64, size=1000)), iter([b"x"]))
     other = world.person("the-admin")
     other.submit("job", world.folder, job_config(1, "sites = ['plant-c']"))

@@ -126,9 +126,9 @@ def test_told_to_restart_it_begins_anew(world: World, script: Script, server: An
 
 def test_mistakes_are_one_line(world: World, tmp_path: Path) -> None:
     for command, problem in (
-        ([*winnow_site(world)[:-1], str(tmp_path / "none")], "is not there; a kit is a folder"),
+        ([*winnow_site(world)[:-1], str(tmp_path / "none")], "does not exist; winnow provision creates kits"),
         (winnow_site(world, "--config", str(tmp_path / "none")), "cannot be read: No such file"),
-        ([*winnow_site(world)[:-1], str(world.folder / "kits" / "the-lead")], "the kit of a site is needed here"),
+        ([*winnow_site(world)[:-1], str(world.folder / "kits" / "the-lead")], "this command needs the kit of a site"),
     ):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 2

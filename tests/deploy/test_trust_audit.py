@@ -148,9 +148,9 @@ def test_a_head_signed_by_another_is_found(kit: Kit, project: Path, tmp_path_fac
     foreign = tmp_path_factory.mktemp("foreign")
     provision(foreign)
     for owner, why in [
-        (kit_of(foreign, "plant-a"), "is foreign"),
-        (kit_of(project, "the-admin"), "signed by admin the-admin of Institute; this is the log of site plant-a"),
-        (kit_of(project, "plant-b"), "signed by site plant-b of Plant B; this is the log of site plant-a"),
+        (kit_of(foreign, "plant-a"), "was not issued by the CA"),
+        (kit_of(project, "the-admin"), "signed by admin the-admin of Institute; expected site plant-a"),
+        (kit_of(project, "plant-b"), "signed by site plant-b of Plant B; expected site plant-a"),
     ]:
         store = InMemory()
         fill(AuditLog(store, owner), 2)
@@ -202,7 +202,7 @@ def test_a_line_whose_head_was_not_written_counts_and_is_marked(kit: Kit, tmp_pa
     whats = [entry.what for line in path.read_bytes().splitlines() if (entry := AuditEntry.of(line))]
     assert [whats.count(ADOPTED), len(whats)] == [3, 9]
     head.write_bytes(before)
-    assert "were not written by the log's owner" in found(path, kit)[0]
+    assert "were not signed by the owner of the log" in found(path, kit)[0]
 
 
 def write(path: Path, entries: list[AuditEntry]) -> None:
@@ -222,7 +222,7 @@ def test_an_entry_forged_after_the_head_is_marked_for_ever(
     path = kit.path / "audit.jsonl"
     entries = a_log(path, kit, 2)
     write(path, [*entries, forged_after(entries[-1])])
-    assert "entry 3 is not signed: a process was killed" in call(capsys, "audit", "verify", kit.path).out
+    assert "entry 3 is not signed: the writing process was killed" in call(capsys, "audit", "verify", kit.path).out
     for _ in range(2):
         a_log(path, kit, 1)
         seen = call(capsys, "audit", "verify", kit.path)
@@ -252,7 +252,7 @@ def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, pr
     honest = a_log(path, kit, 3)
     signed = head.read_bytes()
     path.write_bytes(b"\n".join([*forged_from([entry.line() for entry in honest], 1), b""]))
-    with pytest.raises(AuditError, match="its head was not signed for entry 3; look into it"):
+    with pytest.raises(AuditError, match="the signed head does not cover entry 3; run winnow audit verify"):
         open_audit_log(path, kit)
     path.unlink()
     head.unlink()
@@ -274,7 +274,7 @@ def refuses_what_no_server_signed(database: Database, project: Path) -> None:
     with database.writing() as session:
         session.add(AuditRow(seq=forged.seq, line=forged.line().decode()))
         before = session.get_one(AuditHeadRow, 1).head
-    with pytest.raises(AuditError, match="its head was not signed for entry 4"):
+    with pytest.raises(AuditError, match="the signed head does not cover entry 4"):
         fill(log, 1)
     site = AuditLog(store, kit_of(project, "plant-a"))
     with database.writing() as session:
@@ -290,18 +290,18 @@ def test_a_log_that_lost_entries_is_not_continued(kit: Kit, tmp_path: Path) -> N
     path = tmp_path / "audit.jsonl"
     a_log(path, kit, 4)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
-    assert found(path, kit) == ["entries are missing at the end: 4 were written, the last one here is 2"]
+    assert found(path, kit) == ["entries are missing at the end: 4 were written, the log ends at 2"]
     for _ in range(2):
-        with pytest.raises(AuditError, match="ends at entry 2, but its head says 4"):
+        with pytest.raises(AuditError, match="ends at entry 2, but its signed head covers 4"):
             open_audit_log(path, kit)
     path.write_bytes(b"rubbish\n")
-    with pytest.raises(AuditError, match="is not an entry"):
+    with pytest.raises(AuditError, match="has an invalid entry near its end"):
         open_audit_log(path, kit)
 
 
 def test_one_process_writes_a_log(kit: Kit, tmp_path: Path) -> None:
     log = open_audit_log(tmp_path / "audit.jsonl", kit)
-    with pytest.raises(AuditError, match="is being written by another process"):
+    with pytest.raises(AuditError, match="is in use by another process"):
         open_audit_log(tmp_path / "audit.jsonl", kit)
     log.close()
     with pytest.raises(AuditError, match="not open for writing"):
@@ -333,9 +333,9 @@ def test_a_log_can_be_verified_while_it_is_written(kit: Kit, tmp_path: Path) -> 
 WRITER = """
 import sys
 from pathlib import Path
-from winnow.deploy.trust.audit_log_file import open_audit
+from winnow.deploy.trust.audit_log_file import open_audit_log
 from winnow.deploy.trust.kit import Kit
-log = open_audit(Path(sys.argv[1]), Kit.load(sys.argv[2]))
+log = open_audit_log(Path(sys.argv[1]), Kit.load(sys.argv[2]))
 while True:
     print(log.note("tick").seq, flush=True)
 """
@@ -393,7 +393,7 @@ def test_a_log_is_verified_by_its_kit_or_its_file(
     other = call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem", "--owner", "plant-a")
     assert (other.code, other.out) == (
         1,
-        "the head was signed by site plant-b of Plant B; this is the log of plant-a\n",
+        "the head was signed by site plant-b of Plant B; expected plant-a\n",
     )
     moved.write_bytes(moved.read_bytes().replace(b"job-1", b"job-7"))
     edited = call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem")

@@ -218,7 +218,7 @@ def test_a_broken_policy_denies_everything_until_it_is_mended(
     assert "\n" not in line.getMessage()
     write(tmp_path, SITE_POLICIES["several"])
     assert watched.current() == good
-    assert "is in force again" in caplog.messages[-1]
+    assert "is valid again and was applied" in caplog.messages[-1]
     (tmp_path / "policy.toml").unlink()
     assert watched.current() == DENY_ALL
 

@@ -71,9 +71,9 @@ def test_a_partial_blob_is_not_there(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"content")
     with spool.receive(blob, 0) as writer:
         writer.write(b"cont")
-        with pytest.raises(WireError, match="broke off after 4 of 7"):
+        with pytest.raises(WireError, match="received 4 of 7"):
             writer.finish()
-    with pytest.raises(WireError, match="is not here"):
+    with pytest.raises(WireError, match="is not stored here"):
         spool.path(blob)
     assert spool.held(blob) == 4
     assert spool.blobs() == []
@@ -117,7 +117,7 @@ def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> No
     spool = BlobFolder(tmp_path, quota=100)
     put(spool, b"a" * 40)
     with spool.receive(named(b"b" * 50), 0):
-        with pytest.raises(StorageFullError, match="no room for a blob of 20 bytes: 90 of 100"):
+        with pytest.raises(StorageFullError, match="cannot store a blob of 20 bytes: 90 of 100"):
             spool.receive(named(b"c" * 20), 0)
         put(spool, b"d" * 10)
     spool.remove(named(b"a" * 40))
@@ -127,16 +127,16 @@ def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> No
 FULL = """
 import resource, sys
 from pathlib import Path
-from winnow.deploy.wire.blob_folder import SpoolFolder
-from winnow.deploy.wire.errors import NoRoom
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.errors import StorageFullError
 from winnow.deploy.wire.messages import Blob
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-spool = SpoolFolder(Path(sys.argv[1]))
+spool = BlobFolder(Path(sys.argv[1]))
 try:
     with spool.receive(Blob(digest="0" * 64, size=300_000), 0) as writer:
         for _ in range(30):
             writer.write(bytes(10_000))
-except NoRoom as error:
+except StorageFullError as error:
     print(error)
 """
 

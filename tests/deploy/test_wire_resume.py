@@ -175,7 +175,7 @@ def test_a_blob_that_nobody_has_is_not_asked_for_again(tmp_path: Path) -> None:
     service.spool.remove(blob)
     with serving("memory://gone", service) as server:
         link = connect(server.url, papers("alpha"))
-        with pytest.raises(RequestRefusedError, match="not here"):
+        with pytest.raises(RequestRefusedError, match="not stored here"):
             download(link, "j", blob, BlobFolder(tmp_path / "site"))
     assert service.offsets == [0]
 
@@ -186,7 +186,7 @@ def test_a_full_disk_at_the_site_ends_the_download(tmp_path: Path) -> None:
     with serving("memory://full", service) as server:
         link = connect(server.url, papers("alpha"))
         small = BlobFolder(tmp_path / "site", quota=1000)
-        with pytest.raises(WireError, match="no room"):
+        with pytest.raises(WireError, match="cannot store"):
             download(link, "j", blob, small)
     assert list(small.folder.iterdir()) == []
 

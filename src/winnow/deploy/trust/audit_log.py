@@ -31,7 +31,7 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.signing import sign
 
 TRIES = 20
-REMEDY = "look into it (winnow audit verify), then move the log and its head away to begin a new one"
+REMEDY = "run winnow audit verify to find the cause; to start a new log, move this log and its .head file away"
 MakeEntry: TypeAlias = Callable[[AuditEntry | None, ChainHead | None], AuditEntry]
 """Makes the entry that follows the last one, given the head; raises where the head does not vouch for the last one."""
 
@@ -108,13 +108,13 @@ class AuditLog:
         if head is None and seq == 0:
             return
         if head is None or (head.seq, head.hash) != (seq, hash):
-            raise AuditError(f"{self._store}: its head was not signed for entry {seq}; {REMEDY}")
+            raise AuditError(f"{self._store}: the signed head does not cover entry {seq}; {REMEDY}")
         if head == self._signed:
             return
         try:
             signer = head.signer(self._kit.authority)
         except IdentityError as error:
-            raise AuditError(f"{self._store}: its head is not to be believed: {error}; {REMEDY}") from error
+            raise AuditError(f"{self._store}: the signature of its head is invalid: {error}; {REMEDY}") from error
         if not self._owner.signed_as(signer):
             raise AuditError(f"{self._store}: its head was signed by {signer}, not by {self._owner}; {REMEDY}")
 

@@ -142,7 +142,7 @@ class FileAuditStore:
         reached, covered = self._last.seq if self._last else 0, self._head.seq if self._head else 0
         if not covered <= reached <= covered + MAX_UNSIGNED_ENTRIES:
             raise AuditError(
-                f"the audit log {self.path} ends at entry {reached}, but its head says {covered}; {REMEDY}"
+                f"the audit log {self.path} ends at entry {reached}, but its signed head covers {covered}; {REMEDY}"
             )
         return reached > covered
 
@@ -174,7 +174,7 @@ def _claimed(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise AuditError(f"the audit log {path} is being written by another process") from None
+        raise AuditError(f"the audit log {path} is in use by another process") from None
     return descriptor
 
 
@@ -204,6 +204,6 @@ def _last_entries(path: Path) -> list[AuditEntry]:
     found = []
     for line in tail.split(b"\n")[:-1][-2:]:
         if (entry := AuditEntry.of(line)) is None:
-            raise AuditError(f"one of the last lines of the audit log {path} is not an entry; {REMEDY}")
+            raise AuditError(f"the audit log {path} has an invalid entry near its end; {REMEDY}")
         found.append(entry)
     return found

@@ -53,9 +53,9 @@ class CertificateAuthority:
         try:
             key = load_pem_private_key(read_small(path), password=passphrase if is_encrypted(folder) else None)
         except (ValueError, TypeError) as error:
-            raise KitError(f"{path} cannot be opened: the passphrase is wrong, or the file is damaged") from error
+            raise KitError(f"{path} cannot be decrypted: wrong passphrase or damaged file") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise KitError(f"{path} is not the key of {CA_CERTIFICATE_FILE} beside it")
+            raise KitError(f"{path} does not match {CA_CERTIFICATE_FILE} in the same folder")
         return cls(certificate=certificate, key=key)
 
     def save(self, folder: Path, passphrase: bytes | None) -> None:

@@ -65,14 +65,14 @@ class Provisioner:
                 yield from self._remarks(party, ledger[party.name])
         for name in sorted(ledger.keys() - {party.name for party in self.project.parties}):
             if not self._is_revoked(ledger[name]):
-                yield f"{name} is no longer in the project, but its certificate is valid: --revoke {name} ends that"
+                yield f"{name} is no longer in the project, but its certificate is valid; revoke it: --revoke {name}"
         yield from self._spread_endpoints()
 
     def renew(self, name: str) -> Iterator[str]:
         """A new key and certificate. The old certificate stays valid until it expires or is revoked."""
         party = next((party for party in self.project.parties if party.name == name), None)
         if party is None:
-            raise KitError(f"nobody in the project is named {name!r}; {suggest(name, self._names())}")
+            raise KitError(f"the project has no party named {name!r}; {suggest(name, self._names())}")
         peer = self._issue(party, self._ledger())
         yield f"renewed {self.kit(name)}: {peer}"
         yield f"hand out to {name}: {self.kit(name)}"
@@ -81,14 +81,14 @@ class Provisioner:
         """No certificate that was ever issued to this party counts any longer."""
         ledger = self._ledger()
         if name not in ledger:
-            raise KitError(f"nothing was issued to {name!r}; {suggest(name, ledger)}")
+            raise KitError(f"no certificate was issued to {name!r}; {suggest(name, ledger)}")
         revocations = self._revocations()
         if self._is_revoked(ledger[name]):
-            yield f"{name} is revoked already: list number {revocations.number}"
+            yield f"{name} is already revoked (revocation list {revocations.number})"
         else:
             revocations = revocations.adding(int(serial, 16) for serial in ledger[name].serials)
             write_atomically(self.ca / REVOKED_FILE, revocations.signed(self.project.name, self.authority.key))
-            yield f"revoked {name}: list number {revocations.number}"
+            yield f"revoked {name} (revocation list {revocations.number})"
         yield from self._spread_revocations(ledger, leaving_out=name)
 
     def _issue(self, party: ProjectServer | ProjectSite | ProjectPerson, ledger: dict[str, IssuedCertificates]) -> Peer:
@@ -109,13 +109,13 @@ class Provisioner:
     def _remarks(self, party: ProjectServer | ProjectSite | ProjectPerson, issued: IssuedCertificates) -> Iterator[str]:
         now = (party.kind, party.organisation, party.role, _hosts(party))
         if self._is_revoked(issued):
-            yield f"{party.name} is revoked: --renew {party.name} gives it a new certificate"
+            yield f"{party.name} is revoked; issue a new certificate with --renew {party.name}"
         elif now != (issued.kind, issued.organisation, issued.role, issued.hosts):
-            yield f"{party.name} has changed since its kit was made: --renew {party.name} makes a new one"
+            yield f"{party.name} has changed since its kit was made; make a new kit with --renew {party.name}"
         elif issued.expires - self.now < EXPIRY_WARNING:
-            yield f"{party.name} expires on {issued.expires:%Y-%m-%d}: --renew {party.name} makes a new kit"
+            yield f"{party.name} expires on {issued.expires:%Y-%m-%d}; make a new kit with --renew {party.name}"
         elif not self.kit(party.name).is_dir():
-            yield f"{party.name} has its kit, which is not here any more: --renew {party.name} makes a new one"
+            yield f"{party.name} was issued a kit that is no longer here; make a new kit with --renew {party.name}"
         else:
             yield f"kept {self.kit(party.name)}"
 
@@ -141,7 +141,7 @@ class Provisioner:
         try:
             return from_json(path.read_bytes(), dict[str, IssuedCertificates])
         except UnreadableError as error:
-            raise KitError(f"{path} is damaged: {error}; put back a copy of it") from error
+            raise KitError(f"{path} is damaged: {error}; restore it from a backup") from error
 
     def _revocations(self) -> RevocationList:
         return RevocationList.read(read_small(self.ca / REVOKED_FILE), self.authority.certificate)

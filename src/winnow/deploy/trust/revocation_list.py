@@ -34,11 +34,13 @@ class RevocationList:
         """Check and read a list; `at_least` is the highest number seen so far."""
         body = read_document(content, PURPOSE, authority, _Body)
         if body.number < at_least:
-            raise IdentityError(f"this list is number {body.number}, older than number {at_least} seen here")
+            raise IdentityError(
+                f"revocation list {body.number} is older than list {at_least}, which was already seen here"
+            )
         try:
             serials = frozenset(int(serial, 16) for serial in body.serials)
         except ValueError as error:
-            raise IdentityError("this revocation list holds something that is no serial number") from error
+            raise IdentityError("the revocation list contains an invalid serial number") from error
         return cls(number=body.number, serials=serials)
 
     def check(self, peer: Peer) -> None:

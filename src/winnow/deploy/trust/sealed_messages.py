@@ -76,24 +76,26 @@ def unseal(
 ) -> tuple[Peer, bytes]:
     """Who wrote it, and what."""
     if kit.letter_key is None:
-        raise SealedMessageError(f"{kit.peer} has no key for letters; only sites have")
+        raise SealedMessageError(f"{kit.peer} has no sealing key; only sites have one")
     if context.recipient != kit.name:
-        raise SealedMessageError(f"this letter is for {context.recipient}, not for {kit.name}")
+        raise SealedMessageError(f"this sealed message is addressed to {context.recipient}, not to {kit.name}")
     try:
         letter = from_msgpack(sealed, _Sealed)
         theirs = X25519PublicKey.from_public_bytes(letter.ephemeral)
     except ValueError as error:
-        raise SealedMessageError(f"a letter of {context.sender} is malformed") from error
+        raise SealedMessageError(f"a sealed message from {context.sender} is malformed") from error
     own = kit.letter_key.public_key().public_bytes_raw()
     sender = _sender(kit, letter, context, own, revocations or kit.revocations, now or utc_now())
     try:
         key, nonce = _derive(kit.letter_key.exchange(theirs), letter.ephemeral, own)
         padded = AESGCM(key).decrypt(nonce, letter.box, _encoded(context))
     except (InvalidTag, ValueError) as error:
-        raise SealedMessageError(f"a letter of {sender} does not open: it was made for another key") from error
+        raise SealedMessageError(
+            f"a sealed message from {sender} cannot be decrypted: it was encrypted for another key"
+        ) from error
     text = padded.rstrip(b"\0")
     if text[-1:] != PADDING_MARK:
-        raise SealedMessageError(f"a letter of {sender} has no end")
+        raise SealedMessageError(f"a sealed message from {sender} has invalid padding")
     return sender, text[:-1]
 
 
@@ -105,16 +107,16 @@ def _padded(plaintext: bytes) -> bytes:
 
 def _recipient(kit: Kit, pem: bytes, context: SealingContext, revocations: RevocationList | None) -> X25519PublicKey:
     if context.sender != kit.name:
-        raise SealedMessageError(f"{kit.name} cannot write in the name of {context.sender}")
+        raise SealedMessageError(f"{kit.name} cannot seal messages as {context.sender}")
     try:
         certificate: x509.Certificate = read_certificate(pem)
         peer = check_certificate(certificate, kit.authority, utc_now())
         (revocations or kit.revocations).check(peer)
         key = sealing_key_of(certificate)
     except IdentityError as error:
-        raise SealedMessageError(f"no letter for {context.recipient}: {error}") from error
+        raise SealedMessageError(f"cannot seal a message for {context.recipient}: {error}") from error
     if peer.name != context.recipient:
-        raise SealedMessageError(f"no letter for {context.recipient}: the certificate is that of {peer}")
+        raise SealedMessageError(f"cannot seal a message for {context.recipient}: the certificate belongs to {peer}")
     return key
 
 
@@ -125,9 +127,9 @@ def _sender(
     try:
         sender = verify(letter.signature, content, kit.authority, revocations, now, PURPOSE)
     except IdentityError as error:
-        raise SealedMessageError(f"a letter in the name of {context.sender} is refused: {error}") from error
+        raise SealedMessageError(f"rejected a sealed message claiming to be from {context.sender}: {error}") from error
     if (sender.name, sender.kind) != (context.sender, "site"):
-        raise SealedMessageError(f"a letter in the name of {context.sender} was written by {sender}")
+        raise SealedMessageError(f"a sealed message claiming to be from {context.sender} was signed by {sender}")
     return sender
 
 

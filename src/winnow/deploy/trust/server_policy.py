@@ -69,13 +69,13 @@ class ServerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def allows(policy: ServerPolicy, peer: Peer, command: Command, target: CommandTarget = NO_TARGET) -> PolicyDecision:
     """Whether some rule allows this person this command on this target."""
     if peer.kind != "person":
-        return PolicyDecision(allowed=False, reason=f"{peer} is not a person and may give no commands")
+        return PolicyDecision(allowed=False, reason=f"{peer} is not a person; only persons may give commands")
     about = [rule for rule in policy.allow if rule.includes(peer) and matches(rule.commands, command)]
     if not about:
         return PolicyDecision(allowed=False, reason=f"{peer} may not {command} here")
     if not any(_reaches(rule, peer, target) for rule in about):
         return PolicyDecision(
-            allowed=False, reason=f"{peer} may not {command} {target.name or 'this'}: it is another's"
+            allowed=False, reason=f"{peer} may not {command} {target.name or 'this'}: it belongs to somebody else"
         )
     return PolicyDecision(allowed=True, reason=f"{peer} may {command}")
 

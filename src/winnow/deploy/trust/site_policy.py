@@ -70,7 +70,7 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
     if not fitting:
         return _denied(f"{author} may not use these data together here: {', '.join(job.data)}")
     if job.own_code and not any(rule.own_code for rule in fitting):
-        return _denied(f"{author} may not bring code of their own here")
+        return _denied(f"{author} may not run custom code here")
     return _within(policy.limits, author, job)
 
 
@@ -93,7 +93,7 @@ def _read(content: bytes, _: SitePolicy) -> SitePolicy:
     policy = read_policy(content, SitePolicy)
     for each in policy.filters:
         if not isinstance(each.get("name"), str):
-            raise PolicyError("it has a [[filters]] table without a name")
+            raise PolicyError("a [[filters]] table has no name")
     return policy
 
 
@@ -102,7 +102,7 @@ def _within(limits: JobResourceLimits, author: Peer, job: JobRequest) -> PolicyD
     for resource, wanted in asked.items():
         most = getattr(limits, resource)
         if most is not None and not wanted <= most:  # refuses what is no number, too
-            return _denied(f"the job asks for {wanted:g} {resource}, and {most:g} is the most here")
+            return _denied(f"the job asks for {wanted:g} {resource}; this site allows {most:g}")
     return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 

@@ -63,9 +63,9 @@ class WatchedFile(Generic[T]):
             self._good = self._read(read_small(self.path), self._good)
         except (TrustError, OSError) as error:
             self._is_broken = True
-            log.error("%s is not in force: %s", self.path, error)
+            log.error("%s is invalid and was not applied: %s", self.path, error)
             return self._broken(self._good)
         if self._is_broken:
-            log.info("%s is in force again", self.path)
+            log.info("%s is valid again and was applied", self.path)
         self._is_broken = False
         return self._good

@@ -44,7 +44,7 @@ class BlobFolder:
     def path(self, blob: Blob) -> Path:
         """Where the whole blob is."""
         if not self.has(blob):
-            raise WireError(f"blob {blob.digest[:12]} is not here")
+            raise WireError(f"blob {blob.digest[:12]} is not stored here")
         return self.folder / blob.digest
 
     def held(self, blob: Blob, owner: str = "") -> int:
@@ -112,10 +112,12 @@ class BlobFolder:
         with wire_errors(self.folder):
             present = {path: self._size(path) for path in self.folder.iterdir()}
         if self._files is not None and len(present.keys() - {partial}) >= self._files:
-            raise StorageFullError(f"no room for one more blob: {len(present)} are here; {self._files} are the most")
+            raise StorageFullError(f"cannot store another blob: {len(present)} are stored; the limit is {self._files}")
         others = sum(size for path, size in {**present, **promised}.items() if path != partial)
         if others + blob.size > self._quota:
-            raise StorageFullError(f"no room for a blob of {blob.size} bytes: {others} of {self._quota} are taken")
+            raise StorageFullError(
+                f"cannot store a blob of {blob.size} bytes: {others} of {self._quota} bytes are in use"
+            )
 
     @staticmethod
     def _size(path: Path) -> int:
@@ -143,7 +145,9 @@ class BlobWriter:
         self.size = self._file.tell()
         if offset > min(self.size, blob.size):
             self._close()
-            raise WireError(f"blob {blob.digest[:12]} cannot continue at byte {offset}: {self.size} are here")
+            raise WireError(
+                f"blob {blob.digest[:12]} cannot resume at byte {offset}: only {self.size} bytes are stored"
+            )
         with wire_errors(partial):
             self._file.truncate(offset)
         self.size = self._written_back = offset
@@ -160,7 +164,7 @@ class BlobWriter:
             self._check_open()
             if self.size + len(chunk) > self.blob.size:
                 self._discard()
-                raise WireError(f"blob {self.blob.digest[:12]} is longer than the {self.blob.size} bytes it should be")
+                raise WireError(f"blob {self.blob.digest[:12]} is longer than the declared {self.blob.size} bytes")
             try:
                 with wire_errors(self._partial):
                     self._file.write(chunk)
@@ -179,10 +183,14 @@ class BlobWriter:
             self._check_open()
             if self.size < self.blob.size:
                 self._close()
-                raise WireError(f"blob {self.blob.digest[:12]} broke off after {self.size} of {self.blob.size} bytes")
+                raise WireError(
+                    f"blob {self.blob.digest[:12]} is incomplete: received {self.size} of {self.blob.size} bytes"
+                )
             if self._digest.hexdigest() != self.blob.digest:
                 self._discard()
-                raise BlobDamagedError(f"blob {self.blob.digest[:12]} is damaged: its digest is another; send it again")
+                raise BlobDamagedError(
+                    f"blob {self.blob.digest[:12]} is damaged: its digest does not match; send it again"
+                )
             return self._show()
 
     def abandon(self) -> None:
@@ -204,7 +212,7 @@ class BlobWriter:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise WireError(f"blob {self.blob.digest[:12]} is being sent anew over another connection")
+            raise WireError(f"blob {self.blob.digest[:12]} is being sent again over another connection")
 
     def _discard(self) -> None:
         self._close()

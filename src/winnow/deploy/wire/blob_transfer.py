@@ -61,7 +61,7 @@ def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
 def _held(link: ServerLink, job: str, blob: Blob) -> int:
     answer = link.call(GetUploadedSize(job=job, blob=blob))
     if not isinstance(answer, UploadedSize):
-        raise WireError(f"the server answered {type(answer).__name__} when it was asked what it holds")
+        raise WireError(f"expected UploadedSize from the server, received {type(answer).__name__}")
     return answer.size
 
 

@@ -16,7 +16,7 @@ MAX_QUEUED_CHUNKS = 2
 async def send_blob(spool: BlobFolder, request: FetchBlob) -> AsyncIterator[bytes]:
     """Answer a `FetchBlob` from a spool folder."""
     if request.offset > request.blob.size:
-        raise WireError(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
+        raise WireError(f"offset {request.offset} is past the end of blob {request.blob.digest[:12]}")
     async with aclosing(read_ahead(read_chunks(spool.path(request.blob), request.offset))) as chunks:
         async for chunk in chunks:
             yield chunk

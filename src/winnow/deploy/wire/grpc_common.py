@@ -35,7 +35,7 @@ def decode_refusal(data: bytes) -> RequestRefusedError:
     try:
         refusal = decode(data, RequestRefusal)
     except WireError:
-        return RequestRefusedError("the server refused and gave no reason that can be read")
+        return RequestRefusedError("the server refused the request; its reason could not be decoded")
     return RequestRefusedError(refusal.reason, leader=refusal.leader, retry=refusal.retry)
 
 

@@ -142,7 +142,7 @@ class GrpcLink:
         except grpc.RpcError as error:
             raise self._translated(error) from None
         except grpc.FutureCancelledError:
-            raise UnreachableError(f"{self.url}: nothing moved for {self._stall:g} seconds") from None
+            raise UnreachableError(f"{self.url}: no data transferred for {self._stall:g} seconds") from None
         except ValueError as error:
             if "closed channel" not in str(error):
                 raise
@@ -153,7 +153,9 @@ class GrpcLink:
             if key == REFUSAL_KEY:
                 return decode_refusal(value)
         if error.code() is grpc.StatusCode.CANCELLED:
-            return UnreachableError(f"{self.url}: the link was lost, or nothing moved for {self._stall:g} seconds")
+            return UnreachableError(
+                f"{self.url}: the connection was lost, or no data was transferred for {self._stall:g} seconds"
+            )
         if error.code() in _FINAL:
             return RequestRefusedError(f"{self.url}: {one_line(error.details())}")
         return UnreachableError(f"{self.url}: {_plainly(error.details() or str(error.code()))}")
@@ -164,11 +166,11 @@ def _plainly(details: str) -> str:
     if not details.startswith("failed to connect"):
         return one_line(details)
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "the server's certificate is not one of this project's, expired, or for another host"
+        return "the server's certificate is expired, for another host, or from another project"
     if "Connection refused" in details:
-        return "nobody listens there"
+        return "no server is listening"
     if "Socket closed" in details or "reset" in details:
-        return "the server hung up; if it is no passing fault, it does not accept our certificate (expired or foreign?)"
+        return "the server closed the connection; if that persists, it rejects our certificate (expired or foreign)"
     return one_line(details)
 
 

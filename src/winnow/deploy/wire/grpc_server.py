@@ -73,7 +73,7 @@ class GrpcServer:
         try:
             port = self._server.add_secure_port(host_and_port(self.url), self._credentials)
         except RuntimeError as error:
-            raise WireError(f"cannot listen at {self.url}: is the port taken, or the certificate broken?") from error
+            raise WireError(f"cannot listen at {self.url}: the port is in use or the certificate is invalid") from error
         self.url = f"{self.url.rpartition(':')[0]}:{port}"
         await self._server.start()
 

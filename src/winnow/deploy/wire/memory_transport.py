@@ -53,7 +53,7 @@ class MemoryServer:
 
     async def start(self) -> None:
         if self.url in _servers:
-            raise WireError(f"cannot listen at {self.url}: it is taken")
+            raise WireError(f"cannot listen at {self.url}: the address is in use")
         self.loop = asyncio.get_running_loop()
         _servers[self.url] = self
 
@@ -150,7 +150,7 @@ class MemoryLink:
         if self._closed:
             raise UnreachableError(f"the link to {self.url} is closed")
         if self.url not in _servers:
-            raise UnreachableError(f"{self.url}: nobody listens there")
+            raise UnreachableError(f"{self.url}: no server is listening")
         return _servers[self.url]
 
     def _wait(self, server: MemoryServer, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
@@ -178,5 +178,5 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 def _checked(message: bytes) -> bytes:
     if len(message) > MAX_MESSAGE:
-        raise RequestRefusedError(f"a message of {len(message)} bytes is too large: at most {MAX_MESSAGE} are read")
+        raise RequestRefusedError(f"received a message of {len(message)} bytes; the limit is {MAX_MESSAGE}")
     return message

@@ -340,7 +340,7 @@ class ControlSite(WireMessage, frozen=True, kw_only=True):
 
 
 class GetStatus(WireMessage, frozen=True, kw_only=True):
-    """How is the federation?"""
+    """Ask for the status of the federation."""
 
 
 class ServerStatus(WireMessage, frozen=True, kw_only=True):
@@ -391,7 +391,7 @@ class LogLine(WireMessage, frozen=True, kw_only=True):
 
 
 class Acknowledgement(WireMessage, frozen=True, kw_only=True):
-    """So be it."""
+    """The request was carried out."""
 
     note: Text = ""
 

@@ -85,7 +85,7 @@ class RequestFrontend:
             async with asyncio.timeout(self._stall):
                 yield
         except TimeoutError:
-            raise RequestRefusedError(f"nothing moved for {self._stall:g} seconds", retry=True) from None
+            raise RequestRefusedError(f"no data transferred for {self._stall:g} seconds", retry=True) from None
 
     async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
         async with self.moving(), self._in_flight.arriving(peer):
@@ -129,7 +129,7 @@ class RequestFrontend:
         try:
             peer = self._identify(certificate)
         except WinnowError as error:
-            log.warning("refused a certificate: %s", error)
+            log.warning("rejected a certificate: %s", error)
             raise RequestRefusedError(str(error)) from None
         if (reason := self._admit(peer)) is not None:
             log.warning("refused %s: %s", peer.name, reason)
@@ -149,8 +149,8 @@ def _refusing(peer: Peer) -> Iterator[None]:
         log.warning("refused %s: %s", peer.name, error)
         raise RequestRefusedError(str(error), retry=isinstance(error, StorageFullError | BlobDamagedError)) from None
     except Exception:
-        log.exception("failed at a request of %s", peer.name)
-        raise RequestRefusedError("the server failed at this request; its log says why", retry=True) from None
+        log.exception("a request from %s failed", peer.name)
+        raise RequestRefusedError("internal server error; see the server log", retry=True) from None
 
 
 async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:

@@ -72,7 +72,7 @@ def write_parts(path: Path, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Write a payload's parts into one file: arrays are named part/name."""
     for part in parts:
         if not part or SEPARATOR in part:
-            raise WireError(f"{part!r} is no name for a part of a payload")
+            raise WireError(f"{part!r} is not a valid name for a part of a payload")
     write_arrays_without_digest(path, _Flat(parts))
 
 
@@ -144,7 +144,7 @@ class StoredArrays(Mapping[str, Any]):
 
         entry = self._entries[name]
         if entry.dtype.numpy is None:
-            raise WireError(f"NumPy has no {entry.dtype.name} as {name!r} needs it")
+            raise WireError(f"{name!r} is {entry.dtype.name}, which NumPy does not support")
         array = np.empty(entry.shape, dtype=entry.dtype.numpy)
         self._fill(raw_bytes(array), entry, name)
         return array
@@ -154,10 +154,10 @@ class StoredArrays(Mapping[str, Any]):
         while done < len(memory):
             got = os.preadv(self._file, [memory[done:]], entry.begin + done)
             if got == 0:
-                raise WireError(f"a damaged file of arrays: it was cut within {name!r}")
+                raise WireError(f"damaged safetensors file: truncated within {name!r}")
             done += got
         if entry.dtype.name == "BOOL" and not are_booleans(memory):
-            raise WireError(f"a damaged file of arrays: {name!r} is neither true nor false")
+            raise WireError(f"damaged safetensors file: {name!r} contains bytes that are not booleans")
 
     def parts(self) -> dict[str, "PartView"]:
         """A payload's parts, as `write_parts` wrote them."""
@@ -165,7 +165,7 @@ class StoredArrays(Mapping[str, Any]):
         for key in self._entries:
             part, separator, name = key.partition(SEPARATOR)
             if not part or not separator or not name:
-                raise WireError(f"{key!r} belongs to no part of a payload: it is not called part/name")
+                raise WireError(f"{key!r} is not of the form part/name")
             names.setdefault(part, []).append(name)
         return {part: PartView(self, part, within) for part, within in names.items()}
 

@@ -66,5 +66,5 @@ def serve(
 def _driver(url: str) -> TransportFactory:
     scheme = urlsplit(url).scheme
     if scheme not in TRANSPORTS or not urlsplit(url).netloc:
-        raise ConfigError(f"{url!r} is no endpoint; write it like grpc://host:port")
+        raise ConfigError(f"{url!r} is not a valid endpoint; use grpc://host:port")
     return TRANSPORTS[scheme]()
