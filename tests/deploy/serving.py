@@ -169,7 +169,7 @@ class ScriptedSite:
             orders = self._link.call(
                 Poll(session=self.session, received=received, free=self.resources), timeout=STALL + 5.0
             )
-            for number, order in enumerate(orders.orders, orders.first):
+            for number, order in enumerate(orders.instructions, orders.first_number):
                 self.orders.append(order)
                 self.obey(order)
                 received = number

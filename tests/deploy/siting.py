@@ -124,7 +124,7 @@ class World:
 
     def neighbours(self) -> list[PeerSite]:
         return [
-            PeerSite(site=name, clients_from=first, clients=2, certificate=self.kit(name).certificate_pem)
+            PeerSite(site=name, first_client=first, client_count=2, certificate=self.kit(name).certificate_pem)
             for name, first in (("plant-a", 0), ("plant-b", 2))
         ]
 
@@ -161,7 +161,7 @@ class Script:
                 until = time.monotonic() + self.heartbeat
                 while len(self.orders) <= received and time.monotonic() < until:
                     await asyncio.sleep(0.01)
-                return SiteInstructions(first=received + 1, orders=self.orders[received:])
+                return SiteInstructions(first_number=received + 1, instructions=self.orders[received:])
             case GetUploadedSize(blob=blob):
                 return uploaded_size(self.spool, blob, peer.name)
         return Acknowledgement()
@@ -259,8 +259,6 @@ def deploy(script: Script, bundle: bytes, **changes: Any) -> DeployJob:
     told = {
         "job": "job-1",
         "submitter": "the-lead",
-        "organisation": "Institute",
-        "role": "lead",
         "resources": Resources(cpus=1, memory_mb=500),
         **changes,
     }
@@ -288,7 +286,7 @@ def settle(
     """A round in which these tasks were folded, for some or all of their clients."""
     tasks = {each.task.id: list(each.task.clients if clients is None else clients) for each in assigned}
     number = max(each.task.round for each in assigned) if round is None else round
-    return Settle(job="job-1", round=number, tasks=tasks, over=list(tasks) if over else [])
+    return Settle(job="job-1", round=number, tasks=tasks, ended_tasks=list(tasks) if over else [])
 
 
 __all__ = ["DeployResult", "StopJob", "SubmitResult"]

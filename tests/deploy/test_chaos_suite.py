@@ -322,7 +322,7 @@ def test_a_job_goes_on_without_a_site_that_is_out(servers: int, tally: Tally, tm
     ):
 
         def out() -> dict[str, str]:
-            return {each.site: each.reason for each in chaos.job.state().out}
+            return {each.site: each.reason for each in chaos.job.state().absent_sites}
 
         chaos.tell(tally, f"{where}: data relabelled, 5 s", data_relabelled, 5.0)
         assert any("the data changed since the job started" in line.text for line in chaos.job.lines(follow=False))

@@ -328,7 +328,7 @@ def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
     records = Queries(database=database)
     heard = {member.site: member.heard for member in records.members("job")}
     assert heard == {"plant-a": 2, "plant-b": 0}
-    found = [(site, order.round, order.tasks, order.over) for site, order in records.settles("job", heard)]
+    found = [(site, order.round, order.tasks, order.ended_tasks) for site, order in records.settles("job", heard)]
     assert found == [
         ("plant-b", 1, {tasks[1]: [5]}, []),
         ("plant-b", 2, {}, [tasks[1]]),

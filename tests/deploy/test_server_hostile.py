@@ -242,7 +242,7 @@ def test_a_full_disk_hurts_no_other_job(world: World, monkeypatch: pytest.Monkey
     assert person.wait("job", "finished", "failed").status == status
     assert person.wait("other", "finished", "failed").status == "finished"
     assert any("No space left" in line.text for line in person.link.follow(FollowLog(job="job")))
-    token = world.person().link.call(GetStatus()).token
+    token = world.person().link.call(GetStatus()).lease_token
     assert token == 1, "the server went on leading"
 
 

@@ -55,8 +55,8 @@ def test_a_job_runs_over_its_sites_and_leaves_its_result(world: World) -> None:
     assert [line.number for line in lines] == list(range(len(lines)))
     assert [line.text for line in lines if line.kind == "event"] == ['{"round":1}', '{"round":2}', '{"round":3}']
 
-    assert [deploy.clients_from for deploy in of(DeployJob, b)] == [None, 2]
-    assert [each.site for each in of(DeployJob, b)[-1].neighbours] == ["plant-a", "plant-b"]
+    assert [deploy.first_client for deploy in of(DeployJob, b)] == [None, 2]
+    assert [each.site for each in of(DeployJob, b)[-1].peer_sites] == ["plant-a", "plant-b"]
     assert [settle.round for settle in of(Settle, a)] == [1, 2, 3]
     tasks = [assign.task.id for assign in of(AssignTask, a)]
     assert [list(settle.tasks) for settle in of(Settle, a)] == [[task] for task in tasks]
@@ -159,7 +159,7 @@ def test_a_site_that_comes_back_gets_everything_outstanding_again(world: World) 
     again = world.site("plant-a", jobs={"job", "long-forgotten"})
     assert person.wait("job", "finished").round == 2
     assert of(AssignTask, again)[0] == of(AssignTask, site)[0]
-    assert of(DeployJob, again)[0].clients_from == 0
+    assert of(DeployJob, again)[0].first_client == 0
     assert "long-forgotten" in {stop.job for stop in of(StopJob, again)}
 
 

@@ -79,7 +79,7 @@ def said(person: Person) -> list[str]:
 
 
 def out(person: Person) -> dict[str, AbsentSite]:
-    return {each.site: each for each in person.state("job").out}
+    return {each.site: each for each in person.state("job").absent_sites}
 
 
 def submitted(world: World, config: str) -> Person:
@@ -108,7 +108,7 @@ def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: Worl
     assert notice.startswith("job job: plant-b is left out since 20")
     world.site("plant-b")
     eventually(lambda: "plant-b/2@" in last_round(person), LONG)
-    assert (person.state("job").out, person.state("job").sites) == ([], ["plant-a", "plant-b"])
+    assert (person.state("job").absent_sites, person.state("job").sites) == ([], ["plant-a", "plant-b"])
     assert checkpoint(person).splitlines()[0].count("failed: site plant-b is excluded since 20") == 2
     lines = said(person)
     assert [line for line in lines if "plant-b" in line][-2:] == [
@@ -303,7 +303,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         back = world.site("plant-b")
         eventually(lambda: "plant-b/2@" in last_round(person), LONG)
         assert revoked_sites(person) == []
-        known = {each.site: each.certificate for each in of(DeployJob, other)[-1].neighbours}
+        known = {each.site: each.certificate for each in of(DeployJob, other)[-1].peer_sites}
         assert known["plant-b"] == back.hello().certificate, "what it signs from now on counts"
 
 

@@ -81,7 +81,7 @@ def test_letters_that_a_database_does_not_take_end_nothing(postgres: str, kits: 
         world.site("plant-b", refuses="no\0")
         person.submit("other", world.folder, job_config(1, "sites = ['plant-b']"))
         eventually(lambda: "plant-b refused: no?" in person.state("other").reason)
-        assert person.link.call(GetStatus()).token == 1, "it went on leading"
+        assert person.link.call(GetStatus()).lease_token == 1, "it went on leading"
 
 
 @pytest.mark.parametrize("name", ["x" * 201, "a\0b"])
@@ -106,7 +106,7 @@ def test_what_the_database_refuses_is_the_jobs_failure(world: World, monkeypatch
     assert "the database does not take what it says: out of range" in person.wait("job", "failed").reason
     person.submit("other", world.folder, job_config(1, HERE))
     person.wait("other", "finished")
-    assert person.link.call(GetStatus()).token == 1
+    assert person.link.call(GetStatus()).lease_token == 1
 
 
 def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
@@ -123,7 +123,7 @@ def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
         eventually(lambda: not list(world.folder.rglob("full-*")))
         person.submit("other", world.folder, job_config(1, HERE, "fill_mb = 70"))
         person.wait("other", "finished")
-        assert person.link.call(GetStatus()).token == 1
+        assert person.link.call(GetStatus()).lease_token == 1
 
 
 def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_reign_that_begins_anew_has_a_new_token(world: World, monkeypatch: pyt
     person = world.submit(job_config(3, HERE, "pause = 0.3"))
     assert person.wait("job", "finished", "failed").status == "finished"
     assert failures
-    assert person.link.call(GetStatus()).token == 2
+    assert person.link.call(GetStatus()).lease_token == 2
 
 
 # Floods ---------------------------------------------------------------------------------------------------------------

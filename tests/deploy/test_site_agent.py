@@ -61,7 +61,7 @@ def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, serv
         joined = script.wait(DeployResult)
         assert joined.accepted
         assert joined.data.sizes == [2, 2]
-        script.tell(deploy(script, bundle, clients_from=0), first)
+        script.tell(deploy(script, bundle, first_client=0), first)
         given = [script.wait(SubmitResult, number) for number in (1, 2)]
         assert [script.payload(each)["parts"] for each in given] == [{"model": "a model"}] * 2
         script.tell(settle(first, clients=(0,)), second)
@@ -257,7 +257,7 @@ def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -
 def test_a_process_that_dies_is_started_again_once(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
         script.tell(
-            deploy(script, world.bundle(), clients_from=7), task("die", settings=1), task("die", settings=9, round=2)
+            deploy(script, world.bundle(), first_client=7), task("die", settings=1), task("die", settings=9, round=2)
         )
         assert script.payload(script.wait(SubmitResult, 1))["first"] == 7
         failed = script.wait(SubmitResult, 2).answer
@@ -354,7 +354,7 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
     there = PeerMessageCipher(world.kit("plant-b"), "job-1", neighbours)
     sent = task("letters", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
     with agent_at(world, near.url):
-        script.tell(deploy(script, world.bundle(), clients_from=0, neighbours=neighbours), sent)
+        script.tell(deploy(script, world.bundle(), first_client=0, peer_sites=neighbours), sent)
         letters = script.wait(SubmitResult).answer.peer_messages
         assert b"far away" not in b"".join(letters.values())
         arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: letters[3]}})
@@ -372,7 +372,7 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
 def test_no_letter_goes_to_a_site_that_the_author_did_not_name(world: World, script: Script, near: Any) -> None:
     bundle = world.bundle(CONFIG + '[job]\nsites = ["plant-a"]\n')
     with agent_at(world, near.url):
-        script.tell(deploy(script, bundle, clients_from=0, neighbours=world.neighbours()))
+        script.tell(deploy(script, bundle, first_client=0, peer_sites=world.neighbours()))
         script.tell(task("letters", settings={"3": "far away"}))
         assert "no site of job job-1 is known to have client 3" in script.wait(SubmitResult).answer.failure
 

@@ -60,7 +60,7 @@ class Faults:
         return sorted((self._federation.folder / "data" / site / "digits").glob("*.npz"))[0]
 
     def out(self) -> dict[str, str]:
-        return {each.site: each.reason for each in self.job.state().out}
+        return {each.site: each.reason for each in self.job.state().absent_sites}
 
     def left_out(self, site: str, reason: str = "") -> None:
         eventually(lambda: reason in self.out().get(site, "-"), LONG, lambda: f"{self.job.state()}")

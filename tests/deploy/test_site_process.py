@@ -141,7 +141,7 @@ def test_killed_at_any_moment_it_answers_once_and_keeps_what_was_settled(
 ) -> None:
     """A chain of rounds, each of which needs what the last one kept, under a storm of SIGKILLs."""
     chance = random.Random(3)
-    script.tell(deploy(script, world.bundle(), clients_from=0))
+    script.tell(deploy(script, world.bundle(), first_client=0))
     answers: dict[str, set[Any]] = {}
     kills = 0
     for number in range(1, 5):

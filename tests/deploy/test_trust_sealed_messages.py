@@ -65,7 +65,7 @@ def test_a_signature_that_does_not_fit_is_refused(parties: Parties) -> None:
         (signature, b"a job", NONE_REVOKED, late, "job", "expired"),
         (signature, b"a job", revoked, now, "job", "was revoked"),
         (sign(parties.stranger, b"a job"), b"a job", NONE_REVOKED, now, "job", "not issued by the CA"),
-        (Signature(certificate=b"", value=b""), b"a job", NONE_REVOKED, now, "job", "not a certificate"),
+        (Signature(certificate=b"", value=b""), b"a job", NONE_REVOKED, now, "job", "not a valid certificate"),
         (
             Signature(certificate=parties.lead.certificate_pem, value=b"x"),
             b"a job",
@@ -180,7 +180,7 @@ def test_letters_are_written_in_ones_own_name_for_a_site_of_the_project(parties:
         (CONTEXT, parties.plant_a.certificate_pem, None, "the certificate belongs to site plant-a"),
         (CONTEXT, parties.lead.certificate_pem, None, "has no sealing key"),
         (CONTEXT, parties.plant_b.certificate_pem, revoked, "was revoked"),
-        (CONTEXT, b"", None, "not a certificate"),
+        (CONTEXT, b"", None, "not a valid certificate"),
     ]:
         with pytest.raises(SealedMessageError, match=why):
             seal(parties.plant_a, certificate, context, b"the text", revocations)

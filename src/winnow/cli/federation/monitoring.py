@@ -82,7 +82,7 @@ def status(kit: KitOption, as_json: AsJson = False) -> None:
         return
     since = datetime.fromtimestamp(state.since, UTC).strftime("%Y-%m-%d %H:%M")
     counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
-    typer.echo(f"leader {state.leader} since {since} UTC (token {state.token}), Winnow {state.winnow}")
+    typer.echo(f"leader {state.leader} since {since} UTC (token {state.lease_token}), Winnow {state.winnow_version}")
     typer.echo(f"{state.sites} {'site' if state.sites == 1 else 'sites'} connected; jobs: {counts}")
     for notice in state.notices:
         typer.echo(notice)

@@ -70,7 +70,7 @@ def _state(site: "SiteInfo") -> str:
         return "revoked"
     if site.connected:
         return "connected"
-    return f"offline since {datetime.fromtimestamp(site.seen, UTC):%Y-%m-%d %H:%M}"
+    return f"offline since {datetime.fromtimestamp(site.last_seen, UTC):%Y-%m-%d %H:%M}"
 
 
 @sites.command()

@@ -32,7 +32,7 @@ class StoredRound:
     def told_to(self, site: str, job: str) -> Settle:
         """What this site hears of the round."""
         tasks, over = self.settled.get(site, {}), self.over.get(site, [])
-        return Settle(job=job, round=self.number, tasks=tasks, over=over)
+        return Settle(job=job, round=self.number, tasks=tasks, ended_tasks=over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Queries:
         for row in self._rounds_after(job, min(heard.values(), default=0)):
             for site, last in heard.items():
                 order = row.told_to(site, job)
-                if row.number > last and (order.tasks or order.over):
+                if row.number > last and (order.tasks or order.ended_tasks):
                     found.append((site, order))
         return found
 

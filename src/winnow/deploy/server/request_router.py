@@ -130,9 +130,9 @@ class RequestRouter:
         return ServerStatus(
             server=self._name,
             leader=self._name,
-            token=reign.token,
+            lease_token=reign.token,
             since=0.0 if leader is None else leader.since,
-            winnow=self._version,
+            winnow_version=self._version,
             sites=len(reign.hub.connected()),
             jobs=await asyncio.to_thread(self._records.counts),
             notices=reign.hub.notices(),

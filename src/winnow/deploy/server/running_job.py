@@ -283,7 +283,7 @@ class RunningJob:
         log.info("job %s: round %d is committed", self.job, commit.round)
         for site in sites:
             tasks, over = commit.settled.get(site, {}), commit.over.get(site, [])
-            hub.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, over=over))
+            hub.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, ended_tasks=over))
         self._shop.journal.wake(self.job)
         await asyncio.to_thread(self._shop.inboxes.sweep, self.job)
         await self.retire(CHECKPOINTS_RUNNING)

@@ -49,8 +49,6 @@ class Scheduler:
             job=row.job,
             bundle=Blob(digest=row.bundle, size=row.bundle_size),
             submitter=row.submitter,
-            organisation=row.organisation,
-            role=row.role,
             resources=order.resources,
         )
         rank = (-row.priority, row.submitted, row.job)
@@ -230,15 +228,15 @@ class Scheduler:
         neighbours = [
             PeerSite(
                 site=member.site,
-                clients_from=member.clients_from,
-                clients=len(member.data.sizes),
+                first_client=member.clients_from,
+                client_count=len(member.data.sizes),
                 certificate=certificates[member.site],
             )
             for member in members
             if certificates.get(member.site)
         ]
         for member in members:
-            order = msgspec.structs.replace(deploy, clients_from=member.clients_from, neighbours=neighbours)
+            order = msgspec.structs.replace(deploy, first_client=member.clients_from, peer_sites=neighbours)
             self._shop.hub.deploy(member.site, order).data = member.data
             self._shop.hub.know(member.site, certificates.get(member.site, b""))
         sites = [member.site for member in members]

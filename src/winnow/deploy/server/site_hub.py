@@ -274,7 +274,7 @@ class SiteHub:
         if part.resumed:
             self._spool.keep_only(order.job, site, part.needed())
             part.resumed = False
-        if order.tasks or order.over:
+        if order.tasks or order.ended_tasks:
             desk.tell(order)
 
     def heard(self, site: str, job: str) -> int:
@@ -401,10 +401,10 @@ class SiteHub:
             for part in desk.parts.values():
                 neighbours = [
                     msgspec.structs.replace(each, certificate=certificate) if each.site == site else each
-                    for each in part.deploy.neighbours
+                    for each in part.deploy.peer_sites
                 ]
-                if certificate and neighbours != part.deploy.neighbours:
-                    part.deploy = msgspec.structs.replace(part.deploy, neighbours=neighbours)
+                if certificate and neighbours != part.deploy.peer_sites:
+                    part.deploy = msgspec.structs.replace(part.deploy, peer_sites=neighbours)
                     desk.tell(part.deploy)
 
     def _say(self, job: str, text: str, kind: str = LOG_KIND) -> None:

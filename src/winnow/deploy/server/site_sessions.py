@@ -139,13 +139,13 @@ class Participation:
         """
         self.round = max(self.round, order.round)
         self.left_out = {number for number in self.left_out if number > order.round}
-        if order.tasks or order.over:
+        if order.tasks or order.ended_tasks:
             self.settles.append(order)
         gone: set[str] = set()
         for task, clients in order.tasks.items():
             blobs = self.blobs.get(task, {})
             gone.update(blobs.pop(client) for client in clients if client in blobs)
-        for task in order.over:
+        for task in order.ended_tasks:
             gone.update(self.blobs.pop(task, {}).values())
             self.answered.pop(task, None)
             self.tasks.pop(task, None)
@@ -217,7 +217,7 @@ class SiteConnection:
             if chosen and room < 0:
                 break
             chosen.append(order)
-        return SiteInstructions(first=first, orders=chosen)
+        return SiteInstructions(first_number=first, instructions=chosen)
 
 
 @dataclass(kw_only=True)

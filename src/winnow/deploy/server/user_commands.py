@@ -179,7 +179,7 @@ class UserCommands:
         attendance = self.hub.attendance(state.job)
         if attendance is None or state.status != RUNNING:
             return state
-        return msgspec.structs.replace(state, reason=attendance.told(), out=attendance.absences())
+        return msgspec.structs.replace(state, reason=attendance.told(), absent_sites=attendance.absences())
 
     async def abort(self, peer: Peer, request: AbortJob) -> Acknowledgement:
         await self.authorise(peer, "abort", await self._target(request.job))
@@ -257,8 +257,8 @@ class UserCommands:
             organisation=row.organisation,
             connected=session is not None,
             revoked=bool(row.certificate) and self.trust.revoked(Peer.of_pem(row.certificate)),
-            seen=(None if desk is None else desk.seen_at) or row.seen,
-            winnow=row.winnow,
+            last_seen=(None if desk is None else desk.seen_at) or row.seen,
+            winnow_version=row.winnow,
             data=msgspec.msgpack.decode(row.data, type=list[str]),
             free=msgspec.msgpack.decode(row.resources, type=Resources) if session is None else session.free,
             jobs=[] if desk is None else sorted(desk.parts),

@@ -152,7 +152,7 @@ class Agent:
             if not isinstance(orders, SiteInstructions):
                 raise WireError(f"the server answered a poll with {type(orders).__name__}")
             self._polled = True
-            for number, order in enumerate(orders.orders, orders.first):
+            for number, order in enumerate(orders.instructions, orders.first_number):
                 if number > self._received:
                     self._follow(order)
                     self._received = number
@@ -170,7 +170,7 @@ class Agent:
                 self._jobs[order.job].cancel(order.tasks)
         elif isinstance(order, Settle):
             if order.job in self._jobs:
-                self._jobs[order.job].cancel(order.over)
+                self._jobs[order.job].cancel(order.ended_tasks)
             self._office.state.settle(order)
             if order.job in self._jobs:
                 self._jobs[order.job].order(order)

@@ -116,11 +116,11 @@ class HostedJob(Thread):
         try:
             if self._description is None:
                 self._description = self._prepare(order)
-            elif order.clients_from is not None and self._labour is not None:
+            elif order.first_client is not None and self._labour is not None:
                 assert self._fingerprint is not None
                 self._fingerprint.check()
-                self._notary.number(order.clients_from, len(self._description.sizes))
-                self._labour.assign_numbers(order.clients_from)
+                self._notary.number(order.first_client, len(self._description.sizes))
+                self._labour.assign_numbers(order.first_client)
             self._office.state.remember(order)
         except (JobStoppedError, UnreachableError):
             raise
@@ -130,7 +130,7 @@ class HostedJob(Thread):
             self._refuse(str(error))
             return
         if self._answers is not None:
-            self._answers.know(order.neighbours)
+            self._answers.know(order.peer_sites)
         self._refused = ""
         self._office.uplink.joined(self.job, self._description)
 
@@ -149,7 +149,7 @@ class HostedJob(Thread):
             raise ConfigError(f"what its author signed ran here as job {name}; it must be submitted anew")
         data = self._data(terms)
         self._fingerprint = self._fingerprint or DataFingerprint(self._office.state, submission, data)
-        self._fingerprint.check(started=order.clients_from is not None)
+        self._fingerprint.check(started=order.first_client is not None)
         place = ProcessSpec(
             job=self.job,
             folder=self._folder,
@@ -175,8 +175,8 @@ class HostedJob(Thread):
         )
         self._answers = ResultDelivery(self._office, self.job, labour, self._notary, spool, self._cancelled)
         self._answers.sweep(-1, order.bundle.digest)
-        description = labour.prepare(self._notary.first_number(order.clients_from))
-        self._notary.number(order.clients_from, len(description.sizes))
+        description = labour.prepare(self._notary.first_number(order.first_client))
+        self._notary.number(order.first_client, len(description.sizes))
         self._note("joined", f"with data {terms.data}")
         log.info("job %s runs here, with data %s", self.job, terms.data)
         return description

@@ -27,7 +27,7 @@ from winnow.deploy.trust.peer_identity import Peer, check_certificate, read_cert
 from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.signing import Signature, sign, verify
 
-PURPOSE = "letter"
+PURPOSE = "sealed message"
 KEY_BYTES, NONCE_BYTES = 32, 12
 PADDING_MARK = b"\x80"
 """Where the text ends; zeros follow."""

@@ -141,8 +141,8 @@ class PeerSite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A site of the same job: which clients are its, and the certificate to seal letters with."""
 
     site: Name
-    clients_from: Count
-    clients: Count
+    first_client: Count
+    client_count: Count
     certificate: bytes
 
 
@@ -152,12 +152,10 @@ class DeployJob(WireMessage, frozen=True, kw_only=True):
     job: Name
     bundle: Blob
     submitter: Name
-    organisation: Text
-    role: Text
     resources: Resources
-    clients_from: Count | None = None
+    first_client: Count | None = None
     """The number of this site's first client, once it is known."""
-    neighbours: list[PeerSite] = []
+    peer_sites: list[PeerSite] = []
     """All sites of the job, once their clients are numbered and where letters go between them."""
 
 
@@ -181,7 +179,7 @@ class Settle(WireMessage, frozen=True, kw_only=True):
     job: Name
     round: Count
     tasks: dict[Digest, list[Count]]
-    over: list[Digest] = []
+    ended_tasks: list[Digest] = []
 
 
 class StopJob(WireMessage, frozen=True, kw_only=True):
@@ -201,9 +199,9 @@ SiteInstruction: TypeAlias = DeployJob | AssignTask | CancelTasks | Settle | Sto
 
 
 class SiteInstructions(WireMessage, frozen=True, kw_only=True):
-    first: Count
+    first_number: Count
     """The number of the first of these orders."""
-    orders: list[SiteInstruction]
+    instructions: list[SiteInstruction]
 
 
 class DeployResult(WireMessage, frozen=True, kw_only=True):
@@ -301,7 +299,7 @@ class JobInfo(Struct, frozen=True, kw_only=True):
     sites: list[Name]
     submitted: float
     metrics: dict[str, dict[str, float]]
-    out: list[AbsentSite] = []
+    absent_sites: list[AbsentSite] = []
 
 
 class JobList(WireMessage, frozen=True, kw_only=True):
@@ -323,8 +321,8 @@ class SiteInfo(Struct, frozen=True, kw_only=True):
     connected: bool
     revoked: bool
     """Whether the certificate it last showed is revoked."""
-    seen: float
-    winnow: Text
+    last_seen: float
+    winnow_version: Text
     data: list[Name]
     free: Resources
     jobs: list[Name]
@@ -346,9 +344,9 @@ class GetStatus(WireMessage, frozen=True, kw_only=True):
 class ServerStatus(WireMessage, frozen=True, kw_only=True):
     server: Name
     leader: Name
-    token: Count
+    lease_token: Count
     since: float
-    winnow: Text
+    winnow_version: Text
     sites: Count
     jobs: dict[str, int]
     notices: list[Text] = []
