@@ -94,7 +94,7 @@ def _provision(folder: Path, names: Sequence[str]) -> None:
         people=(ProjectPerson(name="me", organisation=HERE, role="admin"),),
     )
     with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as workshop:
-        list(workshop.add_new())
+        list(workshop.issue_missing())
     data = folder / "numbers.npz"
     np.savez(data, x=np.zeros((4, 2), np.float32), y=np.zeros((4, 1), np.float32))
     for name in names:

@@ -111,7 +111,7 @@ class World:
             people=(ProjectPerson(name=PERSON, organisation=here, role="admin"),),
         )
         with open_provisioner(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
-            list(workshop.add_new())
+            list(workshop.issue_missing())
 
     def kit(self, name: str) -> Path:
         return self.folder / "project" / "kits" / name

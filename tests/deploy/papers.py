@@ -27,7 +27,7 @@ def a_project(name: str = "turbines", **changes: Any) -> Project:
 def provision(folder: Path, project: Project | None = None, now: datetime | None = None) -> list[str]:
     """Make all kits; what was said."""
     with open_provisioner(folder, project or a_project(), None, now or utc_now()) as workshop:
-        return list(workshop.add_new())
+        return list(workshop.issue_missing())
 
 
 def kit_of(folder: Path, name: str) -> Kit:

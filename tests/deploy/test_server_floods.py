@@ -130,7 +130,7 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
 def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> None:
     """What is read may be buffered until it is whole: megabytes for each."""
     alpha, being_read, at_once = papers("alpha").certificate, set[int](), list[int]()
-    door = RequestFrontend(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
+    frontend = RequestFrontend(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
 
     async def half(number: int) -> AsyncIterator[bytes]:
         being_read.add(number)
@@ -142,7 +142,7 @@ def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> Non
             being_read.discard(number)
 
     async def flood() -> None:
-        requests = [door.call(alpha, half(number)) for number in range(MAX_REQUESTS_PER_PARTY)]
+        requests = [frontend.call(alpha, half(number)) for number in range(MAX_REQUESTS_PER_PARTY)]
         for refused in await asyncio.gather(*requests, return_exceptions=True):
             assert isinstance(refused, RequestRefusedError)
         assert max(at_once) == MAX_UNREAD_PER_PARTY

@@ -68,7 +68,7 @@ def asked(world: World) -> tuple[ScriptedSite, AssignTask]:
 
 
 def audited(world: World) -> list[AuditEntry]:
-    return [AuditEntry.of(line) for line in FileAuditStore(world.kits / "kits" / "server-1" / AUDIT_FILE).lines()]
+    return [AuditEntry.parse(line) for line in FileAuditStore(world.kits / "kits" / "server-1" / AUDIT_FILE).lines()]
 
 
 def finish(site: ScriptedSite, order: AssignTask) -> None:

@@ -33,7 +33,7 @@ def world(kits: Path, tmp_path: Path) -> Iterator[World]:
 
 def audited(kits: Path) -> list[AuditEntry]:
     lines = FileAuditStore(kits / "kits" / "server-1" / AUDIT_FILE).lines()
-    return [entry for line in lines if (entry := AuditEntry.of(line)) is not None]
+    return [entry for line in lines if (entry := AuditEntry.parse(line)) is not None]
 
 
 def begin_upload(person: Person, number: int, content: bytes) -> None:

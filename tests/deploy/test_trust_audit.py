@@ -48,10 +48,10 @@ class InMemory:
     kept: list[bytes] = dataclasses.field(default_factory=list)
     crowned: ChainHead | None = None
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
-        entry = make(AuditEntry.of(self.kept[-1]) if self.kept else None, self.crowned)
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+        entry = make(AuditEntry.parse(self.kept[-1]) if self.kept else None, self.crowned)
         self.kept.append(entry.line())
-        self.crowned = crown(entry)
+        self.crowned = sign_head(entry)
         return entry
 
     def lines(self) -> Iterator[bytes]:
@@ -93,7 +93,7 @@ def test_what_is_written_is_in_order_and_can_be_read_again(kit: Kit, rows: list[
         entry = log.append(who=who, organisation=organisation, what=what, target=target, outcome=outcome)
         assert entry.who == who.replace("\udc80", "?")
     assert problems(store, kit.authority) == []
-    read = [AuditEntry.of(line) for line in store.lines()]
+    read = [AuditEntry.parse(line) for line in store.lines()]
     assert [entry and entry.seq for entry in read] == list(range(1, len(rows) + 1))
 
 
@@ -134,7 +134,7 @@ def test_any_edit_deletion_insertion_or_cut_is_found(kit: Kit, data: st.DataObje
 
 def forged_from(lines: list[bytes], at: int) -> list[bytes]:
     """Change an entry and make the chain anew behind it, as somebody can who has everything but the key."""
-    entries = [entry for line in lines if (entry := AuditEntry.of(line))]
+    entries = [entry for line in lines if (entry := AuditEntry.parse(line))]
     last = entries[at - 1] if at else None
     for place in range(at, len(entries)):
         fields = msgspec.structs.asdict(entries[place]) | {"previous": last.hash if last else START, "hash": ""}
@@ -182,7 +182,7 @@ def test_a_torn_line_is_set_aside_and_noted(kit: Kit, tmp_path: Path, cut: int) 
     assert found(path, kit) == ["line 3 is not an entry"]
     a_log(path, kit, 1)
     assert found(path, kit) == []
-    noted = AuditEntry.of(path.read_bytes().splitlines()[2])
+    noted = AuditEntry.parse(path.read_bytes().splitlines()[2])
     assert noted is not None
     assert (noted.who, noted.what, noted.target) == ("plant-a", "audit recovered", f"torn line of {len(torn)} bytes")
     assert (tmp_path / "audit.jsonl.torn").read_bytes() == torn + b"\n"
@@ -199,7 +199,7 @@ def test_a_line_whose_head_was_not_written_counts_and_is_marked(kit: Kit, tmp_pa
         assert found(path, kit) == []
     a_log(path, kit, 1)
     assert found(path, kit) == []
-    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := AuditEntry.of(line))]
+    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := AuditEntry.parse(line))]
     assert [whats.count(ADOPTED), len(whats)] == [3, 9]
     head.write_bytes(before)
     assert "were not signed by the owner of the log" in found(path, kit)[0]
@@ -211,7 +211,7 @@ def write(path: Path, entries: list[AuditEntry]) -> None:
 
 def forged_after(last: AuditEntry) -> AuditEntry:
     about = {"who": "ana", "organisation": "Institute", "what": "submit", "target": "job-x", "outcome": "accepted"}
-    return AuditEntry.after(last, at=utc_now(), **about)
+    return AuditEntry.following(last, at=utc_now(), **about)
 
 
 def test_an_entry_forged_after_the_head_is_marked_for_ever(
@@ -268,7 +268,7 @@ def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, pr
 def refuses_what_no_server_signed(database: Database, project: Path) -> None:
     """Rows that somebody added who can write to the database, and holds no server's key."""
     log, store = shared_audit_log(database, kit_of(project, "server-1")), DatabaseAuditStore(database)
-    last = AuditEntry.of(list(store.lines())[-1])
+    last = AuditEntry.parse(list(store.lines())[-1])
     assert last is not None
     forged = forged_after(last)
     with database.writing() as session:
@@ -278,7 +278,7 @@ def refuses_what_no_server_signed(database: Database, project: Path) -> None:
         fill(log, 1)
     site = AuditLog(store, kit_of(project, "plant-a"))
     with database.writing() as session:
-        session.get_one(AuditHeadRow, 1).head = msgspec.json.encode(site.crown(forged))
+        session.get_one(AuditHeadRow, 1).head = msgspec.json.encode(site.sign_head(forged))
     with pytest.raises(AuditError, match="signed by site plant-a of Plant A, not by server"):
         fill(log, 1)
     with database.writing() as session:

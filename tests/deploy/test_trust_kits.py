@@ -81,7 +81,7 @@ def test_a_kit_says_who_its_owner_is(made: Path) -> None:
         assert (kit.name, kit.kind, kit.organisation, kit.role) == (name, kind, organisation, role)
         assert kit.endpoints == ("grpc://localhost:8443", "grpc://127.0.0.1:8443")
         assert kit.peer == Peer.of_pem(kit.certificate_pem)
-        assert (kit.letter_key is not None) == (kind == "site")
+        assert (kit.sealing_key is not None) == (kind == "site")
         assert b"PRIVATE" not in repr(kit).encode()
 
 
@@ -296,7 +296,7 @@ def test_the_revoked_are_out_until_renewed(tmp_path: Path) -> None:
         list(workshop.revoke("plant-a"))
         assert "was revoked" in refusal(tmp_path / "kits" / "plant-a")
         assert "plant-a is already revoked (revocation list 1)" in list(workshop.revoke("plant-a"))
-        assert "plant-a is revoked; issue a new certificate with --renew plant-a" in list(workshop.add_new())
+        assert "plant-a is revoked; issue a new certificate with --renew plant-a" in list(workshop.issue_missing())
         list(workshop.renew("plant-a"))
     kit = kit_of(tmp_path, "plant-a")
     assert kit.revocations == RevocationList(number=1, serials=frozenset({first.serial, second.serial}))
@@ -363,7 +363,7 @@ def test_a_renewed_kit_keeps_what_the_operator_put_beside_it(tmp_path: Path) -> 
 
 def test_a_passphrase_is_needed_again(tmp_path: Path) -> None:
     with open_provisioner(tmp_path, a_project(), b"sesame", utc_now()) as workshop:
-        list(workshop.add_new())
+        list(workshop.issue_missing())
     assert b"ENCRYPTED" in (tmp_path / "ca" / "ca-key.pem").read_bytes()
     for wrong in (None, b"simsim"):
         with (

@@ -57,7 +57,7 @@ def test_a_signature_that_does_not_fit_is_refused(parties: Parties) -> None:
     signature = sign(parties.lead, b"a job")
     swapped = Signature(certificate=parties.plant_a.certificate_pem, value=signature.value)
     late = parties.lead.certificate.not_valid_after_utc + timedelta(hours=1)
-    revoked = NONE_REVOKED.adding([parties.lead.peer.serial])
+    revoked = NONE_REVOKED.with_serials([parties.lead.peer.serial])
     for refused, content, revocations, at, purpose, why in [
         (signature, b"another job", NONE_REVOKED, now, "job", "changed after signing"),
         (signature, b"a job", NONE_REVOKED, now, "letter", "is invalid"),
@@ -168,7 +168,7 @@ def test_another_site_cannot_take_over_a_letter(parties: Parties) -> None:
 
 
 def test_letters_are_written_in_ones_own_name_for_a_site_of_the_project(parties: Parties) -> None:
-    revoked = NONE_REVOKED.adding([parties.plant_b.peer.serial])
+    revoked = NONE_REVOKED.with_serials([parties.plant_b.peer.serial])
     for context, certificate, revocations, why in [
         (
             dataclasses.replace(CONTEXT, sender="plant-b"),
@@ -193,7 +193,7 @@ def test_letters_of_persons_strangers_and_revoked_sites_are_refused(parties: Par
         unseal(parties.plant_b, sealed, by_person)
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, b"the text")
     with pytest.raises(SealedMessageError, match="was revoked"):
-        unseal(parties.plant_b, sealed, CONTEXT, NONE_REVOKED.adding([parties.plant_a.peer.serial]))
+        unseal(parties.plant_b, sealed, CONTEXT, NONE_REVOKED.with_serials([parties.plant_a.peer.serial]))
     with pytest.raises(SealedMessageError, match="no sealing key"):
         unseal(parties.lead, sealed, CONTEXT)
 

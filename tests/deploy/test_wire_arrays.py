@@ -58,8 +58,9 @@ def test_the_library_reads_what_we_write_and_we_read_what_it_writes(
         assert set(stored) == set(arrays)
         for name, array in arrays.items():
             assert equal(stored[name], array)
-            assert stored.shape(name) == tuple(array.shape)
-            assert DTYPES[stored.dtype(name)].torch == str(array.dtype).removeprefix("torch.")
+            dtype, shape = stored.dtype_and_shape(name)
+            assert shape == tuple(array.shape)
+            assert dtype.torch == str(array.dtype).removeprefix("torch.")
 
 
 def test_equal_arrays_give_equal_bytes(tmp_path: Path) -> None:
@@ -108,8 +109,7 @@ def test_parts_of_a_payload(tmp_path: Path) -> None:
         parts = stored.parts()
         assert {part: set(arrays) for part, arrays in parts.items()} == {"model": {"w/1", "b"}, "profile": {"mean"}}
         assert equal(parts["model"]["w/1"], torch.ones(2))
-        assert parts["profile"].shape("mean") == (3,)
-        assert parts["profile"].dtype("mean") == "I64"
+        assert parts["profile"].dtype_and_shape("mean") == (DTYPES["I64"], (3,))
     with pytest.raises(WireError, match="not a valid name for a part"):
         write_parts(tmp_path / "bad", {"a/b": {}})
     write_arrays(tmp_path / "flat", {"loose": torch.ones(1)})

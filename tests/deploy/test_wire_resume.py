@@ -140,7 +140,7 @@ def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: 
     """The server was killed between its last byte and the check."""
     service = Watching(tmp_path / "server")
     blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
-    with service.spool.receive(blob, 0, "alpha") as writer:
+    with service.spool.open_writer(blob, 0, "alpha") as writer:
         writer.write(arrived)
     with serving(f"memory://unfinished-{arrived[:1].hex()}", service) as server:
         link = connect(server.url, papers("alpha"))

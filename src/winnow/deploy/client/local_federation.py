@@ -119,7 +119,7 @@ def _provision(folder: Path, names: Sequence[str], port: int) -> None:
         validity_days=7,
     )
     with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as workshop:
-        for _ in workshop.add_new():
+        for _ in workshop.issue_missing():
             pass
 
 

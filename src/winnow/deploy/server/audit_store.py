@@ -25,14 +25,14 @@ class DatabaseAuditStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
         with self._database.writing() as session:
             head = session.scalars(select(AuditHeadRow).where(AuditHeadRow.id == HEAD_ID).with_for_update()).one()
             last = session.scalar(select(AuditRow.line).order_by(AuditRow.seq.desc()).limit(1))
             signed = None if head.head is None else msgspec.json.decode(head.head, type=ChainHead)
             entry = make(None if last is None else _entry(last), signed)
             session.add(AuditRow(seq=entry.seq, line=entry.line().decode()))
-            head.head = msgspec.json.encode(crown(entry))
+            head.head = msgspec.json.encode(sign_head(entry))
             return entry
 
     def lines(self) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ class DatabaseAuditStore:
 
 
 def _entry(line: str) -> AuditEntry:
-    entry = AuditEntry.of(line.encode())
+    entry = AuditEntry.parse(line.encode())
     if entry is None:
         raise AuditError(f"the last row of the audit's table is not an entry; {REMEDY}")
     return entry

@@ -51,7 +51,7 @@ class BlobTransfers:
     def sweep(self) -> None:
         """Delete uploads that were begun and not gone on with; for a thread."""
         for folder in (self.state / "uploads").glob("*/"):
-            self.uploads(folder.name).sweep(UPLOAD_EXPIRY_SECONDS)
+            self.uploads(folder.name).delete_stale(UPLOAD_EXPIRY_SECONDS)
 
     def events(self, job: str) -> BlobFolder:
         """Where what a job has told so far is put together for downloading."""

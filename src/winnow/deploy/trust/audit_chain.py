@@ -45,7 +45,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     hash: str = ""
 
     @classmethod
-    def after(
+    def following(
         cls,
         last: "AuditEntry | None",
         *,
@@ -75,7 +75,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.json.encode(self)
 
     @classmethod
-    def of(cls, line: bytes) -> "AuditEntry | None":
+    def parse(cls, line: bytes) -> "AuditEntry | None":
         """Read a line; None for anything but the very bytes of an entry."""
         try:
             entry = from_json(line, cls)
@@ -109,7 +109,7 @@ class AuditLogOwner:
     kind: str = ""
     name: str = ""
 
-    def signed_as(self, signer: Peer) -> bool:
+    def matches(self, signer: Peer) -> bool:
         return self.kind in ("", signer.kind) and self.name in ("", signer.name) and signer.kind != "person"
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def chain_problems(
     last: AuditEntry | None = None
     at_head = START
     for number, line in enumerate(lines, start=1):
-        entry = AuditEntry.of(line)
+        entry = AuditEntry.parse(line)
         if entry is None:
             yield f"line {number} is not an entry"
             continue
@@ -138,7 +138,7 @@ def chain_problems(
 def unsigned_entries(lines: Iterable[bytes], head: ChainHead | None) -> Iterator[str]:
     """The entries of a sound chain that were not signed when they were written, or are not yet."""
     covered = head.seq if head else 0
-    for entry in filter(None, map(AuditEntry.of, lines)):
+    for entry in filter(None, map(AuditEntry.parse, lines)):
         if entry.what == ADOPTED:
             yield f"{entry.target} was adopted on {entry.time[:19]}: {entry.outcome}"
         if entry.seq > covered:
@@ -179,5 +179,5 @@ def _signature(head: ChainHead, authority: x509.Certificate, owner: AuditLogOwne
     except IdentityError as error:
         yield f"the signature of the head is invalid: {error}"
         return
-    if not owner.signed_as(signer):
+    if not owner.matches(signer):
         yield f"the head was signed by {signer}; expected {owner}"

@@ -62,12 +62,12 @@ class FileAuditStore:
                 raise
             return AuditTail(torn, unsigned, self._last, self._head)
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
         with self._lock:
             if self._descriptor is None:
                 raise AuditError(f"the audit log {self.path} is not open for writing")
             entry = make(self._last, self._head)
-            head = crown(entry)
+            head = sign_head(entry)
             self._write(entry.line() + b"\n", head)
             self._last, self._head = entry, head
             return entry
@@ -157,7 +157,7 @@ def open_audit_log(path: Path, kit: Kit) -> AuditLog:
     torn, unsigned, last, head = store.claim()
     try:
         if unsigned:
-            log.adopt()
+            log.adopt_unsigned_entry()
         else:
             log.check(last, head)
     except AuditError:
@@ -203,7 +203,7 @@ def _last_entries(path: Path) -> list[AuditEntry]:
             tail, end = file.read(end - start) + tail, start
     found = []
     for line in tail.split(b"\n")[:-1][-2:]:
-        if (entry := AuditEntry.of(line)) is None:
+        if (entry := AuditEntry.parse(line)) is None:
             raise AuditError(f"the audit log {path} has an invalid entry near its end; {REMEDY}")
         found.append(entry)
     return found

@@ -72,7 +72,7 @@ class CertificateAuthority:
         self,
         party: ProjectServer | ProjectSite | ProjectPerson,
         key: ec.EllipticCurvePublicKey,
-        letter_key: X25519PublicKey | None,
+        sealing_key: X25519PublicKey | None,
         now: datetime,
         days: int,
     ) -> x509.Certificate:
@@ -94,8 +94,8 @@ class CertificateAuthority:
         builder = builder.add_extension(
             x509.UnrecognizedExtension(PARTY_OID, msgspec.json.encode(said)), critical=False
         )
-        if letter_key is not None:
-            public = x509.UnrecognizedExtension(SEALING_KEY_OID, letter_key.public_bytes_raw())
+        if sealing_key is not None:
+            public = x509.UnrecognizedExtension(SEALING_KEY_OID, sealing_key.public_bytes_raw())
             builder = builder.add_extension(public, critical=False)
         return builder.sign(self.key, SHA256())
 

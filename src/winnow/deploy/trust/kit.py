@@ -78,7 +78,7 @@ class Kit:
     authority_pem: bytes = field(repr=False)
     key: ec.EllipticCurvePrivateKey = field(repr=False)
     key_pem: bytes = field(repr=False)
-    letter_key: X25519PrivateKey | None = field(repr=False)
+    sealing_key: X25519PrivateKey | None = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
         revocations=revocations,
         key=_key(folder, files[KEY_FILE], certificate),
         key_pem=files[KEY_FILE],
-        letter_key=_letter_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
+        sealing_key=_letter_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
     )
 
 

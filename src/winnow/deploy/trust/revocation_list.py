@@ -47,10 +47,10 @@ class RevocationList:
         if peer.serial in self.serials:
             raise IdentityError(f"the certificate of {peer} was revoked; ask for a renewed kit")
 
-    def adding(self, serials: Iterable[int]) -> "RevocationList":
+    def with_serials(self, serials: Iterable[int]) -> "RevocationList":
         return RevocationList(number=self.number + 1, serials=self.serials | frozenset(serials))
 
-    def signed(self, project: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    def sign(self, project: str, key: ec.EllipticCurvePrivateKey) -> bytes:
         serials = [f"{serial:x}" for serial in sorted(self.serials)]
         return sign_document(_Body(project=project, number=self.number, serials=serials), PURPOSE, key)
 
@@ -64,4 +64,4 @@ def watch_revocations(path: Path, authority: x509.Certificate, known: Revocation
     def unchanged(newest: RevocationList) -> RevocationList:
         return newest
 
-    return WatchedFile(path, read, first=known, absent=unchanged, broken=unchanged)
+    return WatchedFile(path, read, first=known, on_missing=unchanged, on_invalid=unchanged)

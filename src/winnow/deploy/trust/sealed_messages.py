@@ -75,7 +75,7 @@ def unseal(
     now: datetime | None = None,
 ) -> tuple[Peer, bytes]:
     """Who wrote it, and what."""
-    if kit.letter_key is None:
+    if kit.sealing_key is None:
         raise SealedMessageError(f"{kit.peer} has no sealing key; only sites have one")
     if context.recipient != kit.name:
         raise SealedMessageError(f"this sealed message is addressed to {context.recipient}, not to {kit.name}")
@@ -84,10 +84,10 @@ def unseal(
         theirs = X25519PublicKey.from_public_bytes(letter.ephemeral)
     except ValueError as error:
         raise SealedMessageError(f"a sealed message from {context.sender} is malformed") from error
-    own = kit.letter_key.public_key().public_bytes_raw()
+    own = kit.sealing_key.public_key().public_bytes_raw()
     sender = _sender(kit, letter, context, own, revocations or kit.revocations, now or utc_now())
     try:
-        key, nonce = _derive(kit.letter_key.exchange(theirs), letter.ephemeral, own)
+        key, nonce = _derive(kit.sealing_key.exchange(theirs), letter.ephemeral, own)
         padded = AESGCM(key).decrypt(nonce, letter.box, _encoded(context))
     except (InvalidTag, ValueError) as error:
         raise SealedMessageError(

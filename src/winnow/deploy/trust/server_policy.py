@@ -88,7 +88,7 @@ def watch_server_policy(folder: Path) -> WatchedFile[ServerPolicy]:
         return read_policy(content, ServerPolicy)
 
     return WatchedFile(
-        folder / POLICY_FILE, read, first=usual, absent=lambda _: usual, broken=lambda _: ServerPolicy(allow=())
+        folder / POLICY_FILE, read, first=usual, on_missing=lambda _: usual, on_invalid=lambda _: ServerPolicy(allow=())
     )
 
 

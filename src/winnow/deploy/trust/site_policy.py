@@ -86,7 +86,7 @@ def watch_site_policy(folder: Path) -> WatchedFile[SitePolicy]:
     def deny_all(_: SitePolicy) -> SitePolicy:
         return DENY_ALL
 
-    return WatchedFile(folder / POLICY_FILE, _read, first=DENY_ALL, absent=deny_all, broken=deny_all)
+    return WatchedFile(folder / POLICY_FILE, _read, first=DENY_ALL, on_missing=deny_all, on_invalid=deny_all)
 
 
 def _read(content: bytes, _: SitePolicy) -> SitePolicy:

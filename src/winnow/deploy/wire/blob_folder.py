@@ -47,7 +47,7 @@ class BlobFolder:
             raise WireError(f"blob {blob.digest[:12]} is not stored here")
         return self.folder / blob.digest
 
-    def held(self, blob: Blob, owner: str = "") -> int:
+    def stored_size(self, blob: Blob, owner: str = "") -> int:
         """How many of its bytes are here already. One that was never checked lacks a byte at least, whatever arrived:
         who sends that has it finished.
         """
@@ -58,18 +58,18 @@ class BlobFolder:
     def read(self, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         return read_chunks(self.path(blob), offset)
 
-    def receive(self, blob: Blob, offset: int, owner: str = "") -> "BlobWriter":
+    def open_writer(self, blob: Blob, offset: int, owner: str = "") -> "BlobWriter":
         """A writer that continues at `offset`. It takes over from one whose sender came back before we noticed that it
         had gone.
         """
         partial = self._partial(blob, owner)
         with self._lock:
             if (older := self._writers.get(partial)) is not None:
-                older.abandon()
+                older.suspend()
             self._check_room(blob, partial)
             writer = BlobWriter(self, blob, partial, offset)
             self._writers[partial] = writer
-        writer.catch_up()
+        writer.hash_existing()
         return writer
 
     def adopt(self, path: Path) -> Blob:
@@ -85,7 +85,7 @@ class BlobFolder:
             for path in self.folder.glob(f"*{blob.digest}*"):
                 path.unlink(missing_ok=True)
 
-    def sweep(self, seconds: float) -> None:
+    def delete_stale(self, seconds: float) -> None:
         """Delete what nobody has written to for so long, and at once what holds nothing, unless it is being sent."""
         with self._lock, wire_errors(self.folder):
             for path in self.folder.iterdir():
@@ -153,7 +153,7 @@ class BlobWriter:
         self.size = self._written_back = offset
         self._digest = sha256()
 
-    def catch_up(self) -> None:
+    def hash_existing(self) -> None:
         """Digest what was here before. It takes seconds where gigabytes were."""
         with self._lock:
             for chunk in read_chunks(self._partial):
@@ -193,7 +193,7 @@ class BlobWriter:
                 )
             return self._show()
 
-    def abandon(self) -> None:
+    def suspend(self) -> None:
         """Leave what was written for another time."""
         with self._lock:
             self._close()
@@ -235,4 +235,4 @@ class BlobWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.abandon()
+        self.suspend()

@@ -54,7 +54,7 @@ async def receive_blob(spool: BlobFolder, head: PutBlob, chunks: AsyncIterator[b
         await asyncio.to_thread(writer.finish)
     finally:
         await asyncio.wait([writing])
-        await asyncio.to_thread(writer.abandon)
+        await asyncio.to_thread(writer.suspend)
     return UploadedSize(size=head.blob.size)
 
 
@@ -65,19 +65,19 @@ def _write(writer: BlobWriter, chunks: list[bytes]) -> None:
 
 async def _opened(spool: BlobFolder, head: PutBlob, owner: str) -> BlobWriter:
     """It may take a while, in which the sender may go away; the thread that opens the file does not notice."""
-    opening = asyncio.create_task(asyncio.to_thread(spool.receive, head.blob, head.offset, owner))
+    opening = asyncio.create_task(asyncio.to_thread(spool.open_writer, head.blob, head.offset, owner))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        opening.add_done_callback(_abandon)
+        opening.add_done_callback(_suspend)
         raise
 
 
-def _abandon(opening: "asyncio.Task[BlobWriter]") -> None:
+def _suspend(opening: "asyncio.Task[BlobWriter]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().abandon()
+        opening.result().suspend()
 
 
 def uploaded_size(spool: BlobFolder, blob: Blob, owner: str) -> UploadedSize:
     """Answer a `Held`."""
-    return UploadedSize(size=spool.held(blob, owner))
+    return UploadedSize(size=spool.stored_size(blob, owner))

@@ -76,7 +76,7 @@ class GrpcLink:
         self._under_way: set[Any] = set()
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
-        with self._telling():
+        with self._translated_errors():
             try:
                 return decode_response(self._call(encode(request), timeout=timeout))
             except grpc.RpcError as error:
@@ -85,9 +85,9 @@ class GrpcLink:
                 raise
 
     def fetch(self, request: FetchBlob) -> Iterator[bytes]:
-        with self._telling():
+        with self._translated_errors():
             watch = StallDetector(self._stall)
-            with self._moving(self._fetch(encode(request))) as arriving, watch.watching(arriving.cancel):
+            with self._tracked_transfer(self._fetch(encode(request))) as arriving, watch.running(arriving.cancel):
                 for chunk in arriving:
                     with watch.paused():
                         yield chunk
@@ -95,17 +95,17 @@ class GrpcLink:
     def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize:
         failures: list[Exception] = []
         watch = StallDetector(self._stall)
-        with self._telling():
-            sent = watch.each(chain([encode(head)], _remembering(chunks, failures)))
+        with self._translated_errors():
+            sent = watch.track(chain([encode(head)], _remembering(chunks, failures)))
             try:
-                with self._moving(self._put.future(sent)) as leaving, watch.watching(leaving.cancel):
+                with self._tracked_transfer(self._put.future(sent)) as leaving, watch.running(leaving.cancel):
                     return decode(leaving.result(), UploadedSize)
             finally:
                 if failures:
                     raise failures[0]
 
     def follow(self, request: FollowLog) -> Iterator[LogLine]:
-        with self._telling():
+        with self._translated_errors():
             arriving = self._follow(encode(request))
             try:
                 for line in arriving:
@@ -118,7 +118,7 @@ class GrpcLink:
             channel.close()
 
     @contextmanager
-    def _moving(self, transfer: Any) -> Iterator[Any]:
+    def _tracked_transfer(self, transfer: Any) -> Iterator[Any]:
         with self._lock:
             self._under_way.add(transfer)
         try:
@@ -135,7 +135,7 @@ class GrpcLink:
             transfer.cancel()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """gRPC's errors in our words."""
         try:
             yield

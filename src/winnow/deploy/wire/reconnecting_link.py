@@ -61,7 +61,7 @@ class ReconnectingLink:
         self._closed = Event()
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
-        return self._persist(lambda link: link.call(request, timeout=timeout))
+        return self._retry(lambda link: link.call(request, timeout=timeout))
 
     def fetch(self, request: FetchBlob) -> Iterator[bytes]:
         return self._stream(
@@ -75,10 +75,10 @@ class ReconnectingLink:
         try:
             return link.put(head, chunks)
         except UnreachableError:
-            self._turn_from(endpoint)
+            self._switch_endpoint(endpoint)
             raise
         except RequestRefusedError as refused:
-            self._turn_from(endpoint, refused.leader)
+            self._switch_endpoint(endpoint, refused.leader)
             raise
 
     def follow(self, request: FollowLog) -> Iterator[LogLine]:
@@ -100,7 +100,7 @@ class ReconnectingLink:
     ) -> Iterator[T]:
         """The items of a stream that is begun anew, at the place after the last item, whenever it breaks."""
         while True:
-            stream, item = self._persist(partial(_begun, begin, at), may_wait=True)
+            stream, item = self._retry(partial(_begun, begin, at), may_wait=True)
             try:
                 while item is not None:
                     at = after(at, item)
@@ -110,7 +110,7 @@ class ReconnectingLink:
                 continue
             return
 
-    def _persist(self, attempt: Callable[[ServerLink], T], *, may_wait: bool = False) -> T:
+    def _retry(self, attempt: Callable[[ServerLink], T], *, may_wait: bool = False) -> T:
         """The result of the first attempt that succeeds. With `may_wait` a long attempt is normal, not a delay."""
         begun, failures = time.monotonic(), 0
         notice = Timer(NOTICE_SECONDS, self._notice)
@@ -123,12 +123,12 @@ class ReconnectingLink:
                 try:
                     return attempt(link)
                 except UnreachableError as error:
-                    self._turn_from(endpoint)
+                    self._switch_endpoint(endpoint)
                     failure: Exception = error
                 except RequestRefusedError as refused:
                     if not refused.leader and not refused.retry:
                         raise
-                    self._turn_from(endpoint, refused.leader)
+                    self._switch_endpoint(endpoint, refused.leader)
                     failure = refused
                 failures += 1
                 if self._notify is not None and may_wait and failures == 1:
@@ -152,7 +152,7 @@ class ReconnectingLink:
                 self._links[endpoint] = self._connect(endpoint)
             return endpoint, self._links[endpoint]
 
-    def _turn_from(self, endpoint: str, leader: str = "") -> None:
+    def _switch_endpoint(self, endpoint: str, leader: str = "") -> None:
         """To the leader where it is an endpoint of ours; else to the next, unless another thread has done so."""
         with self._lock:
             if leader in self._endpoints:

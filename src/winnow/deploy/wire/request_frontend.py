@@ -39,26 +39,26 @@ class RequestFrontend:
         admit: Admit,
         *,
         stall: float = STALL_SECONDS,
-        in_flight: RequestLimiter | None = None,
+        limiter: RequestLimiter | None = None,
     ) -> None:
         self._service = service
         self._identify = identify
         self._admit = admit
         self._stall = stall
-        self._in_flight = in_flight or RequestLimiter()
+        self._limiter = limiter or RequestLimiter()
 
     async def call(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             data = await self._first(peer, messages)
-            with self._in_flight.message(peer, len(data)):
+            with self._limiter.message(peer, len(data)):
                 response = await self._service.call(peer, decode_request(data))
-            self._enter(certificate)  # it may have waited long
+            self._identify_and_admit(certificate)  # it may have waited long
             if isinstance(response, RequestRefusal):
                 raise RequestRefusedError(response.reason, leader=response.leader, retry=response.retry)
             return encode(response)
 
     async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             request = decode(await self._first(peer, messages), FetchBlob)
             async with _closing(self._while_admitted(certificate, self._service.fetch(peer, request))) as chunks:
                 async for chunk in chunks:
@@ -66,20 +66,20 @@ class RequestFrontend:
 
     async def put(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
         """The first message is the head; the rest are chunks."""
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             head = decode(await self._first(peer, messages), PutBlob)
             async with _closing(self._while_admitted(certificate, self._unless_stalled(messages))) as chunks:
                 return encode(await self._service.put(peer, head, chunks))
 
     async def follow(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             request = decode(await self._first(peer, messages), FollowLog)
             async with _closing(self._while_admitted(certificate, self._service.follow(peer, request))) as lines:
                 async for line in lines:
                     yield encode(line)
 
     @asynccontextmanager
-    async def moving(self) -> AsyncIterator[None]:
+    async def stall_timeout(self) -> AsyncIterator[None]:
         """Around what waits for the other side to take something: it must not take for ever."""
         try:
             async with asyncio.timeout(self._stall):
@@ -88,12 +88,12 @@ class RequestFrontend:
             raise RequestRefusedError(f"no data transferred for {self._stall:g} seconds", retry=True) from None
 
     async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
-        async with self.moving(), self._in_flight.arriving(peer):
+        async with self.stall_timeout(), self._limiter.reading_slot(peer):
             return await anext(messages, b"")
 
     async def _unless_stalled(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         while True:
-            async with self.moving():
+            async with self.stall_timeout():
                 message = await anext(messages, None)
             if message is None:
                 return
@@ -109,7 +109,7 @@ class RequestFrontend:
                     while not coming.done():
                         await asyncio.wait([coming], timeout=READMISSION_SECONDS)
                         if time.monotonic() - checked >= READMISSION_SECONDS:
-                            self._enter(certificate)
+                            self._identify_and_admit(certificate)
                             checked = time.monotonic()
                 finally:
                     if not coming.done():
@@ -120,12 +120,12 @@ class RequestFrontend:
                 yield item[0]
 
     @contextmanager
-    def _entered(self, certificate: bytes) -> Iterator[Peer]:
-        peer = self._enter(certificate)
-        with _refusing(peer), self._in_flight.request(peer):
+    def _admitted_request(self, certificate: bytes) -> Iterator[Peer]:
+        peer = self._identify_and_admit(certificate)
+        with _refusing(peer), self._limiter.request(peer):
             yield peer
 
-    def _enter(self, certificate: bytes) -> Peer:
+    def _identify_and_admit(self, certificate: bytes) -> Peer:
         try:
             peer = self._identify(certificate)
         except WinnowError as error:

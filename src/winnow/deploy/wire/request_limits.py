@@ -31,7 +31,7 @@ class RequestLimiter:
         self._bytes: Counter[str] = Counter()
         self._arriving: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def arriving(self, peer: Peer) -> asyncio.Semaphore:
+    def reading_slot(self, peer: Peer) -> asyncio.Semaphore:
         """To be held while a message of unknown size is read."""
         return self._arriving.setdefault(peer.name, asyncio.Semaphore(MAX_UNREAD_PER_PARTY))
 

@@ -59,9 +59,9 @@ def _append(data: memoryview, file: BinaryIO, digest: Callable[[bytes | memoryvi
 
 def _described(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Dtype, tuple[int, ...]]]:
     """What the arrays are like; those that are worked out or read when asked for may tell without that."""
-    told = getattr(arrays, "told", None)
+    dtype_and_shape = getattr(arrays, "dtype_and_shape", None)
     for name in arrays:
-        known = None if told is None else told(name)
+        known = None if dtype_and_shape is None else dtype_and_shape(name)
         if known is None:
             array = arrays[name]
             known = dtype_of(array), tuple(array.shape)
@@ -117,14 +117,7 @@ class StoredArrays(Mapping[str, Any]):
         """By the header: what a mapping does unless told otherwise would read the array."""
         return name in self._entries
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._entries[name].shape
-
-    def dtype(self, name: str) -> str:
-        """As safetensors calls it: F32, BF16, I64, …"""
-        return self._entries[name].dtype.name
-
-    def told(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
+    def dtype_and_shape(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
         """What an array is like, by the header alone."""
         return self._entries[name].dtype, self._entries[name].shape
 
@@ -195,11 +188,5 @@ class PartView(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._stored[self._keys[name]]
 
-    def told(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
-        return self._stored.told(self._keys[name])
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._stored.shape(self._keys[name])
-
-    def dtype(self, name: str) -> str:
-        return self._stored.dtype(self._keys[name])
+    def dtype_and_shape(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
+        return self._stored.dtype_and_shape(self._keys[name])

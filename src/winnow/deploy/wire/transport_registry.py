@@ -59,8 +59,8 @@ def serve(
     calls: int = MAX_REQUESTS_PER_PARTY,
 ) -> TransportServer:
     """A server that will answer at this URL once it is started; port 0 takes a free one. `calls` a party at a time."""
-    door = RequestFrontend(service, identify, admit, stall=stall, in_flight=RequestLimiter(calls))
-    return _driver(url).server(url, tls, door)
+    frontend = RequestFrontend(service, identify, admit, stall=stall, limiter=RequestLimiter(calls))
+    return _driver(url).server(url, tls, frontend)
 
 
 def _driver(url: str) -> TransportFactory:
