@@ -16,7 +16,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RunError, WinnowError
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.connection import Connection
-from winnow.deploy.client.local_federation import LocalFederation, local_federation, start
+from winnow.deploy.client.local_federation import LocalFederation, local_federation, start_process
 from winnow.experiment.run import run_experiment
 from winnow.learn.algorithm import Recipe
 from winnow.runs import RunFolder
@@ -252,7 +252,7 @@ def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: C
     assert command("sites", "stop", "site-2").out == "site-2 stops\n"
     assert processes["site-2"].wait(30) == 0
     wait_for(lambda: connected(me) == {"site-1"}, "site-2 has gone")
-    processes["site-2"] = start(federation.folder, "site-2")
+    processes["site-2"] = start_process(federation.folder, "site-2")
     wait_for(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
 
 
@@ -297,8 +297,8 @@ def test_a_list_of_jobs_fits_80_columns(
             "import winnow, numpy as np\nwinnow.run(data=(np.zeros((40, 3)), np.arange(40) % 2))",
             "passes data as arrays",
         ),
-        ("x = 1", "never calls winnow.run or winnow.run_workflow"),
-        ("raise SystemExit(0)", "never calls winnow.run or winnow.run_workflow"),
+        ("x = 1", "does not call winnow.run or winnow.run_workflow"),
+        ("raise SystemExit(0)", "does not call winnow.run or winnow.run_workflow"),
     ],
 )
 def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_path: Path) -> None:
@@ -310,5 +310,5 @@ def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_pat
 
 def test_options_do_not_go_with_a_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with pytest.raises(WinnowError, match="is a program: rounds, seed must be said in its"):
+    with pytest.raises(WinnowError, match="is a program; pass rounds, seed to"):
         describe_job(tmp_path / "program.py", rounds=3, seed=0, sets=())

@@ -61,7 +61,7 @@ def test_an_interrupt_leaves_no_process_and_no_folder(ending: signal.Signals, tm
     running.send_signal(signal.SIGINT)  # an impatient second one
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert said.splitlines()[-1] == "winnow: stopped; all processes have ended and nothing is left of them"
+    assert said.splitlines()[-1] == "winnow: stopped; all processes have ended and their files are deleted"
     assert processes_of(temporary) == []
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "run").exists()

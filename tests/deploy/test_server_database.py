@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from papers import kit_of, provision
+from papers import audit_problems, kit_of, provision
 from postgres import cluster, fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -25,7 +25,7 @@ from winnow.deploy.server.leader_writes import LeaderWrites, NewLogLine, RoundOr
 from winnow.deploy.server.lease import FencedDatabase, Lease, LeaseLostError, lock_lease
 from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.tables import JobRow, TableBase
-from winnow.deploy.trust.audit_log import AuditLog, problems
+from winnow.deploy.trust.audit_log import AuditLog
 from winnow.deploy.wire.messages import Blob, DataDescription
 
 PIECE = 1 << 20
@@ -463,7 +463,7 @@ def test_servers_extend_one_chain_and_any_edit_is_found(database: Database, tmp_
         thread.join()
     store = DatabaseAuditStore(database)
     assert len(list(store.lines())) == 15
-    assert problems(store, kit.authority) == []
+    assert audit_problems(store, kit.authority) == []
     with database.writing() as session:
         session.execute(text("DELETE FROM audit WHERE seq = 15"))
-    assert problems(store, kit.authority)
+    assert audit_problems(store, kit.authority)

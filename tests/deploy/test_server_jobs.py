@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from papers import kit_of
+from papers import audit_problems, kit_of
 from serving import Person, World, a_world, eventually, federation, job_config, of, undisturbed
 
-from winnow.deploy.trust.audit_log import problems
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
@@ -182,7 +181,7 @@ def test_all_that_was_done_is_in_an_unbroken_audit(world: World) -> None:
     world.site("plant-a")
     world.submit(job_config(1)).wait("job", "finished")
     store = FileAuditStore(world.kits / "kits" / "server-1" / AUDIT_FILE)
-    assert problems(store, kit_of(world.kits, "server-1").authority) == []
+    assert audit_problems(store, kit_of(world.kits, "server-1").authority) == []
     text = b"\n".join(store.lines())
     for what in (b'"submit"', b'"jobs"', b'"job ended"'):
         assert what in text

@@ -18,7 +18,7 @@ from command_line import call
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.connection import SubmittedJob
-from winnow.deploy.client.local_federation import LocalFederation, log_path, start
+from winnow.deploy.client.local_federation import LocalFederation, log_path, start_process
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
@@ -54,7 +54,7 @@ class Faults:
         self.agent(site).wait()
 
     def start(self, site: str) -> None:
-        self._federation.processes[site] = start(self._federation.folder, site)
+        self._federation.processes[site] = start_process(self._federation.folder, site)
 
     def data(self, site: str) -> Path:
         return sorted((self._federation.folder / "data" / site / "digits").glob("*.npz"))[0]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from papers import kit_of, provision
+from papers import audit_problems, kit_of, provision
 from postgres import cluster, fresh_database
 from sqlalchemy import text
 
@@ -22,7 +22,7 @@ from winnow.deploy.server.audit_store import DatabaseAuditStore, shared_audit_lo
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import AuditHeadRow, AuditRow
 from winnow.deploy.trust.audit_chain import ADOPTED, START, AuditEntry, AuditLogOwner, ChainHead
-from winnow.deploy.trust.audit_log import AuditLog, MakeEntry, problems, verify_audit_log
+from winnow.deploy.trust.audit_log import AuditLog, MakeEntry, verify_audit_log
 from winnow.deploy.trust.audit_log_file import FileAuditStore, open_audit_log
 from winnow.deploy.trust.errors import AuditError
 from winnow.deploy.trust.kit import Kit
@@ -78,7 +78,7 @@ def a_log(path: Path, kit: Kit, count: int) -> list[AuditEntry]:
 
 
 def found(path: Path, kit: Kit) -> list[str]:
-    return problems(FileAuditStore(path), kit.authority)
+    return audit_problems(FileAuditStore(path), kit.authority)
 
 
 texts = st.text(max_size=30) | st.text(alphabet=["\n", '"', "\\", "\r", "\u2028", "\udc80", "é"], max_size=8)
@@ -92,7 +92,7 @@ def test_what_is_written_is_in_order_and_can_be_read_again(kit: Kit, rows: list[
     for who, organisation, what, target, outcome in rows:
         entry = log.append(who=who, organisation=organisation, what=what, target=target, outcome=outcome)
         assert entry.who == who.replace("\udc80", "?")
-    assert problems(store, kit.authority) == []
+    assert audit_problems(store, kit.authority) == []
     read = [AuditEntry.parse(line) for line in store.lines()]
     assert [entry and entry.seq for entry in read] == list(range(1, len(rows) + 1))
 
@@ -129,7 +129,7 @@ def test_any_edit_deletion_insertion_or_cut_is_found(kit: Kit, data: st.DataObje
             lines = lines[:at]
         case "rechain":
             lines = forged_from(lines, at)
-    assert problems(dataclasses.replace(store, kept=lines), kit.authority)
+    assert audit_problems(dataclasses.replace(store, kept=lines), kit.authority)
 
 
 def forged_from(lines: list[bytes], at: int) -> list[bytes]:
@@ -154,9 +154,9 @@ def test_a_head_signed_by_another_is_found(kit: Kit, project: Path, tmp_path_fac
     ]:
         store = InMemory()
         fill(AuditLog(store, owner), 2)
-        [problem] = problems(store, kit.authority, AuditLogOwner(kind="site", name="plant-a"))
+        [problem] = audit_problems(store, kit.authority, AuditLogOwner(kind="site", name="plant-a"))
         assert why in problem
-        assert problems(store) == []
+        assert audit_problems(store) == []
 
 
 def test_a_file_goes_on_where_it_stopped(kit: Kit, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_sender_who_comes_back_takes_over(tmp_path: Path) -> None:
 
 def test_nobody_writes_into_the_file_of_another(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"content")
-    with spool.open_writer(blob, 0, "alpha") as one, spool.receive(blob, 0, "beta") as other:
+    with spool.open_writer(blob, 0, "alpha") as one, spool.open_writer(blob, 0, "beta") as other:
         one.write(b"cont")
         other.write(b"SPOILED")
         with pytest.raises(WireError, match="damaged"):

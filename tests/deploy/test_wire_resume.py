@@ -116,7 +116,7 @@ def test_a_restarted_site_continues_its_download(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
     (tmp_path / "site").mkdir()
-    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(DATA[:12345])
     with serving("memory://restarted", service) as server:
         link = connect(server.url, papers("alpha"))
@@ -127,7 +127,7 @@ def test_a_restarted_site_continues_its_download(tmp_path: Path) -> None:
 def test_a_spoiled_part_is_thrown_away_and_the_whole_sent_again(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
-    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(b"spoiled")
     with serving("memory://spoiled", service) as server:
         link = connect(server.url, papers("alpha"))
@@ -152,7 +152,7 @@ def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: 
 def test_a_download_that_was_never_finished_is_finished(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
-    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(DATA)
     with serving("memory://unfinished-down", service) as server:
         link = connect(server.url, papers("alpha"))

@@ -12,7 +12,7 @@ from winnow.cli.options import AsJson
 
 @requires_deploy_extra
 def jobs(kit: KitOption, as_json: AsJson = False) -> None:
-    """List the jobs of a federation, the latest last."""
+    """List the jobs of a federation, the latest last, and what each is waiting for."""
     import msgspec
 
     from winnow.cli.console import stdout_console, write_json
@@ -48,10 +48,10 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
 def logs(
     job: JobName,
     kit: KitOption,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a job's log: what the server and the sites said, rounds with their scores, live metrics."""
+    """Print the log of a job: lines of the server and the sites, and each round with its scores."""
     import msgspec
 
     from winnow.cli.console import write_json
@@ -70,7 +70,7 @@ def logs(
 
 @requires_deploy_extra
 def status(kit: KitOption, as_json: AsJson = False) -> None:
-    """Say how a federation is: which server leads, how many sites are connected, how many jobs run."""
+    """Show the status of a federation: the leading server, connected sites, and jobs by state."""
     import msgspec
 
     from winnow.cli.console import write_json
@@ -82,7 +82,7 @@ def status(kit: KitOption, as_json: AsJson = False) -> None:
         return
     since = datetime.fromtimestamp(state.since, UTC).strftime("%Y-%m-%d %H:%M")
     counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
-    typer.echo(f"leader {state.leader} since {since} UTC (token {state.lease_token}), Winnow {state.winnow_version}")
+    typer.echo(f"leader {state.leader} since {since} UTC (lease {state.lease_token}), Winnow {state.winnow_version}")
     typer.echo(f"{state.sites} {'site' if state.sites == 1 else 'sites'} connected; jobs: {counts}")
     for notice in state.notices:
         typer.echo(notice)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from winnow.core import RunError
-from winnow.deploy.client.bundle import JobDescription, describe_job, signed
+from winnow.deploy.client.bundle import JobDescription, describe_job, sign_bundle
 from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
@@ -81,7 +81,7 @@ class Connection:
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
             bundle = read_bundle(download(self._link, job, self._state(job).bundle, spool).read_bytes())
-        return self._send(name or _new_name(job.rpartition("-")[0] or job), signed(self.kit, bundle))
+        return self._send(name or _new_name(job.rpartition("-")[0] or job), sign_bundle(self.kit, bundle))
 
     def _send(self, job: str, bundle: Bundle) -> "SubmittedJob":
         with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,9 @@ class Connection:
     def _ask(self, request: Request, expected: type[ResponseType]) -> ResponseType:
         answer = self._link.call(request)
         if not isinstance(answer, expected):
-            raise WireError(f"the server answered {type(answer).__name__} to {type(request).__name__}")
+            raise WireError(
+                f"the server answered {type(request).__name__} with {type(answer).__name__}, not {expected.__name__}"
+            )
         return answer
 
     def _state(self, job: str) -> JobResult:

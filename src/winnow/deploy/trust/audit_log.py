@@ -150,10 +150,3 @@ def verify_audit_log(store: AuditStore, authority: x509.Certificate | None, owne
         if not (found.problems or found.unsigned) or store.head() == head:
             break
     return found
-
-
-def problems(
-    store: AuditStore, authority: x509.Certificate | None = None, owner: AuditLogOwner | None = None
-) -> list[str]:
-    """All that is wrong with a log; nothing if it is as it was written."""
-    return verify_audit_log(store, authority, owner or AuditLogOwner()).problems

@@ -143,7 +143,7 @@ def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
         revocations=revocations,
         key=_key(folder, files[KEY_FILE], certificate),
         key_pem=files[KEY_FILE],
-        sealing_key=_letter_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
+        sealing_key=_sealing_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
     )
 
 
@@ -185,7 +185,7 @@ def _key(folder: Path, pem: bytes, certificate: x509.Certificate) -> ec.Elliptic
     return key
 
 
-def _letter_key(folder: Path, pem: bytes, certificate: x509.Certificate) -> X25519PrivateKey:
+def _sealing_key(folder: Path, pem: bytes, certificate: x509.Certificate) -> X25519PrivateKey:
     key = _private_key(folder, SEALING_KEY_FILE, pem)
     if not isinstance(key, X25519PrivateKey) or key.public_key() != sealing_key_of(certificate):
         _mismatch(folder, SEALING_KEY_FILE)

@@ -48,8 +48,8 @@ def build_kit(
 ) -> NewKit:
     key = ec.generate_private_key(ec.SECP256R1())
     sealing_key = X25519PrivateKey.generate() if party.kind == "site" else None
-    letter_public = sealing_key.public_key() if sealing_key else None
-    certificate = authority.issue(party, key.public_key(), letter_public, now, project.validity_days)
+    sealing_public = sealing_key.public_key() if sealing_key else None
+    certificate = authority.issue(party, key.public_key(), sealing_public, now, project.validity_days)
     description = PartyDescription(
         project=project.name, name=party.name, kind=party.kind, organisation=party.organisation, role=party.role
     )

@@ -2,7 +2,7 @@
 
 One private authority vouches for every party of a project directly; there are no chains. A certificate's subject holds
 the party's name and organisation. Two extensions of our own hold the rest: what kind of party it is and in which role,
-and a site's public key for letters.
+and a site's public key for sealed messages.
 """
 
 import warnings
@@ -119,7 +119,7 @@ def peer_identifier(authority: x509.Certificate, now: Callable[[], datetime] = u
 
 
 def sealing_key_of(certificate: x509.Certificate) -> X25519PublicKey:
-    """The key to seal letters for this party with."""
+    """The key to seal messages for this party with."""
     try:
         return X25519PublicKey.from_public_bytes(_extension(certificate, SEALING_KEY_OID))
     except (x509.ExtensionNotFound, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Where requests come in, whichever transport brought them: who is it, may they come in, what do they want.
+"""Where requests arrive, from any transport: identify the caller, check that it is admitted, decode, call the service.
 
-Everything that goes wrong leaves here as `RequestRefusedError`, in one line, and the server goes on.
+Every failure leaves as a `RequestRefusedError` of one line, and the server continues.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READMISSION_SECONDS = 5.0
-"""After which it is asked again whether somebody whose request takes long may be here."""
+"""Seconds after which the certificate of a caller with a long request is checked again."""
 
 
 class RequestFrontend:
-    """Messages in, messages out, by certificate. Only `RequestRefusedError` and cancellation get through.
+    """Handles requests by certificate. It raises nothing but `RequestRefusedError` and cancellation.
 
-    Nothing of a request is read before it is known whose it is, and that they do not have too much under way.
+    Nothing of a request is read before the caller is identified and within its limits.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RequestFrontend:
             data = await self._first(peer, messages)
             with self._limiter.message(peer, len(data)):
                 response = await self._service.call(peer, decode_request(data))
-            self._identify_and_admit(certificate)  # it may have waited long
+            self._identify_and_admit(certificate)  # the call may have taken long
             if isinstance(response, RequestRefusal):
                 raise RequestRefusedError(response.reason, leader=response.leader, retry=response.retry)
             return encode(response)
@@ -60,7 +60,7 @@ class RequestFrontend:
     async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         with self._admitted_request(certificate) as peer:
             request = decode(await self._first(peer, messages), FetchBlob)
-            async with _closing(self._while_admitted(certificate, self._service.fetch(peer, request))) as chunks:
+            async with _closing(self._while_admitted(certificate, peer, self._service.fetch(peer, request))) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -68,19 +68,19 @@ class RequestFrontend:
         """The first message is the head; the rest are chunks."""
         with self._admitted_request(certificate) as peer:
             head = decode(await self._first(peer, messages), PutBlob)
-            async with _closing(self._while_admitted(certificate, self._unless_stalled(messages))) as chunks:
+            async with _closing(self._while_admitted(certificate, peer, self._unless_stalled(messages))) as chunks:
                 return encode(await self._service.put(peer, head, chunks))
 
     async def follow(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         with self._admitted_request(certificate) as peer:
             request = decode(await self._first(peer, messages), FollowLog)
-            async with _closing(self._while_admitted(certificate, self._service.follow(peer, request))) as lines:
+            async with _closing(self._while_admitted(certificate, peer, self._service.follow(peer, request))) as lines:
                 async for line in lines:
                     yield encode(line)
 
     @asynccontextmanager
     async def stall_timeout(self) -> AsyncIterator[None]:
-        """Around what waits for the other side to take something: it must not take for ever."""
+        """Limits how long the other side may take for one step of a transfer."""
         try:
             async with asyncio.timeout(self._stall):
                 yield
@@ -99,8 +99,11 @@ class RequestFrontend:
                 return
             yield message
 
-    async def _while_admitted(self, certificate: bytes, stream: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Its items, until their reader or sender is to be let in no more; also while nothing comes."""
+    async def _while_admitted(self, certificate: bytes, peer: Peer, stream: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Its items, as long as their reader or sender is admitted: checked for every item, and while none arrives.
+
+        The certificate itself, which may expire, is checked less often.
+        """
         checked = time.monotonic()
         async with _closing(stream):
             while True:
@@ -117,6 +120,7 @@ class RequestFrontend:
                         await asyncio.wait([coming])
                 if not (item := coming.result()):
                     return
+                self._check_admitted(peer)
                 yield item[0]
 
     @contextmanager
@@ -131,15 +135,18 @@ class RequestFrontend:
         except WinnowError as error:
             log.warning("rejected a certificate: %s", error)
             raise RequestRefusedError(str(error)) from None
+        self._check_admitted(peer)
+        return peer
+
+    def _check_admitted(self, peer: Peer) -> None:
         if (reason := self._admit(peer)) is not None:
             log.warning("refused %s: %s", peer.name, reason)
             raise RequestRefusedError(reason)
-        return peer
 
 
 @contextmanager
 def _refusing(peer: Peer) -> Iterator[None]:
-    """Turn what a service raises into what its caller is told. Faults of our own are logged here and not shown."""
+    """Turn errors of a service into refusals. Internal errors are logged and not shown to the caller."""
     try:
         yield
     except RequestRefusedError as refused:
@@ -162,7 +169,7 @@ async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:
 
 @asynccontextmanager
 async def _closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """End a stream at once when its reader goes away, not when the garbage collector finds it."""
+    """Close a stream as soon as its reader is gone, not when it is garbage collected."""
     try:
         yield stream
     finally:
