@@ -5,7 +5,7 @@ with AES-256-GCM, with the context as associated data; the sender signs context,
 recipient can read it, and a message that is moved to another job, round or pair of sites cannot be opened. The text is
 padded first: the length of the message reveals the length of the text to no more than an eighth.
 
-A message can be opened as often as it is delivered. A caller that must not act twice remembers the contexts it has seen.
+A message can be opened as often as it is delivered. A caller that must not act twice remembers the contexts.
 """
 
 from dataclasses import dataclass

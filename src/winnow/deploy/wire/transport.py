@@ -17,7 +17,7 @@ STALL_SECONDS = 60.0
 
 
 class ServerLink(Protocol):
-    """A connection to a server. Raises `UnreachableError`, `RequestRefusedError`, or `WireError` if data are malformed."""
+    """A connection to a server. Raises `UnreachableError`, `RequestRefusedError`, or `WireError` for malformed data."""
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
         """The answer, which is never a `RequestRefusal`: that is raised."""
