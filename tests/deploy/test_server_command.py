@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from papers import kit_of
+from papers import audit_problems, kit_of
 from postgres import cluster, fresh_database
 from serving import eventually, federation, free_port
 
@@ -18,7 +18,7 @@ from winnow.deploy.server.app import own_address, run_server
 from winnow.deploy.server.audit_store import DatabaseAuditStore, shared_chain
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
-from winnow.deploy.trust.audit_log import AuditLog, problems
+from winnow.deploy.trust.audit_log import AuditLog
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,6 @@ def test_the_chain_of_servers_that_share_a_database_is_found_by_the_kit(shared: 
     store = shared_chain(kit.path)
     assert store is not None
     assert len(list(store.lines())) == 1
-    assert problems(store, kit.authority) == []
+    assert audit_problems(store, kit.authority) == []
     store.close()
     database.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from papers import kit_of
+from papers import audit_problems, kit_of
 from postgres import cluster, fresh_database
 from serving import (
     WANTED,
@@ -25,7 +25,6 @@ from serving import (
 
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.database import Database
-from winnow.deploy.trust.audit_log import problems
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import FollowLog, GetStatus
 from winnow.deploy.wire.transport_registry import connect
@@ -102,7 +101,7 @@ def test_a_standby_takes_over_within_ten_seconds_and_the_job_goes_on(pair: Pair,
         assert numbers == list(range(len(numbers)))
     check_rounds(pair.url, ROUNDS)
     database = Database(pair.url)
-    assert problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
+    assert audit_problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
     database.close()
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from papers import audit_problems
 from siting import CONFIG, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
 from winnow.deploy.site import hosted_job
 from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
-from winnow.deploy.trust.audit_log import problems
 from winnow.deploy.trust.audit_log_file import FileAuditStore
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
@@ -74,7 +74,7 @@ def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, serv
     assert hello.data == ["turbines"]
     assert hello.certificate == world.kit().certificate_pem
     store = FileAuditStore(world.kit_folder / "audit.jsonl")
-    assert problems(store, world.kit().authority) == []
+    assert audit_problems(store, world.kit().authority) == []
     assert [b"job joined" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
 
 
