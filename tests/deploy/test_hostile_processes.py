@@ -101,7 +101,7 @@ def test_a_worker_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path
     worker = speaking(tmp_path, data)
     process = WorkerProcess(folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
     try:
-        with pytest.raises(WorkerExitedError, match="said something that is no message"):
+        with pytest.raises(WorkerExitedError, match="sent an invalid message"):
             assert process.receive(timeout=60)
         assert not process.alive
     finally:

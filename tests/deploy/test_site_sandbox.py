@@ -253,7 +253,7 @@ def test_a_job_that_fills_the_disk_is_ended(tmp_path: Path, script: Script, dele
     with serving(world, script, f"memory://fences-{next(NUMBERS)}") as near, agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task("fill", settings=much), task())
         failed = script.wait(SubmitResult, 1).answer
-        assert failed.failure == "the job's process was ended: it wrote more than 20 MB"
+        assert failed.failure == "the job's process was stopped: it wrote more than 20 MB"
         assert script.wait(SubmitResult, 2).answer.failure is None
         assert sum(path.stat().st_size for path in world.job_folder.rglob("*")) < 1 << 20
         script.tell(task("fill", settings={**much, "files": 10, "then": 1.0}))

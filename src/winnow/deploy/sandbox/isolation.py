@@ -68,7 +68,7 @@ def limit(limits: ProcessLimits) -> None:
     _set(resource.RLIMIT_CORE, 0)
 
 
-def enter(sandbox: Sandbox, *, gpus: bool = False) -> None:
+def enter_sandbox(sandbox: Sandbox, *, gpus: bool = False) -> None:
     """There is no way back."""
     if reason := sandbox_unavailable_reason():
         raise SandboxError(reason)

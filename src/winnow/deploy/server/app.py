@@ -103,7 +103,7 @@ class WinnowServer:
         """Where servers share a database, each may have to take up jobs at any time."""
         spare = WarmRunner()
         if self.database.shared and self._runner == RUNNER_MODULE:
-            spare.keep()
+            spare.preload()
         return spare
 
     def _estate(

@@ -178,7 +178,7 @@ class RunningJob:
             limits=runner_limits(bundle, self._shop.memory_mb, self._shop.disk_mb),
             sandbox=self._sandbox(bundle, begin.data),
             worker=self._shop.runner,
-            start=self._shop.spare.take,
+            launch=self._shop.spare.launch,
         )
         log.info("job %s: process %d goes on after round %d", self.job, process.pid, begin.round)
         process.send(begin)
@@ -186,7 +186,7 @@ class RunningJob:
             ending = await self._heed(process, message)
             if ending is not None:
                 return ending
-        if process.wrote_too_much:
+        if process.exceeded_disk:
             return JobOutcome(
                 failure=f"its process was ended: it wrote more than {self._shop.disk_mb} MB, which is code_disk_mb of "
                 "the server's [limits]"
