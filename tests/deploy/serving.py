@@ -187,7 +187,8 @@ class ScriptedSite:
 
     def _join(self, order: DeployJob) -> None:
         fetched = b"".join(self._link.fetch(FetchBlob(job=order.job, blob=order.bundle)))
-        assert sha256(fetched).hexdigest() == order.bundle.digest
+        if sha256(fetched).hexdigest() != order.bundle.digest:
+            return  # as a real site, which takes no damaged bundle
         self.jobs.add(order.job)
         accepted = not self.refuses
         data = self.data if accepted else None

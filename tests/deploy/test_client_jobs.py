@@ -196,7 +196,7 @@ def test_a_job_from_submission_to_report(
     assert "finished, 2 rounds" in shown.out
     assert "wall time" in shown.out
     assert call(capsys, "report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0
-    assert "it had ended already" in command("abort", "walk").out
+    assert "the job had already ended" in command("abort", "walk").out
     assert command("clone", "walk", "--name", "walk-again").out == "walk-again\n"
     assert "finished after round 2" in command("logs", "walk-again", "--follow").out
     command("download", "walk-again", "--out", tmp_path / "again")
@@ -217,7 +217,7 @@ def test_a_job_that_waits_says_for_what_and_can_be_aborted(me: Connection, comma
 def test_what_cannot_be_is_refused_in_one_line(command: Callable[..., Outcome], tmp_path: Path) -> None:
     unknown = command("logs", "nothing")
     assert (unknown.code, unknown.err) == (2, "winnow: error: there is no job called nothing\n")
-    assert command("sites", "stop", "nowhere").err == "winnow: error: no site called nowhere was ever here\n"
+    assert command("sites", "stop", "nowhere").err == "winnow: error: no site called nowhere has ever connected\n"
     early = command("submit", "demo", "--out", tmp_path / "run")
     assert early.err.startswith("winnow: error: --out needs --wait")
 

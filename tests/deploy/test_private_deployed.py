@@ -402,7 +402,7 @@ def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_c
         os.kill(runner, signal.SIGKILL)
     assert job.wait(300).round == 4
     lines = [line.text for line in job.lines()]
-    assert any("the job's process ended; it is taken up again" in line for line in lines)
+    assert any("the job's process ended; restarting it" in line for line in lines)
     log = RunFolder.open(job.download(tmp_path / "run")).log
     assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3, 4]
     assert [event.round for event in log if isinstance(event, Selected)] == [1, 2, 3, 4]

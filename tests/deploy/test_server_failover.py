@@ -77,7 +77,7 @@ def check_standby(pair: Pair, leader: str) -> None:
     where = dict(zip(pair.servers, pair.endpoints, strict=True))
     [standby] = where.keys() - {leader}
     link = connect(where[standby], tls(pair.person.kit))
-    with pytest.raises(RequestRefusedError, match=f"{leader} leads") as refused:
+    with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
         link.call(GetStatus())
     assert (refused.value.leader, refused.value.retry) == (where[leader], True)
     link.close()
@@ -117,7 +117,7 @@ def test_a_leader_that_was_asleep_cannot_commit_when_it_wakes(pair: Pair, tmp_pa
             lambda: len(found) > 1 and found if (found := {token for _, token in rounds_in(pair.url)}) else None, 20
         )
         pair.servers[first].signal(signal.SIGCONT)
-        eventually(lambda: "this server stands by" in pair.servers[first].log.read_text(), 10)
+        eventually(lambda: "this server is now a standby" in pair.servers[first].log.read_text(), 10)
         eventually(lambda: len(rounds_in(pair.url)) > before + 3, 20)
         newest = max(tokens)
         assert all(token == newest for number, token in rounds_in(pair.url) if number > before + 1)

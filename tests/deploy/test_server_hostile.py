@@ -82,10 +82,10 @@ def finish(site: ScriptedSite, order: AssignTask) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task": "f" * 64}, "answered a task that it was not sent"),
-        ({"client": 77}, "answered for a client that it was not asked for"),
-        ({"job": "other"}, "has no part in job other"),
-        ({"blob": Blob(digest="e" * 64, size=3)}, "has not arrived"),
+        ({"task": "f" * 64}, "replied to a task that it was not sent"),
+        ({"client": 77}, "replied for a client that the task does not include"),
+        ({"job": "other"}, "does not participate in job other"),
+        ({"blob": Blob(digest="e" * 64, size=3)}, "has not been uploaded"),
     ],
 )
 def test_an_answer_that_nobody_asked_for_is_refused(
@@ -105,8 +105,8 @@ def test_an_answer_given_twice_counts_once(world: World, asked: tuple[ScriptedSi
     site, order = asked
     first, second = order.task.clients
     site.give("job", order.task.id, first, b"one")
-    assert site.give("job", order.task.id, first, b"one").note == "known already"
-    with pytest.raises(RequestRefusedError, match="answered twice, and differently"):
+    assert site.give("job", order.task.id, first, b"one").note == "already received"
+    with pytest.raises(RequestRefusedError, match="sent two different replies"):
         site.give("job", order.task.id, first, b"two")
     site.give("job", order.task.id, second, b"one")
     person = world.person()
@@ -120,13 +120,13 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
     other = world.site("plant-b")
     eventually(lambda: other.session)
     task, client = order.task.id, order.task.clients[0]
-    with pytest.raises(RequestRefusedError, match="session is over"):
+    with pytest.raises(RequestRefusedError, match="session has ended"):
         other.link.call(SubmitResult(session=site.session, answer=ClientResult(job="job", task=task, client=client)))
-    with pytest.raises(RequestRefusedError, match="has no part in job"):
+    with pytest.raises(RequestRefusedError, match="does not participate in job"):
         other.link.call(SubmitResult(session=other.session, answer=ClientResult(job="job", task=task, client=client)))
-    with pytest.raises(RequestRefusedError, match="has no part in job"):
+    with pytest.raises(RequestRefusedError, match="does not participate in job"):
         other.link.call(DeployResult(session=other.session, job="job", accepted=True))
-    with pytest.raises(RequestRefusedError, match="has no part in job"):
+    with pytest.raises(RequestRefusedError, match="does not participate in job"):
         b"".join(other.link.fetch(FetchBlob(job="job", blob=order.task.parts["model"])))
     finish(site, order)
     world.person().wait("job", "finished")
@@ -185,7 +185,7 @@ def test_a_person_is_no_site(world: World) -> None:
 def test_what_is_too_large_is_refused_before_it_is_sent(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
     site, order = asked
     large = Blob(digest="a" * 64, size=2 << 20)
-    with pytest.raises(RequestRefusedError, match="too large; 1 MB are the most"):
+    with pytest.raises(RequestRefusedError, match="too large; the limit is 1 MB"):
         site.link.put(PutBlob(job="job", blob=large), iter([b"x"]))
     with pytest.raises(RequestRefusedError, match="too large"):
         world.person().link.call(GetUploadedSize(job="job", blob=large))
@@ -273,9 +273,9 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
         write_bundle(signed(kit, "rounds = 1")): "asks for no data",
         write_bundle(signed(kit, job_config(1, "min_sites = 0"))): "min_sites",
         write_bundle(signed(kit, job_config(1, "surprise = 1"))): "surprise",
-        write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "only 1 sites are named",
-        write_bundle(signed(kit_of(world.kits, "plant-a"), job_config(1))): "signed by plant-a, not by the-lead",
-        write_bundle(signed(kit_of(world.kits, "the-admin"), job_config(1))): "signed by the-admin, not by the-lead",
+        write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "only 1 site is named",
+        write_bundle(signed(kit_of(world.kits, "plant-a"), job_config(1))): "by plant-a but submitted by the-lead",
+        write_bundle(signed(kit_of(world.kits, "the-admin"), job_config(1))): "by the-admin but submitted by the-lead",
     }
     for content, reason in cases.items():
         request = put(world, content)
@@ -286,7 +286,7 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
 
 
 def test_a_bundle_that_never_arrived_is_asked_for(world: World) -> None:
-    with pytest.raises(RequestRefusedError, match="has not arrived"):
+    with pytest.raises(RequestRefusedError, match="has not been uploaded"):
         world.person().link.call(SubmitJob(job="job", bundle=Blob(digest="d" * 64, size=5)))
 
 

@@ -66,7 +66,7 @@ def test_a_job_waits_for_its_sites_and_says_for_which(world: World) -> None:
     world.site("plant-a")
     world.site("plant-b", names=("something-else",))
     person = world.submit(job_config(1, "sites = ['plant-a', 'plant-b', 'plant-c']\nmin_sites = 2"))
-    wanted = ("1 of 2 can take part", "plant-b has no data called turbine", "plant-c is not connected")
+    wanted = ("1 of 2 can participate", "plant-b has no data called turbine", "plant-c is not connected")
     eventually(lambda: all(part in person.state("job").reason for part in wanted))
     assert person.state("job").status == "queued"
     world.site("plant-c")
@@ -86,7 +86,7 @@ def test_resources_are_not_promised_twice_and_priority_counts(world: World) -> N
     person.wait("first", "running", "finished")
     person.submit("low", world.folder, job_config(1, "sites = ['plant-a']\ncpus = 1.0"))
     person.submit("high", world.folder, job_config(1, "sites = ['plant-a']\ncpus = 1.0\npriority = 5"))
-    eventually(lambda: "has not enough free" in person.state("low").reason)
+    eventually(lambda: "has too few free resources" in person.state("low").reason)
     for job in ("first", "high", "low"):
         person.wait(job, "finished")
     begun = list(dict.fromkeys(order.job for order in of(AssignTask, site)))
@@ -111,14 +111,14 @@ def test_an_aborted_job_ends_at_once_and_stays_ended(world: World) -> None:
     assert person.link.call(AbortJob(job="job", reason="a mistake")).note == "aborted"
     assert (person.state("job").status, person.state("job").reason) == ("aborted", "the-lead: a mistake")
     eventually(lambda: of(StopJob, site))
-    assert person.link.call(AbortJob(job="job")).note == "it had ended already"
+    assert person.link.call(AbortJob(job="job")).note == "the job had already ended"
 
 
 @pytest.mark.parametrize(
     ("fake", "reason"),
     [
         ("give_up_at = 2", "it makes no sense"),
-        ("skip = 1", "would commit round 2 after round 0"),
+        ("skip = 1", "tried to commit round 2 after round 0"),
     ],
 )
 def test_a_job_that_gives_up_fails_with_its_reason(world: World, fake: str, reason: str) -> None:
@@ -144,7 +144,7 @@ def test_a_runner_that_always_dies_fails_its_job(world: World, monkeypatch: pyte
     monkeypatch.setattr("winnow.deploy.server.running_job.RESTART_DELAY", 0.05)
     world.site("plant-a")
     person = world.submit(job_config(3, fake="die_at = 2"))
-    assert "ended 4 times without finishing a round" in person.wait("job", "failed").reason
+    assert "ended 4 times without completing a round" in person.wait("job", "failed").reason
     assert person.state("job").round == 1
 
 
@@ -171,9 +171,9 @@ def test_submitting_twice_changes_nothing_and_names_are_taken_once(world: World)
     person = world.person()
     blob = person.submit("job", world.folder, job_config(1))
     person.wait("job", "finished")
-    assert person.link.call(SubmitJob(job="job", bundle=blob)).note == "known already"
+    assert person.link.call(SubmitJob(job="job", bundle=blob)).note == "already submitted"
     assert person.state("job").status == "finished"
-    with pytest.raises(RequestRefusedError, match="there is another job called job"):
+    with pytest.raises(RequestRefusedError, match="a different job is already called job"):
         world.person("the-admin").submit("job", world.folder, job_config(2))
 
 

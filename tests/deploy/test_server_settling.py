@@ -117,7 +117,7 @@ def test_an_answer_whose_blob_went_with_an_older_one_is_asked_for_again(world: W
     person.submit("next", world.folder, job_config(1, HERE))
     [order] = eventually(lambda: of(AssignTask, site))
     answer = site.answer("next", order.task.id, order.task.clients[0], b"same")
-    with pytest.raises(Exception, match="has not arrived"):
+    with pytest.raises(Exception, match="has not been uploaded"):
         site.link.call(SubmitResult(session=site.session, answer=answer))
     eventually(lambda: of(AssignTask, site)[1:] == [order])
 

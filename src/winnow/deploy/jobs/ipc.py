@@ -10,7 +10,7 @@ from winnow.learn.party_identities import UPDATE
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 """What a column of a database holds."""
 
-EXCLUDED_SITE = "site {} is excluded since "
+EXCLUDED_SITE = "site {} has been excluded since "
 """How the reason begins for which a client is missing while its site is excluded."""
 
 # The server and its runner --------------------------------------------------------------------------------------------
