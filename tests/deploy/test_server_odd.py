@@ -309,5 +309,5 @@ def test_a_job_aborted_while_it_starts_does_not_start(world: World, monkeypatch:
     eventually(lambda: of(StopJob, site))
     time.sleep(0.5)
     assert not of(AssignTask, site)
-    assert [order.clients_from for order in of(DeployJob, site)] == [None]
+    assert [order.first_client for order in of(DeployJob, site)] == [None]
     assert person.state("job").status == "aborted"
