@@ -145,8 +145,10 @@ def test_rounds_that_came_to_nothing() -> None:
     ]  # fmt: skip
     summary = summarise(events, metric="accuracy", target=None)
     assert summary.abandoned is not None
-    assert summary.abandoned.rounds == 2
-    assert abandoned_text(summary) == "2 of 4 rounds were abandoned: too heavy"
+    assert (summary.abandoned.rounds, summary.abandoned.reasons) == (2, {"too heavy": 1, "too few": 1})
+    assert abandoned_text(summary) == "2 of 4 rounds were abandoned: 1× too heavy; 1× too few"
+    once = summarise([*events[-2:]], metric="accuracy", target=None)
+    assert abandoned_text(once) == "1 of 4 rounds was abandoned: too few"
     assert abandoned_text(summarise(RUN, metric="accuracy", target=None)) == ""
 
 

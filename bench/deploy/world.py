@@ -13,7 +13,7 @@ import numpy as np
 import tomli_w
 
 from winnow.deploy.client.connection import Connection, connect
-from winnow.deploy.client.local_federation import free_port, start
+from winnow.deploy.client.local_federation import free_port, start_process
 from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 
@@ -51,7 +51,7 @@ def world(folder: Path, sites: int) -> Iterator[World]:
     _provision(folder, names)
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        processes["server"] = start(folder, "server")
+        processes["server"] = start_process(folder, "server")
         with connect(_kit(folder, "me")) as connection:
             here = World(folder=folder, names=names, connection=connection, processes=processes)
             connection.status()
@@ -73,7 +73,7 @@ def _start_sites(here: World) -> None:
     for first in range(0, len(here.names), BATCH):
         batch = here.names[first : first + BATCH]
         for name in batch:
-            here.processes[name] = start(here.folder, name)
+            here.processes[name] = start_process(here.folder, name)
         while here.connected() < first + len(batch):
             if time.perf_counter() - begun > PATIENCE:
                 raise TimeoutError(f"only {here.connected()} of {len(here.names)} sites connected")
@@ -94,7 +94,7 @@ def _provision(folder: Path, names: Sequence[str]) -> None:
         people=(ProjectPerson(name="me", organisation=HERE, role="admin"),),
     )
     with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as workshop:
-        list(workshop.add_new())
+        list(workshop.issue_missing())
     data = folder / "numbers.npz"
     np.savez(data, x=np.zeros((4, 2), np.float32), y=np.zeros((4, 1), np.float32))
     for name in names:

@@ -111,7 +111,7 @@ class World:
             people=(ProjectPerson(name=PERSON, organisation=here, role="admin"),),
         )
         with open_provisioner(self.folder / "project", self._project, None, datetime.now(UTC)) as workshop:
-            list(workshop.add_new())
+            list(workshop.issue_missing())
 
     def kit(self, name: str) -> Path:
         return self.folder / "project" / "kits" / name
@@ -206,14 +206,14 @@ class World:
         return (self.kit(site) / "audit.jsonl").read_text().count('"job joined"')
 
     def wait_for_reserves(self) -> None:
-        """Until every server has a runner in reserve, and all know who leads: faults seldom come one after another."""
-        eventually(lambda: all(map(self._has_reserve, self.servers)), "a server has no runner in reserve")
+        """Until every server has a preloaded runner, and all know the leader: faults seldom come one after another."""
+        eventually(lambda: all(map(self._has_reserve, self.servers)), "a server has no preloaded runner")
         self.wait_for_rounds(1)
 
     def _has_reserve(self, server: str) -> bool:
         """Whether the last process that its log tells of is there, and no job's yet."""
-        kept = re.findall(r"process (\d+) is in reserve", self.log(server))
-        used = re.findall(r"process (\d+) goes on", self.log(server))
+        kept = re.findall(r"process (\d+) is preloaded", self.log(server))
+        used = re.findall(r"process (\d+) starts", self.log(server))
         return bool(kept) and kept[-1] not in used and Path("/proc", kept[-1]).exists()
 
 

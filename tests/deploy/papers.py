@@ -5,6 +5,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
+from winnow.deploy.trust.audit_chain import AuditLogOwner
+from winnow.deploy.trust.audit_log import AuditStore, verify_audit_log
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import ROLES, utc_now
 from winnow.deploy.trust.project import Project
@@ -27,8 +31,15 @@ def a_project(name: str = "turbines", **changes: Any) -> Project:
 def provision(folder: Path, project: Project | None = None, now: datetime | None = None) -> list[str]:
     """Make all kits; what was said."""
     with open_provisioner(folder, project or a_project(), None, now or utc_now()) as workshop:
-        return list(workshop.add_new())
+        return list(workshop.issue_missing())
 
 
 def kit_of(folder: Path, name: str) -> Kit:
     return Kit.load(folder / "kits" / name)
+
+
+def audit_problems(
+    store: AuditStore, authority: x509.Certificate | None = None, owner: AuditLogOwner | None = None
+) -> list[str]:
+    """All that is wrong with an audit log."""
+    return verify_audit_log(store, authority, owner or AuditLogOwner()).problems

@@ -15,10 +15,8 @@ from winnow.deploy.jobs.ipc import (
     CannotRunJob,
     FilterResult,
     JobReady,
-    Measured,
     PrepareJob,
     ReleaseRequest,
-    RunnerLogLine,
     RunTask,
     SignRequest,
     StopWorker,
@@ -70,7 +68,9 @@ class Worker:
 
     def echo(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         client = answer.client
-        kept = json.loads(Path(order.kept[client]).read_text()) if client in order.kept else {"rounds": []}
+        kept = (
+            json.loads(Path(order.client_state[client]).read_text()) if client in order.client_state else {"rounds": []}
+        )
         seen = {
             "count": counted(self.folder),
             "client": client,
@@ -83,7 +83,9 @@ class Worker:
             TaskResult(
                 answer=answer,
                 payload=written(self.folder, f"out-{client}", seen),
-                keep=written(self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}),
+                new_client_state=written(
+                    self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}
+                ),
                 volatile=settings == "volatile",
             )
         )
@@ -115,8 +117,7 @@ class Worker:
 
     def talk(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         """Tells all it knows of where it is."""
-        self.channel.send(RunnerLogLine(line=f"reading {self.prepare.data}"))
-        self.channel.send(Measured(metrics={"loss": 0.5}))
+        self.channel.send(WorkerLogLine(line=f"reading {self.prepare.data}"))
         here = f"{self.prepare.data} in {self.folder}"
         import msgspec
 
@@ -156,9 +157,9 @@ class Worker:
     def letters(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         import msgspec
 
-        got = {sender: plain.decode() for sender, plain in order.task.letters.get(answer.client, {}).items()}
+        got = {sender: plain.decode() for sender, plain in order.task.peer_messages.get(answer.client, {}).items()}
         sent = {int(to): text.encode() for to, text in (settings or {}).items()}
-        answer = msgspec.structs.replace(answer, letters=sent)
+        answer = msgspec.structs.replace(answer, peer_messages=sent)
         self.channel.send(TaskResult(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
 
     def nonsense(self, order: RunTask, answer: ClientResult, settings: Any) -> None:

@@ -28,6 +28,7 @@ from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, upl
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.messages import (
+    PROTOCOLS,
     Acknowledgement,
     AssignTask,
     Blob,
@@ -47,7 +48,6 @@ from winnow.deploy.wire.messages import (
     Settle,
     SiteInstruction,
     SiteInstructions,
-    SiteReport,
     StopJob,
     SubmitResult,
     UploadedSize,
@@ -124,7 +124,7 @@ class World:
 
     def neighbours(self) -> list[PeerSite]:
         return [
-            PeerSite(site=name, clients_from=first, clients=2, certificate=self.kit(name).certificate_pem)
+            PeerSite(site=name, first_client=first, client_count=2, certificate=self.kit(name).certificate_pem)
             for name, first in (("plant-a", 0), ("plant-b", 2))
         ]
 
@@ -154,14 +154,14 @@ class Script:
             case Hello():
                 self.sessions += 1
                 self.orders = list(self.outstanding)
-                return Welcome(protocol=1, session=f"s{self.sessions}", heartbeat=self.heartbeat)
+                return Welcome(protocol=PROTOCOLS[0], session=f"s{self.sessions}", heartbeat=self.heartbeat)
             case Poll(session=session, received=received):
                 if session != f"s{self.sessions}":
                     raise RequestRefusedError("this session is over")
                 until = time.monotonic() + self.heartbeat
                 while len(self.orders) <= received and time.monotonic() < until:
                     await asyncio.sleep(0.01)
-                return SiteInstructions(first=received + 1, orders=self.orders[received:])
+                return SiteInstructions(first_number=received + 1, instructions=self.orders[received:])
             case GetUploadedSize(blob=blob):
                 return uploaded_size(self.spool, blob, peer.name)
         return Acknowledgement()
@@ -259,8 +259,6 @@ def deploy(script: Script, bundle: bytes, **changes: Any) -> DeployJob:
     told = {
         "job": "job-1",
         "submitter": "the-lead",
-        "organisation": "Institute",
-        "role": "lead",
         "resources": Resources(cpus=1, memory_mb=500),
         **changes,
     }
@@ -288,7 +286,7 @@ def settle(
     """A round in which these tasks were folded, for some or all of their clients."""
     tasks = {each.task.id: list(each.task.clients if clients is None else clients) for each in assigned}
     number = max(each.task.round for each in assigned) if round is None else round
-    return Settle(job="job-1", round=number, tasks=tasks, over=list(tasks) if over else [])
+    return Settle(job="job-1", round=number, tasks=tasks, ended_tasks=list(tasks) if over else [])
 
 
-__all__ = ["DeployResult", "SiteReport", "StopJob", "SubmitResult"]
+__all__ = ["DeployResult", "StopJob", "SubmitResult"]

@@ -128,7 +128,7 @@ def server_stopped(chaos: Chaos) -> Iterator[None]:
 
 @contextmanager
 def runner_killed(chaos: Chaos) -> Iterator[None]:
-    runner = re.findall(r"process (\d+) goes on", chaos.world.log(chaos.leader))[-1]
+    runner = re.findall(r"process (\d+) starts", chaos.world.log(chaos.leader))[-1]
     os.kill(int(runner), signal.SIGKILL)
     yield
 
@@ -322,11 +322,11 @@ def test_a_job_goes_on_without_a_site_that_is_out(servers: int, tally: Tally, tm
     ):
 
         def out() -> dict[str, str]:
-            return {each.site: each.reason for each in chaos.job.state().out}
+            return {each.site: each.reason for each in chaos.job.state().absent_sites}
 
         chaos.tell(tally, f"{where}: data relabelled, 5 s", data_relabelled, 5.0)
         assert any("the data changed since the job started" in line.text for line in chaos.job.lines(follow=False))
-        eventually(lambda: not out(), "the site was never taken back", PATIENCE)
+        eventually(lambda: not out(), "the site was never readmitted", PATIENCE)
         chaos.tell(tally, f"{where}: site revoked", site_revoked, 0.0)
         eventually(lambda: "revoked" in out().get("site-3", ""), f"{out()}", PATIENCE)
         assert chaos.job.state().status == "running"

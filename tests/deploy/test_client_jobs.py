@@ -16,7 +16,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RunError, WinnowError
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.connection import Connection
-from winnow.deploy.client.local_federation import LocalFederation, local_federation, start
+from winnow.deploy.client.local_federation import LocalFederation, local_federation, start_process
 from winnow.experiment.run import run_experiment
 from winnow.learn.algorithm import Recipe
 from winnow.runs import RunFolder
@@ -197,7 +197,7 @@ def test_a_job_from_submission_to_report(
     assert "finished, 2 rounds" in shown.out
     assert "wall time" in shown.out
     assert call(capsys, "report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0
-    assert "it had ended already" in command("abort", "walk").out
+    assert "the job had already ended" in command("abort", "walk").out
     assert command("clone", "walk", "--name", "walk-again").out == "walk-again\n"
     assert "finished after round 2" in command("logs", "walk-again", "--follow").out
     command("download", "walk-again", "--out", tmp_path / "again")
@@ -218,7 +218,7 @@ def test_a_job_that_waits_says_for_what_and_can_be_aborted(me: Connection, comma
 def test_what_cannot_be_is_refused_in_one_line(command: Callable[..., Outcome], tmp_path: Path) -> None:
     unknown = command("logs", "nothing")
     assert (unknown.code, unknown.err) == (2, "winnow: error: there is no job called nothing\n")
-    assert command("sites", "stop", "nowhere").err == "winnow: error: no site called nowhere was ever here\n"
+    assert command("sites", "stop", "nowhere").err == "winnow: error: no site called nowhere has ever connected\n"
     early = command("submit", "demo", "--out", tmp_path / "run")
     assert early.err.startswith("winnow: error: --out needs --wait")
 
@@ -245,16 +245,47 @@ def test_the_same_from_python(federation: LocalFederation, tmp_path: Path) -> No
 
 def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: Callable[..., Outcome]) -> None:
     me, processes = federation.connection, federation.processes
-    assert command("sites", "restart", "site-1").out == "site-1 was told to start anew\n"
+    assert command("sites", "restart", "site-1").out == "site-1 restarts\n"
     log = federation.folder / "logs" / "site-1.log"
     wait_for(lambda: log.read_text().count("site site-1 of") == 2, "a new beginning")
     wait_for(lambda: "site-1" in connected(me), "site-1 again")
     assert processes["site-1"].poll() is None, "it is the same process"
-    assert command("sites", "stop", "site-2").out == "site-2 was told to stop\n"
+    assert command("sites", "stop", "site-2").out == "site-2 stops\n"
     assert processes["site-2"].wait(30) == 0
     wait_for(lambda: connected(me) == {"site-1"}, "site-2 has gone")
-    processes["site-2"] = start(federation.folder, "site-2")
+    processes["site-2"] = start_process(federation.folder, "site-2")
     wait_for(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
+
+
+def test_a_site_whose_policy_forbids_it_is_not_said_to_stop(
+    federation: LocalFederation, command: Callable[..., Outcome]
+) -> None:
+    policy = federation.kit("site-1") / "policy.toml"
+    allowing = policy.read_text()
+    policy.write_text(allowing.replace("remote_control = true", "remote_control = false"))
+    refused = command("sites", "stop", "site-1")
+    policy.write_text(allowing)
+    assert refused.code == 2
+    assert refused.err == (
+        "winnow: error: site-1 does not stop: this site's policy does not allow its agent to be stopped or restarted "
+        "remotely\n"
+    )
+    assert federation.processes["site-1"].poll() is None
+
+
+def test_a_list_of_jobs_fits_80_columns(
+    me: Connection, command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "fedavg-with-a-name-0a1b2c"
+    job = me.submit("demo", sets=SETS, rounds=1, min_sites=9, name=name)
+    wait_for(lambda: "of 9" in job.state().reason, "a reason to wait")
+    lines = command("jobs").out.splitlines()
+    job.abort()
+    [row] = [line for line in lines if line.strip().startswith(f"{name}  ")]
+    assert len(row) <= 80
+    assert "queued" in row
+    assert any(line.startswith(f"{name} queued: waits for sites: ") for line in lines)
 
 
 # Before anything is sent ----------------------------------------------------------------------------------------------
@@ -267,8 +298,8 @@ def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: C
             "import winnow, numpy as np\nwinnow.run(data=(np.zeros((40, 3)), np.arange(40) % 2))",
             "passes data as arrays",
         ),
-        ("x = 1", "never calls winnow.run or winnow.run_workflow"),
-        ("raise SystemExit(0)", "never calls winnow.run or winnow.run_workflow"),
+        ("x = 1", "does not call winnow.run or winnow.run_workflow"),
+        ("raise SystemExit(0)", "does not call winnow.run or winnow.run_workflow"),
     ],
 )
 def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_path: Path) -> None:
@@ -280,5 +311,5 @@ def test_a_program_that_cannot_be_a_job_is_refused(text: str, told: str, tmp_pat
 
 def test_options_do_not_go_with_a_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with pytest.raises(WinnowError, match="is a program: rounds, seed must be said in its"):
+    with pytest.raises(WinnowError, match="is a program; pass rounds, seed to"):
         describe_job(tmp_path / "program.py", rounds=3, seed=0, sets=())

@@ -1,11 +1,14 @@
 """A federation on one machine from one command: it runs, says what went wrong, and leaves nothing behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from command_line import call
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RunError
 from winnow.data.split_files import split_into_folders
+from winnow.deploy.client import local_federation as local
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
 from winnow.experiment.run import RunInputs, run_experiment
@@ -57,7 +61,7 @@ def test_an_interrupt_leaves_no_process_and_no_folder(ending: signal.Signals, tm
     running.send_signal(signal.SIGINT)  # an impatient second one
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert said.splitlines()[-1] == "winnow: stopped; all processes have ended and nothing is left of them"
+    assert said.splitlines()[-1] == "winnow: stopped; all processes have ended and their files are deleted"
     assert processes_of(temporary) == []
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "run").exists()
@@ -79,6 +83,42 @@ def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
     assert last.startswith("winnow: error: job demo-")
     assert "failed: the model does not accept a batch" in last
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+PRINTING = """
+import winnow
+
+print("site site-1 refused the job: its policy forbids it")
+print("site site-1 is excluded: no contact for 4 s")
+winnow.run("demo", data="digits", clients=4, rounds=1, engine={"execution": "loop"})
+"""
+
+
+def test_a_job_that_prints_what_the_server_logs_about_lost_sites_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(PRINTING)
+    done = call(capsys, "local", "--sites", 2, "run", "program.py", "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "server: site site-1 refused the job: its policy forbids it" in done.err
+    assert "finished, 1 round" in done.out
+
+
+def test_a_site_that_rejects_the_job_ends_a_local_federation_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidding(folder: Path, names: Sequence[str], *rest: Any, **more: Any) -> None:
+        configure(folder, names, *rest, **more)
+        (folder / "project" / "kits" / names[0] / "policy.toml").write_text("jobs = []")
+
+    configure = local._configure
+    monkeypatch.setattr(local, "_configure", forbidding)
+    options = ["--rounds", 1, "--set", "data.clients=4", "--out", tmp_path / "run"]
+    done = call(capsys, "local", "--sites", 2, "run", "demo", *options)
+    assert done.code == 2
+    assert re.search(r"job \S+ cannot continue: site site-1 .*admin me .* may not run jobs here", done.err), done.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_server_that_does_not_start_is_told_with_its_own_words(

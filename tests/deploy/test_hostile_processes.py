@@ -101,7 +101,7 @@ def test_a_worker_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path
     worker = speaking(tmp_path, data)
     process = WorkerProcess(folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
     try:
-        with pytest.raises(WorkerExitedError, match="said something that is no message"):
+        with pytest.raises(WorkerExitedError, match="sent an invalid message"):
             assert process.receive(timeout=60)
         assert not process.alive
     finally:
@@ -171,7 +171,7 @@ def test_an_answer_that_cannot_be_read_is_its_clients_failure(tmp_path: Path) ->
     with federation(line, tmp_path).dispatch([ask(0), ask(1), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()
         line.answers.append(answered(at_a, 0, path=str(tmp_path / "noise")))
-        line.answers.append(answered(at_a, 1, letters={17: b"", -4: b""}))
+        line.answers.append(answered(at_a, 1, peer_messages={17: b"", -4: b""}))
         line.answers.append(answered(at_b, 2, stage="a\nb" * 20_000, failure="\x1b[2J\x00" * 9_000))
         outcomes = list(exchange)
     assert all(isinstance(outcome, Failure) for outcome in outcomes)
@@ -217,7 +217,7 @@ def test_odd_tasks_of_a_server_are_failures_of_theirs(settings: bytes, tmp_path:
 
 
 def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = local_federation.start
+    honest = local_federation.start_process
 
     def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
         if name != "site-3":
@@ -245,5 +245,5 @@ def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.M
     refused = [event for event in events if event["kind"] == "refused"]
     assert {event["client"] for event in refused} == {4, 5}
     assert all({0, 1, 2, 3} <= {*event["folded"]} for event in events if event["kind"] == "round")
-    assert sum("of site-3 is refused" in line for line in lines) >= 5
-    assert not any("of site-1 is refused" in line for line in lines)
+    assert sum("at site-3 rejected" in line for line in lines) >= 5
+    assert not any("at site-1 rejected" in line for line in lines)

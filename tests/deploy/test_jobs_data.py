@@ -84,7 +84,7 @@ def test_digests_tell_no_names_and_differ_from_job_to_job(tmp_path: Path) -> Non
 
 def test_a_servers_data_are_files_or_a_folder(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text('[data.stays]\nfile = "ref.csv"\n')
-    with pytest.raises(ConfigError, match=r"has no key 'file': a server's data are a folder"):
+    with pytest.raises(ConfigError, match=r"unknown key 'file'; set folder"):
         read_config(tmp_path / "server.toml")
     (tmp_path / "server.toml").write_text('[data.stays]\nreference = "ref.csv"\ntargets = ["outcome"]\n')
     assert read_config(tmp_path / "server.toml").data["stays"]["reference"] == str(tmp_path / "ref.csv")

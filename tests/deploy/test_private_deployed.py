@@ -28,21 +28,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import call
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
-from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopped
+from winnow.core import AnyEvent, Rejected, RoundFinished, Selected, Stopped
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.download import write_run_folder
-from winnow.deploy.client.job_progress import format_line
+from winnow.deploy.client.job_progress import LogFormatter
 from winnow.deploy.client.local_federation import LocalFederation, local_federation
 from winnow.deploy.jobs.array_files import open_arrays, open_parts
 from winnow.deploy.jobs.ipc import DispatchTask, JobFinished, RunTask
 from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE
-from winnow.deploy.wire.messages import LogLine
 from winnow.experiment.build import prepare_run
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder
-from winnow.runs.event_log import decode_event, encode_event
+from winnow.runs.event_log import decode_event
 from world import blobs, experiment
 
 DELTA, Z = 5e-4, 2.0
@@ -357,18 +356,6 @@ def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_i
     assert stopped.reason in " ".join(call(capsys, "show", str(tmp_path / "run")).out.split())
 
 
-def test_the_progress_line_tells_what_was_spent_and_why_it_stopped() -> None:
-    metrics = {"test": {"loss": 0.5}, "privacy": {"epsilon": 1.234}}
-    finished = RoundFinished(
-        round=2, at=1.0, version=2, folded=np.array([0, 3]), metrics=metrics, loss=0.1, joules=0.0, cost=Cost()
-    )
-    lines = [
-        format_line(LogLine(number=0, at=0.0, source="server", kind="event", text=encode_event(event).decode()))
-        for event in (finished, Stopped(round=2, at=1.0, reason="it is spent"))
-    ]
-    assert lines == ["round 2: loss 0.5000, ε 1.23, 2 clients folded", "stopped after round 2: it is spent"]
-
-
 # Between real sites ---------------------------------------------------------------------------------------------------
 
 LEAVING = {"local-dp": ["update"], "dp-sgd": ["update"], "profiles": ["profile", "first profile"]}
@@ -415,7 +402,7 @@ def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_c
         os.kill(runner, signal.SIGKILL)
     assert job.wait(300).round == 4
     lines = [line.text for line in job.lines()]
-    assert any("the job's process ended; it is taken up again" in line for line in lines)
+    assert any("the job's process ended; restarting it" in line for line in lines)
     log = RunFolder.open(job.download(tmp_path / "run")).log
     assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3, 4]
     assert [event.round for event in log if isinstance(event, Selected)] == [1, 2, 3, 4]
@@ -437,7 +424,7 @@ def test_a_federations_job_stops_at_its_budget_and_its_log_says_why(
     sets = [*SETS, *WAYS["central-dp"], "select.count=9", f"collect.epsilon={budget}"]
     job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
     assert job.wait(200).round == 2
-    told = [format_line(line) for line in job.lines()]
+    told = list(map(LogFormatter().format, job.lines()))
     assert any(line is not None and f"ε {gaussian(2 / Z**2):.3g}" in line for line in told)
     assert any(line is not None and line.startswith("stopped after round 2: collect.epsilon") for line in told)
     folder = job.download(tmp_path / "run")

@@ -63,7 +63,7 @@ class Desk:
 
 
 def neighbour(kit: Kit, first: int, clients: int = 2) -> PeerSite:
-    return PeerSite(site=kit.name, clients_from=first, clients=clients, certificate=kit.certificate_pem)
+    return PeerSite(site=kit.name, first_client=first, client_count=clients, certificate=kit.certificate_pem)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from papers import kit_of, provision
+from papers import audit_problems, kit_of, provision
 from postgres import cluster, fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -24,8 +24,8 @@ from winnow.deploy.server.database import Database, DatabaseError
 from winnow.deploy.server.leader_writes import LeaderWrites, NewLogLine, RoundOrderError
 from winnow.deploy.server.lease import FencedDatabase, Lease, LeaseLostError, lock_lease
 from winnow.deploy.server.queries import Queries
-from winnow.deploy.server.tables import JobRow, TableBase
-from winnow.deploy.trust.audit_log import AuditLog, problems
+from winnow.deploy.server.tables import JobRow, MemberRow, TableBase
+from winnow.deploy.trust.audit_log import AuditLog
 from winnow.deploy.wire.messages import Blob, DataDescription
 
 PIECE = 1 << 20
@@ -73,21 +73,21 @@ def a_job(name: str = "job") -> JobRow:
 
 def lead(database: Database, server: str = "a", seconds: float = 5.0) -> tuple[Lease, LeaderWrites]:
     lease = Lease(database, server=server, address=f"grpc://{server}", seconds=seconds)
-    assert lease.hold()
+    assert lease.acquire_or_renew()
     assert lease.token is not None
-    return lease, LeaderWrites(fence=FencedDatabase(database=database, token=lease.token))
+    return lease, LeaderWrites(fenced=FencedDatabase(database=database, token=lease.token))
 
 
-def commit(ledger: LeaderWrites, number: int, job: str = "job") -> None:
+def commit(writes: LeaderWrites, number: int, job: str = "job") -> None:
     digest = f"{number:064x}"
-    ledger.commit_round(
+    writes.commit_round(
         job,
         number=number,
         rounds=3,
         checkpoint=Blob(digest=digest, size=1),
         settled={"plant-a": {digest: [0]}},
         over={"plant-a": [digest]},
-        heard={},
+        acknowledged={},
         metrics={},
         lines=[NewLogLine(source="server", kind="event", text=str(number))],
     )
@@ -124,9 +124,9 @@ def test_servers_may_migrate_at_the_same_time(url: str) -> None:
 
 
 def test_a_database_of_a_newer_winnow_is_refused_in_one_line(database: Database) -> None:
-    with database.writing() as session:
+    with database.write_session() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(DatabaseError, match="newer Winnow") as refused:
+    with pytest.raises(DatabaseError, match="newer version of Winnow") as refused:
         database.migrate()
     assert "\n" not in str(refused.value)
 
@@ -144,47 +144,47 @@ def test_an_address_that_leads_nowhere_is_one_line(url: str) -> None:
 def test_one_leads_at_a_time_and_tokens_grow(database: Database) -> None:
     first, _ = lead(database, "a", seconds=0.4)
     second = Lease(database, server="b", address="grpc://b", seconds=0.4)
-    assert not second.hold()
-    leader = second.leader()
+    assert not second.acquire_or_renew()
+    leader = second.current_holder()
     assert leader is not None
     assert (leader.server, leader.address, leader.token) == ("a", "grpc://a", 1)
-    assert first.hold()
+    assert first.acquire_or_renew()
     assert first.token == 1
     time.sleep(0.5)
     assert first.token is None, "it steps down by its own clock"
-    assert second.leader() is None
-    assert second.hold()
+    assert second.current_holder() is None
+    assert second.acquire_or_renew()
     assert second.token == 2
-    assert not first.hold()
+    assert not first.acquire_or_renew()
 
 
 def test_a_leader_in_doubt_takes_a_new_token(database: Database) -> None:
-    lease, ledger = lead(database)
-    lease.doubt()
+    lease, writes = lead(database)
+    lease.discard()
     assert lease.token is None
-    assert lease.hold()
+    assert lease.acquire_or_renew()
     assert lease.token == 2
-    assert lease.hold()
+    assert lease.acquire_or_renew()
     assert lease.token == 2
     with pytest.raises(LeaseLostError):
-        ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="begun before"))
+        writes.add_job(a_job(), NewLogLine(source="server", kind="log", text="begun before"))
 
 
 def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     lead(database, "a")
     real = time.time()
     monkeypatch.setattr(time, "time", lambda: real + 3600)
-    assert not Lease(database, server="b", address="", seconds=5.0).hold()
+    assert not Lease(database, server="b", address="", seconds=5.0).acquire_or_renew()
 
 
 def test_a_standby_asks_again_when_the_lease_runs_out_and_not_later(database: Database) -> None:
     lead(database, "a", seconds=1.0)
     patient = Lease(database, server="b", address="", seconds=60.0)
-    assert not patient.hold()
-    assert patient.pause < 1.5
-    time.sleep(patient.pause)
-    assert patient.hold()
-    assert patient.pause == 20.0
+    assert not patient.acquire_or_renew()
+    assert patient.retry_after < 1.5
+    time.sleep(patient.retry_after)
+    assert patient.acquire_or_renew()
+    assert patient.retry_after == 20.0
 
 
 def test_who_gives_the_lease_back_is_followed_at_once(database: Database) -> None:
@@ -197,7 +197,7 @@ def test_who_gives_the_lease_back_is_followed_at_once(database: Database) -> Non
 def test_a_restarted_server_does_not_wait_for_its_former_self(database: Database) -> None:
     _, before = lead(database, "a")
     _, after = lead(database, "a")
-    assert after.fence.token == 2
+    assert after.fenced.token == 2
     with pytest.raises(LeaseLostError):
         before.add_job(a_job(), NewLogLine(source="server", kind="log", text=""))
 
@@ -218,7 +218,7 @@ def test_who_lost_the_lease_writes_nothing(database: Database) -> None:
         with pytest.raises(LeaseLostError):
             attempt()
     commit(new, 2)
-    state = Queries(database=database).states()[0]
+    state = Queries(database=database).job_states()[0]
     assert (state.round, state.status) == (2, "queued")
 
 
@@ -227,10 +227,10 @@ def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(p
     database = Database(fresh_database(postgres), patience=0.5)
     database.migrate()
     lead(database, "a", seconds=0.2)
-    with database.reading() as asleep:
+    with database.read_session() as asleep:
         lock_lease(asleep)
         begun = time.monotonic()
-        assert Lease(database, server="b", address="", seconds=5.0).hold()
+        assert Lease(database, server="b", address="", seconds=5.0).acquire_or_renew()
         assert time.monotonic() - begun < 3
         with pytest.raises(DBAPIError, match="idle-in-transaction"):
             asleep.commit()
@@ -251,7 +251,7 @@ def test_a_leader_that_stops_within_a_statement_does_not_keep_others_waiting(pos
     asleep.pgconn.send_flush_request()
     asleep.pgconn.flush()
     eventually_locked(second)
-    assert Lease(second, server="b", address="", seconds=5.0).hold()
+    assert Lease(second, server="b", address="", seconds=5.0).acquire_or_renew()
     asleep.close()
     for database in (first, second):
         database.close()
@@ -260,7 +260,7 @@ def test_a_leader_that_stops_within_a_statement_does_not_keep_others_waiting(pos
 def eventually_locked(database: Database) -> None:
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        with database.reading() as session, suppress(DBAPIError):
+        with database.read_session() as session, suppress(DBAPIError):
             database.limit_lock_wait(session, 0.1)
             lock_lease(session)
             continue
@@ -274,10 +274,10 @@ def test_who_takes_the_lease_ends_the_former_holders_connections(postgres: str) 
     first, second = Database(url, patience=60), Database(url, patience=60)
     first.migrate()
     lead(first, "a")[0].release()
-    with first.reading() as asleep:
+    with first.read_session() as asleep:
         asleep.execute(text("SELECT * FROM audit_head FOR UPDATE"))
-        assert Lease(second, server="b", address="", seconds=5.0).hold()
-        with second.writing() as session:
+        assert Lease(second, server="b", address="", seconds=5.0).acquire_or_renew()
+        with second.write_session() as session:
             second.limit_lock_wait(session, 5.0)
             session.execute(text("SELECT * FROM audit_head FOR UPDATE"))
         with pytest.raises(DBAPIError):
@@ -291,44 +291,46 @@ def test_who_takes_the_lease_ends_the_former_holders_connections(postgres: str) 
 
 
 def test_rounds_come_one_by_one(database: Database) -> None:
-    _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
-    commit(ledger, 1)
+    _, writes = lead(database)
+    writes.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
+    commit(writes, 1)
     for wrong in (1, 3, 0):
         with pytest.raises(RoundOrderError):
-            commit(ledger, wrong)
-    commit(ledger, 2)
-    records = Queries(database=database)
-    last = records.last_round("job")
+            commit(writes, wrong)
+    commit(writes, 2)
+    queries = Queries(database=database)
+    last = queries.last_round("job")
     assert last is not None
     assert (last.number, last.settled) == (2, {"plant-a": {f"{2:064x}": [0]}})
-    assert [line.text for line in records.lines("job", 0, kind="event")] == ["1", "2"]
-    ledger.set_status("job", "aborted")
+    assert [line.text for line in queries.lines("job", 0, kind="event")] == ["1", "2"]
+    writes.set_status("job", "aborted")
     with pytest.raises(RoundOrderError):
-        commit(ledger, 3)
+        commit(writes, 3)
 
 
 def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
-    _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
-    ledger.offer("job", ["plant-a", "plant-b"])
+    _, writes = lead(database)
+    writes.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
+    writes.offer_job("job", ["plant-a", "plant-b"])
     tasks = {number: f"{number:064x}" for number in (1, 2, 3)}
     for number, task in tasks.items():
-        ledger.commit_round(
+        writes.commit_round(
             "job",
             number=number,
             rounds=3,
             checkpoint=Blob(digest=task, size=1),
             settled={"plant-a": {task: [0]}, **({"plant-b": {task: [5]}} if number == 1 else {})},
             over={"plant-a": [task], **({"plant-b": [tasks[1]]} if number == 2 else {})},
-            heard={"plant-a": number - 1, "plant-b": 0},
+            acknowledged={"plant-a": number - 1, "plant-b": 0},
             metrics={},
             lines=[],
         )
-    records = Queries(database=database)
-    heard = {member.site: member.heard for member in records.members("job")}
+    queries = Queries(database=database)
+    heard = {member.site: member.acknowledged_round for member in queries.members("job")}
     assert heard == {"plant-a": 2, "plant-b": 0}
-    found = [(site, order.round, order.tasks, order.over) for site, order in records.settles("job", heard)]
+    found = [
+        (site, order.round, order.tasks, order.ended_tasks) for site, order in queries.pending_settles("job", heard)
+    ]
     assert found == [
         ("plant-b", 1, {tasks[1]: [5]}, []),
         ("plant-b", 2, {}, [tasks[1]]),
@@ -337,41 +339,42 @@ def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
 
 
 def test_a_site_is_known_as_it_described_itself_last_until_the_job_begins(database: Database) -> None:
-    _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
-    ledger.offer("job", ["plant-a"])
+    _, writes = lead(database)
+    writes.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
+    writes.offer_job("job", ["plant-a"])
     first, second, third = (DataDescription(sizes=[size]) for size in (1, 2, 3))
 
     def described() -> tuple[str, DataDescription | None]:
         [member] = Queries(database=database).members("job")
-        return member.state, member.data
+        with database.read_session() as session:
+            return session.get_one(MemberRow, ("job", "plant-a")).state, member.data
 
     for data in (first, second):
-        ledger.joined("job", "plant-a", accepted=True, reason="", data=data)
+        writes.record_join("job", "plant-a", accepted=True, reason="", data=data)
         assert described() == ("accepted", data)
-    assert ledger.begin("job", [JobSite(site="plant-a", clients_from=0, data=second)])
-    ledger.joined("job", "plant-a", accepted=False, reason="too late", data=third)
+    assert writes.start_job("job", [JobSite(site="plant-a", clients_from=0, data=second)])
+    writes.record_join("job", "plant-a", accepted=False, reason="too late", data=third)
     assert described() == ("accepted", second)
 
 
 def test_an_end_is_final(database: Database) -> None:
-    _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
-    assert ledger.set_status("job", "aborted", "why")
-    assert not ledger.set_status("job", "running")
-    assert not ledger.finish("job", {})
-    assert not ledger.begin("job", [])
-    assert Queries(database=database).states()[0].status == "aborted"
+    _, writes = lead(database)
+    writes.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
+    assert writes.set_status("job", "aborted", "why")
+    assert not writes.set_status("job", "running")
+    assert not writes.finish("job", {})
+    assert not writes.start_job("job", [])
+    assert Queries(database=database).job_states()[0].status == "aborted"
 
 
 def test_checkpoints_are_retired_but_what_is_named_elsewhere_stays(database: Database) -> None:
-    _, ledger = lead(database)
-    ledger.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
+    _, writes = lead(database)
+    writes.add_job(a_job(), NewLogLine(source="server", kind="log", text="x"))
     for number in (1, 2, 3, 4):
-        commit(ledger, number)
-    assert ledger.retire_checkpoints("job", 2) == [f"{number:064x}" for number in (1, 2)]
-    ledger.finish("job", {"model": Blob(digest=f"{3:064x}", size=1)})
-    assert ledger.retire_checkpoints("job", 1) == []
+        commit(writes, number)
+    assert writes.retire_checkpoints("job", 2) == [f"{number:064x}" for number in (1, 2)]
+    writes.finish("job", {"model": Blob(digest=f"{3:064x}", size=1)})
+    assert writes.retire_checkpoints("job", 1) == []
     last = Queries(database=database).last_round("job")
     assert last is not None
     assert last.checkpoint == Blob(digest=f"{4:064x}", size=1)
@@ -382,17 +385,17 @@ def test_checkpoints_are_retired_but_what_is_named_elsewhere_stays(database: Dat
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, 2 * PIECE + 5])
 def test_a_blob_comes_back_from_any_byte_on(database: Database, tmp_path: Path, size: int) -> None:
-    blobs = open_blob_store(lead(database)[1].fence, tmp_path / "blobs")
+    blobs = open_blob_store(lead(database)[1].fenced, tmp_path / "blobs")
     content = os.urandom(size)
     (tmp_path / "file").write_bytes(content)
     blob = blobs.put("job", tmp_path / "file")
-    assert blobs.put("job", tmp_path / "file") == blob == blobs.held("job", blob.digest)
+    assert blobs.put("job", tmp_path / "file") == blob == blobs.find("job", blob.digest)
     for offset in {0, 1, size // 2, PIECE - 1, PIECE, PIECE + 1, size}:
         if offset <= size:
             assert b"".join(blobs.read("job", blob, offset)) == content[offset:]
-    assert blobs.held("other", blob.digest) is None
+    assert blobs.find("other", blob.digest) is None
     blobs.remove("job", [blob.digest])
-    assert blobs.held("job", blob.digest) is None
+    assert blobs.find("job", blob.digest) is None
     with pytest.raises(BlobMissingError):
         b"".join(blobs.read("job", blob))
 
@@ -403,7 +406,7 @@ def test_a_large_blob_is_removed_in_pieces_between_which_the_lease_is_renewed(
     """Deleting a gigabyte takes longer than a lease: under one lock the leader would lose its own."""
     database = Database(fresh_database(postgres))
     database.migrate()
-    blobs = open_blob_store(lead(database)[1].fence, tmp_path)
+    blobs = open_blob_store(lead(database)[1].fenced, tmp_path)
     (tmp_path / "large").write_bytes(os.urandom(5 * PIECE))
     blob = blobs.put("job", tmp_path / "large")
     monkeypatch.setattr("winnow.deploy.server.blob_store.CHUNKS_PER_DELETE", 2)
@@ -417,7 +420,7 @@ def test_a_large_blob_is_removed_in_pieces_between_which_the_lease_is_renewed(
     blobs.remove("job", [blob.digest])
     assert deleted == [2, 2, 1, 0]
     assert blobs.digests("job") == set()
-    assert blobs.held("job", blob.digest) is None
+    assert blobs.find("job", blob.digest) is None
     database.close()
 
 
@@ -426,7 +429,7 @@ def test_a_put_that_broke_off_is_finished_by_the_next_leader(postgres: str, tmp_
     database.migrate()
     content = os.urandom(3 * PIECE)
     (tmp_path / "file").write_bytes(content)
-    fence = lead(database)[1].fence
+    fence = lead(database)[1].fenced
     blobs, broken = DatabaseBlobStore(fence), DatabaseBlobStore(fence)
     calls = []
 
@@ -463,7 +466,7 @@ def test_servers_extend_one_chain_and_any_edit_is_found(database: Database, tmp_
         thread.join()
     store = DatabaseAuditStore(database)
     assert len(list(store.lines())) == 15
-    assert problems(store, kit.authority) == []
-    with database.writing() as session:
+    assert audit_problems(store, kit.authority) == []
+    with database.write_session() as session:
         session.execute(text("DELETE FROM audit WHERE seq = 15"))
-    assert problems(store, kit.authority)
+    assert audit_problems(store, kit.authority)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from papers import kit_of
+from papers import audit_problems, kit_of
 from postgres import cluster, fresh_database
 from serving import (
     WANTED,
@@ -25,7 +25,6 @@ from serving import (
 
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.database import Database
-from winnow.deploy.trust.audit_log import problems
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import FollowLog, GetStatus
 from winnow.deploy.wire.transport_registry import connect
@@ -78,9 +77,9 @@ def check_standby(pair: Pair, leader: str) -> None:
     where = dict(zip(pair.servers, pair.endpoints, strict=True))
     [standby] = where.keys() - {leader}
     link = connect(where[standby], tls(pair.person.kit))
-    with pytest.raises(RequestRefusedError, match=f"{leader} leads") as refused:
+    with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
         link.call(GetStatus())
-    assert (refused.value.leader, refused.value.again) == (where[leader], True)
+    assert (refused.value.leader, refused.value.retry) == (where[leader], True)
     link.close()
 
 
@@ -102,7 +101,7 @@ def test_a_standby_takes_over_within_ten_seconds_and_the_job_goes_on(pair: Pair,
         assert numbers == list(range(len(numbers)))
     check_rounds(pair.url, ROUNDS)
     database = Database(pair.url)
-    assert problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
+    assert audit_problems(DatabaseAuditStore(database), kit_of(pair.kits, "server-1").authority) == []
     database.close()
 
 
@@ -118,7 +117,7 @@ def test_a_leader_that_was_asleep_cannot_commit_when_it_wakes(pair: Pair, tmp_pa
             lambda: len(found) > 1 and found if (found := {token for _, token in rounds_in(pair.url)}) else None, 20
         )
         pair.servers[first].signal(signal.SIGCONT)
-        eventually(lambda: "this server stands by" in pair.servers[first].log.read_text(), 10)
+        eventually(lambda: "this server is now a standby" in pair.servers[first].log.read_text(), 10)
         eventually(lambda: len(rounds_in(pair.url)) > before + 3, 20)
         newest = max(tokens)
         assert all(token == newest for number, token in rounds_in(pair.url) if number > before + 1)

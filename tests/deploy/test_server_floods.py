@@ -25,7 +25,7 @@ from winnow.deploy.wire import grpc_server
 from winnow.deploy.wire.atomic_files import CHUNK
 from winnow.deploy.wire.errors import RequestRefusedError, TooManyRequestsError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE
-from winnow.deploy.wire.messages import Acknowledgement, FollowLog, GetStatus, LogLine, SiteReport
+from winnow.deploy.wire.messages import AbortJob, Acknowledgement, FollowLog, GetStatus, LogLine
 from winnow.deploy.wire.request_frontend import RequestFrontend
 from winnow.deploy.wire.request_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
 from winnow.deploy.wire.transport_registry import connect
@@ -37,7 +37,7 @@ import grpc
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.grpc_common import REFUSAL_KEY, unpack
-from winnow.deploy.wire.messages import Follow
+from winnow.deploy.wire.messages import FollowLog
 
 kit, address = Kit.load(sys.argv[1]), sys.argv[2]
 credentials = grpc.ssl_channel_credentials(kit.authority_pem, kit.key_pem, kit.certificate_pem)
@@ -59,7 +59,7 @@ while True:
     for channel in channels:
         follow, call = channel.unary_stream("/winnow.Wire/Follow"), channel.unary_unary("/winnow.Wire/Call")
         for _ in range(60):
-            calls.append(follow(encode(Follow(job="waiting"))))
+            calls.append(follow(encode(FollowLog(job="waiting"))))
         for _ in range(30):
             calls.append(call.future(large, timeout=20))
     for each in calls:
@@ -117,7 +117,7 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
         ):
             pass
         with (
-            pytest.raises(TooManyRequestsError, match="has messages of 4194304 bytes under way"),
+            pytest.raises(TooManyRequestsError, match="already has 4194304 bytes of messages in progress"),
             counted.message(alpha, 2 << 20),
         ):
             pass
@@ -130,7 +130,7 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
 def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> None:
     """What is read may be buffered until it is whole: megabytes for each."""
     alpha, being_read, at_once = papers("alpha").certificate, set[int](), list[int]()
-    door = RequestFrontend(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
+    frontend = RequestFrontend(SpoolService(tmp_path), Peer.of_pem, lambda peer: None, stall=0.5)
 
     async def half(number: int) -> AsyncIterator[bytes]:
         being_read.add(number)
@@ -142,7 +142,7 @@ def test_of_messages_that_are_sent_by_halves_few_are_read(tmp_path: Path) -> Non
             being_read.discard(number)
 
     async def flood() -> None:
-        requests = [door.call(alpha, half(number)) for number in range(MAX_REQUESTS_PER_PARTY)]
+        requests = [frontend.call(alpha, half(number)) for number in range(MAX_REQUESTS_PER_PARTY)]
         for refused in await asyncio.gather(*requests, return_exceptions=True):
             assert isinstance(refused, RequestRefusedError)
         assert max(at_once) == MAX_UNREAD_PER_PARTY
@@ -158,7 +158,7 @@ def test_many_requests_over_a_slow_network_are_all_answered(tmp_path: Path) -> N
         ThreadPoolExecutor(12) as threads,
     ):
         link = connect(url, papers("alpha"))
-        answers = [threads.submit(link.call, SiteReport(session="s", job="j", lines=["x" * 60_000])) for _ in range(12)]
+        answers = [threads.submit(link.call, AbortJob(job="j", reason="x" * 60_000)) for _ in range(12)]
         assert {type(answer.result()) for answer in answers} == {Acknowledgement}
         link.close()
 

@@ -64,17 +64,17 @@ def one(tmp_path: Path) -> Iterator[OneServer]:
 
 def change_a_line(one: OneServer) -> str:
     one.sql("""UPDATE lines SET text = replace(text, '2', '6') WHERE kind = 'event' AND text LIKE '%2%'""")
-    return "event lines of job job are not what round 2 committed"
+    return "event lines of job job in the database differ from those committed with round 2"
 
 
 def lose_a_line(one: OneServer) -> str:
     one.sql("DELETE FROM lines WHERE kind = 'event' AND text LIKE '%3%'")
-    return "event lines of job job are not what round 3 committed"
+    return "event lines of job job in the database differ from those committed with round 3"
 
 
 def change_the_configuration(one: OneServer) -> str:
     one.sql("UPDATE jobs SET config = replace(config, 'rounds', 'roundt')")
-    return "event lines of job job are not what round 1 committed"
+    return "event lines of job job in the database differ from those committed with round 1"
 
 
 def change_a_blob(one: OneServer, digest: str) -> None:
@@ -124,7 +124,7 @@ def test_a_job_that_cannot_go_on_for_now_says_after_which_round_it_is_tried_agai
     for later in range(token + 1, token + 10):
         (one.state / "jobs" / "job" / f"run-{later}-1").write_text("no folder can be made here")
     one.server.start()
-    told = f"it is taken up again after round {committed} (attempt 1 of 3)"
+    told = f"restarting it after round {committed} (attempt 1 of 3)"
 
     def said() -> list[str]:
         return [line.text for line in one.person.link.follow(FollowLog(job="job", wait=False))]

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from papers import kit_of
+from papers import audit_problems, kit_of
 from serving import Person, World, a_world, eventually, federation, job_config, of, undisturbed
 
-from winnow.deploy.trust.audit_log import problems
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
@@ -55,8 +54,8 @@ def test_a_job_runs_over_its_sites_and_leaves_its_result(world: World) -> None:
     assert [line.number for line in lines] == list(range(len(lines)))
     assert [line.text for line in lines if line.kind == "event"] == ['{"round":1}', '{"round":2}', '{"round":3}']
 
-    assert [deploy.clients_from for deploy in of(DeployJob, b)] == [None, 2]
-    assert [each.site for each in of(DeployJob, b)[-1].neighbours] == ["plant-a", "plant-b"]
+    assert [deploy.first_client for deploy in of(DeployJob, b)] == [None, 2]
+    assert [each.site for each in of(DeployJob, b)[-1].peer_sites] == ["plant-a", "plant-b"]
     assert [settle.round for settle in of(Settle, a)] == [1, 2, 3]
     tasks = [assign.task.id for assign in of(AssignTask, a)]
     assert [list(settle.tasks) for settle in of(Settle, a)] == [[task] for task in tasks]
@@ -67,7 +66,7 @@ def test_a_job_waits_for_its_sites_and_says_for_which(world: World) -> None:
     world.site("plant-a")
     world.site("plant-b", names=("something-else",))
     person = world.submit(job_config(1, "sites = ['plant-a', 'plant-b', 'plant-c']\nmin_sites = 2"))
-    wanted = ("1 of 2 can take part", "plant-b has no data called turbine", "plant-c is not connected")
+    wanted = ("1 of 2 can participate", "plant-b has no data called turbine", "plant-c is not connected")
     eventually(lambda: all(part in person.state("job").reason for part in wanted))
     assert person.state("job").status == "queued"
     world.site("plant-c")
@@ -87,7 +86,7 @@ def test_resources_are_not_promised_twice_and_priority_counts(world: World) -> N
     person.wait("first", "running", "finished")
     person.submit("low", world.folder, job_config(1, "sites = ['plant-a']\ncpus = 1.0"))
     person.submit("high", world.folder, job_config(1, "sites = ['plant-a']\ncpus = 1.0\npriority = 5"))
-    eventually(lambda: "has not enough free" in person.state("low").reason)
+    eventually(lambda: "has too few free resources" in person.state("low").reason)
     for job in ("first", "high", "low"):
         person.wait(job, "finished")
     begun = list(dict.fromkeys(order.job for order in of(AssignTask, site)))
@@ -112,14 +111,14 @@ def test_an_aborted_job_ends_at_once_and_stays_ended(world: World) -> None:
     assert person.link.call(AbortJob(job="job", reason="a mistake")).note == "aborted"
     assert (person.state("job").status, person.state("job").reason) == ("aborted", "the-lead: a mistake")
     eventually(lambda: of(StopJob, site))
-    assert person.link.call(AbortJob(job="job")).note == "it had ended already"
+    assert person.link.call(AbortJob(job="job")).note == "the job had already ended"
 
 
 @pytest.mark.parametrize(
     ("fake", "reason"),
     [
         ("give_up_at = 2", "it makes no sense"),
-        ("skip = 1", "would commit round 2 after round 0"),
+        ("skip = 1", "tried to commit round 2 after round 0"),
     ],
 )
 def test_a_job_that_gives_up_fails_with_its_reason(world: World, fake: str, reason: str) -> None:
@@ -145,7 +144,7 @@ def test_a_runner_that_always_dies_fails_its_job(world: World, monkeypatch: pyte
     monkeypatch.setattr("winnow.deploy.server.running_job.RESTART_DELAY", 0.05)
     world.site("plant-a")
     person = world.submit(job_config(3, fake="die_at = 2"))
-    assert "ended 4 times without finishing a round" in person.wait("job", "failed").reason
+    assert "ended 4 times without completing a round" in person.wait("job", "failed").reason
     assert person.state("job").round == 1
 
 
@@ -159,7 +158,7 @@ def test_a_site_that_comes_back_gets_everything_outstanding_again(world: World) 
     again = world.site("plant-a", jobs={"job", "long-forgotten"})
     assert person.wait("job", "finished").round == 2
     assert of(AssignTask, again)[0] == of(AssignTask, site)[0]
-    assert of(DeployJob, again)[0].clients_from == 0
+    assert of(DeployJob, again)[0].first_client == 0
     assert "long-forgotten" in {stop.job for stop in of(StopJob, again)}
 
 
@@ -172,9 +171,9 @@ def test_submitting_twice_changes_nothing_and_names_are_taken_once(world: World)
     person = world.person()
     blob = person.submit("job", world.folder, job_config(1))
     person.wait("job", "finished")
-    assert person.link.call(SubmitJob(job="job", bundle=blob)).note == "known already"
+    assert person.link.call(SubmitJob(job="job", bundle=blob)).note == "already submitted"
     assert person.state("job").status == "finished"
-    with pytest.raises(RequestRefusedError, match="there is another job called job"):
+    with pytest.raises(RequestRefusedError, match="a different job is already called job"):
         world.person("the-admin").submit("job", world.folder, job_config(2))
 
 
@@ -182,7 +181,7 @@ def test_all_that_was_done_is_in_an_unbroken_audit(world: World) -> None:
     world.site("plant-a")
     world.submit(job_config(1)).wait("job", "finished")
     store = FileAuditStore(world.kits / "kits" / "server-1" / AUDIT_FILE)
-    assert problems(store, kit_of(world.kits, "server-1").authority) == []
+    assert audit_problems(store, kit_of(world.kits, "server-1").authority) == []
     text = b"\n".join(store.lines())
     for what in (b'"submit"', b'"jobs"', b'"job ended"'):
         assert what in text

@@ -1,5 +1,6 @@
-"""Who takes part in a running job: silent, refusing and revoked sites are left out, said so, and taken back."""
+"""Which sites participate in a running job: silent, refusing and revoked ones are excluded, reported and readmitted."""
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,11 +37,13 @@ from winnow.deploy.wire.messages import (
     FollowLog,
     GetJobResult,
     GetStatus,
+    ListSites,
     PutBlob,
+    SiteList,
     SubmitResult,
 )
 
-QUICK = "site_timeout = 2.0"
+QUICK = "site_timeout = 5.0"
 MANY = 100_000
 """Rounds: such a job runs until the test ends."""
 BOTH = "sites = ['plant-a', 'plant-b']"
@@ -73,11 +76,11 @@ def last_round(person: Person) -> str:
 
 
 def said(person: Person) -> list[str]:
-    return [line.text for line in person.link.follow(FollowLog(job="job", wait=False)) if line.kind == "log"]
+    return [line.text for line in person.link.follow(FollowLog(job="job", wait=False)) if line.kind != "event"]
 
 
 def out(person: Person) -> dict[str, AbsentSite]:
-    return {each.site: each for each in person.state("job").out}
+    return {each.site: each for each in person.state("job").absent_sites}
 
 
 def submitted(world: World, config: str) -> Person:
@@ -99,19 +102,19 @@ def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: Worl
     site.stop()
     eventually(lambda: person.state("job").round >= 2, LONG)
     absence = out(person)["plant-b"]
-    assert absence.reason == "no word from it for 2 s; it is taken back when it returns"
+    assert absence.reason == "no contact for 5 s; it rejoins when it reconnects"
     assert begun <= absence.since <= time.time()
-    assert "plant-b is left out since 20" in person.state("job").reason
+    assert "plant-b has been excluded since 20" in person.state("job").reason
     [notice] = person.link.call(GetStatus()).notices
-    assert notice.startswith("job job: plant-b is left out since 20")
+    assert notice.startswith("job job: plant-b has been excluded since 20")
     world.site("plant-b")
     eventually(lambda: "plant-b/2@" in last_round(person), LONG)
-    assert (person.state("job").out, person.state("job").sites) == ([], ["plant-a", "plant-b"])
-    assert checkpoint(person).splitlines()[0].count("failed: site plant-b is left out since 20") == 2
+    assert (person.state("job").absent_sites, person.state("job").sites) == ([], ["plant-a", "plant-b"])
+    assert checkpoint(person).splitlines()[0].count("failed: site plant-b has been excluded since 20") == 2
     lines = said(person)
     assert [line for line in lines if "plant-b" in line][-2:] == [
-        "site plant-b is left out: no word from it for 2 s; it is taken back when it returns",
-        "site plant-b takes part again",
+        "site plant-b is excluded: no contact for 5 s; it rejoins when it reconnects",
+        "site plant-b rejoined the job",
     ]
     assert person.link.call(GetStatus()).notices == []
 
@@ -121,8 +124,8 @@ def test_a_site_that_works_for_long_and_polls_is_waited_for(world: World) -> Non
     site = world.site("plant-b", answers=False)
     person = submitted(world, job_config(1, f"{BOTH}\nmin_sites = 1\n{QUICK}"))
     asked(site)
-    time.sleep(4.5)
-    assert person.state("job").reason.startswith("awaits plant-b since 20")
+    time.sleep(6.5)
+    assert person.state("job").reason.startswith("waiting for replies from plant-b since 20")
     [order] = of(AssignTask, site)
     for client in order.task.clients:
         site.give("job", order.task.id, client, answer_of("plant-b", client, 1))
@@ -136,14 +139,14 @@ def test_with_fewer_than_min_sites_the_job_waits_and_says_so(world: World) -> No
     person = submitted(world, job_config(3, f"{BOTH}\nmin_sites = 2\n{QUICK}"))
     asked(site)
     site.stop()
-    waits = "the job waits for sites: 1 take part, and it needs 2 (min_sites)"
+    waits = "the job is waiting for sites: 1 participates, 2 needed (min_sites)"
     eventually(lambda: waits in said(person), LONG)
-    assert person.state("job").reason.startswith(f"{waits}; plant-b is left out since 20")
+    assert person.state("job").reason.startswith(f"{waits}; plant-b has been excluded since 20")
     world.site("plant-b")
     person.wait("job", "finished", seconds=LONG)
     assert checkpoint(person) == undisturbed(3, {"plant-a": 2, "plant-b": 2})
     assert said(person).count(waits) == 1
-    assert "the job goes on" in said(person)
+    assert "the job continues" in said(person)
 
 
 def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None:
@@ -154,7 +157,7 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
     site.stop()
     again = world.site("plant-b", refuses="No space left on device")
     eventually(lambda: len(of(DeployJob, again)) >= 3, LONG)
-    assert out(person)["plant-b"].reason == "No space left on device; it is asked again"
+    assert out(person)["plant-b"].reason == "No space left on device; it will be asked again"
     assert len([line for line in said(person) if "No space left" in line]) == 1
     again.refuses = ""
     eventually(lambda: "plant-b/2@" in last_round(person), LONG)
@@ -162,14 +165,14 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it refused")]
+    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it refused the job")]
 )
 def test_a_site_that_refuses_while_the_job_begins_is_left_out(
     world: World, monkeypatch: pytest.MonkeyPatch, reason: str, told: str
 ) -> None:
     """Its refusal is still being written down when the job begins with it: it keeps its part in a job that runs."""
     accepted_before, refusing, running = Event(), Event(), Event()
-    real = LeaderWrites.joined
+    real = LeaderWrites.record_join
 
     def slow(
         self: LeaderWrites, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None
@@ -183,7 +186,7 @@ def test_a_site_that_refuses_while_the_job_begins_is_left_out(
         if site == "plant-b":
             accepted_before.set()
 
-    monkeypatch.setattr(LeaderWrites, "joined", slow)
+    monkeypatch.setattr(LeaderWrites, "record_join", slow)
     world.site("plant-a")
     site = world.site("plant-b")
     person = submitted(world, job_config(MANY, f"{BOTH}\nmin_sites = 1", "pause = 0.1"))
@@ -208,7 +211,7 @@ def test_a_site_that_describes_other_data_than_at_the_start_is_left_out(world: W
     site.stop()
     world.site("plant-a", data=DataDescription(sizes=[1]))
     person.wait("job", "finished", seconds=LONG)
-    assert checkpoint(person).count("its data are not those with which the job started") == 2
+    assert checkpoint(person).count("its data have changed since the job started") == 2
 
 
 def test_intervals_between_offers_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +229,7 @@ def test_intervals_between_offers_grow(world: World, monkeypatch: pytest.MonkeyP
 
 
 def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few(world: World) -> None:
-    """b is left out of the round, then c falls silent and b returns: two sites are there, but one has the round."""
+    """b is excluded from the round, then c falls silent and b returns: two sites are there, but one has the round."""
     a, b, c = (world.site(name, answers=False) for name in SITES)
     sites = "sites = ['plant-a', 'plant-b', 'plant-c']"
     person = submitted(world, job_config(1, f"{sites}\nmin_sites = 2\n{QUICK}"))
@@ -238,9 +241,9 @@ def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few
     a.answers = True
     world.site("plant-b")
     person.wait("job", "finished", seconds=LONG)
-    assert "enough sites are back; the job starts again from round 0" in said(person)
+    assert "enough sites are back; the job restarts after round 0" in said(person)
     [first] = checkpoint(person).splitlines()
-    assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c is left out" in first
+    assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c has been excluded" in first
 
 
 def test_who_is_left_out_and_since_when_outlives_the_server(kits: Path, tmp_path: Path) -> None:
@@ -259,8 +262,42 @@ def test_who_is_left_out_and_since_when_outlives_the_server(kits: Path, tmp_path
         reached = person.state("job").round
         eventually(lambda: person.state("job").round > reached, LONG)
         assert out(person)["plant-b"] == before
+        assert any("server-1 is the leader now; the job continues after round " in line for line in said(person))
         world.site("plant-b")
         eventually(lambda: not out(person), LONG)
+
+
+def test_after_a_restart_a_site_counts_once_it_has_reconnected(kits: Path, tmp_path: Path) -> None:
+    config = job_config(MANY, f"sites = ['plant-a', 'plant-b', 'plant-c']\nmin_sites = 2\n{QUICK}", "pause = 0.1")
+    with a_world(kits, tmp_path, join=LONG) as world:
+        world.site("plant-a")
+        world.site("plant-b")
+        site = world.site("plant-c", answers=False)
+        person = submitted(world, config)
+        asked(site)
+        site.stop()
+        eventually(lambda: person.state("job").round >= 2, LONG)
+    with a_world(kits, tmp_path, join=LONG) as world:
+        world.site("plant-a")
+        person = world.person()
+        shortage = (
+            r"the job is waiting for sites: \d participates?, 2 needed \(min_sites\); not reconnected yet: .*plant-b"
+        )
+        eventually(lambda: any(re.fullmatch(shortage, line) for line in said(person)), LONG)
+        reached = person.state("job").round
+        world.site("plant-b")
+        eventually(lambda: person.state("job").round > reached, LONG)
+
+
+def test_a_site_timeout_below_five_seconds_is_refused(world: World) -> None:
+    with pytest.raises(RequestRefusedError, match=r"^\[job\] site_timeout: .* greater than or equal to 5$"):
+        world.submit(job_config(1, f"{BOTH}\nsite_timeout = 4.9"))
+
+
+def revoked_sites(person: Person) -> list[str]:
+    listed = person.link.call(ListSites())
+    assert isinstance(listed, SiteList)
+    return [each.site for each in listed.sites if each.revoked]
 
 
 def revoke(kits: Path, name: str, *, renew: bool = False) -> None:
@@ -282,6 +319,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         revoke(kits, "plant-b")
         eventually(lambda: person.state("job").round >= 2, LONG)
         assert out(person)["plant-b"].reason.startswith("its certificate was revoked; ")
+        assert revoked_sites(person) == ["plant-b"]
         for request in (
             SubmitResult(session=site.session, answer=site.answer("job", order.task.id, 2, b"late")),
             site.hello(),
@@ -293,7 +331,8 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         revoke(kits, "plant-b", renew=True)
         back = world.site("plant-b")
         eventually(lambda: "plant-b/2@" in last_round(person), LONG)
-        known = {each.site: each.certificate for each in of(DeployJob, other)[-1].neighbours}
+        assert revoked_sites(person) == []
+        known = {each.site: each.certificate for each in of(DeployJob, other)[-1].peer_sites}
         assert known["plant-b"] == back.hello().certificate, "what it signs from now on counts"
 
 

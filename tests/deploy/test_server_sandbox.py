@@ -9,8 +9,9 @@ import pytest
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.jobs.ipc import FromRunner, JobFailed, JobFinished, RunnerLogLine, StartJob
 from winnow.deploy.sandbox.isolation import LIBRARY_MEMORY_MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
+from winnow.deploy.sandbox.job_process import IdleProcess
 from winnow.deploy.server.runner_process import RunnerProcess
-from winnow.deploy.server.warm_runner import IdleRunner, WarmRunner
+from winnow.deploy.server.warm_runner import WarmRunner
 
 pytestmark = pytest.mark.skipif(
     sandbox_unavailable_reason() is not None, reason=f"no sandbox here: {sandbox_unavailable_reason()}"
@@ -77,12 +78,12 @@ HIDING = {
 
 
 async def said_by(folder: Path, *, fenced: bool, warm: bool, disk_mb: int = 1000) -> list[FromRunner]:
-    fresh = IdleRunner("numpy") if warm else IdleRunner()
+    fresh = IdleProcess("numpy") if warm else IdleProcess()
     if warm:
         await asyncio.to_thread(fresh.output.readline)
     limits = ProcessLimits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)), disk_mb=disk_mb)
     sandbox = Sandbox(read=[str(folder)], write=[str(folder)]) if fenced else None
-    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox, start=lambda: fresh)
+    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox, launch=fresh.launch)
     process.send(
         StartJob(
             job="j", folder=str(folder), bundle=str(folder / "bundle"), checkpoint=None, round=0, members=[], data={}
@@ -98,7 +99,7 @@ async def said_by(folder: Path, *, fenced: bool, warm: bool, disk_mb: int = 1000
             (folder / "seen").touch()
         if isinstance(message, JobFinished | JobFailed):
             break
-    assert process.wrote_too_much == (message is None)
+    assert process.exceeded_disk == (message is None)
     await process.end()
     return messages
 
@@ -134,11 +135,11 @@ def test_a_job_with_code_of_its_own_cannot_reach_the_servers_key(
     assert f"works in {folder} {folder} {folder}" in lines
 
 
-async def kept(spare: WarmRunner) -> IdleRunner:
+async def kept(spare: WarmRunner) -> IdleProcess:
     """The process in reserve, once it has loaded."""
-    while not (spare._kept and spare._loaded):
+    while not (spare._idle and spare._loaded):
         await asyncio.sleep(0.02)
-    return spare._kept
+    return spare._idle
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -147,7 +148,7 @@ def test_the_process_in_reserve_is_used_once_and_replaced(monkeypatch: pytest.Mo
 
     async def use() -> None:
         spare = WarmRunner()
-        spare.keep(("json",))
+        spare.preload(("json",))
         early = spare.take()
         first = await kept(spare)
         if dies:

@@ -62,8 +62,8 @@ def test_what_is_settled_for_one_client_is_kept_for_the_other(world: World) -> N
     person.wait("job", "finished")
     tasks = [order.task.id for order in of(AssignTask, site)]
     first, second = eventually(lambda: of(Settle, site)[:2] if len(of(Settle, site)) > 1 else None)
-    assert (first.round, first.tasks, first.over) == (1, {tasks[0]: [0]}, [])
-    assert (second.round, second.tasks, second.over) == (2, {tasks[0]: [1], tasks[1]: [0]}, [tasks[0]])
+    assert (first.round, first.tasks, first.ended_tasks) == (1, {tasks[0]: [0]}, [])
+    assert (second.round, second.tasks, second.ended_tasks) == (2, {tasks[0]: [1], tasks[1]: [0]}, [tasks[0]])
 
 
 def test_what_an_earlier_life_was_answered_is_cleared_away(world: World, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_answer_whose_blob_went_with_an_older_one_is_asked_for_again(world: W
     person.submit("next", world.folder, job_config(1, HERE))
     [order] = eventually(lambda: of(AssignTask, site))
     answer = site.answer("next", order.task.id, order.task.clients[0], b"same")
-    with pytest.raises(Exception, match="has not arrived"):
+    with pytest.raises(Exception, match="has not been uploaded"):
         site.link.call(SubmitResult(session=site.session, answer=answer))
     eventually(lambda: of(AssignTask, site)[1:] == [order])
 

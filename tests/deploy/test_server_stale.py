@@ -24,18 +24,18 @@ STALE = """
 from winnow.core import WinnowError
 import sys
 from pathlib import Path
-from winnow.deploy.server import blobs as blobs_module
-from winnow.deploy.server.blob_store import open_blobs
+from winnow.deploy.server import blob_store
+from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.database import Database
-from winnow.deploy.server.lease import Fence, Lease
-from winnow.deploy.server.queries import Records
+from winnow.deploy.server.lease import FencedDatabase, Lease
+from winnow.deploy.server.queries import Queries
 from winnow.deploy.wire.atomic_files import read_chunks
 
 url, folder, file, act = sys.argv[1:]
 database = Database(url)
 lease = Lease(database, server="a", address="grpc://a", seconds=0.5)
-assert lease.hold()
-blobs = open_blobs(Fence(database=database, token=lease.token), Path(folder))
+assert lease.acquire_or_renew()
+blobs = open_blob_store(FencedDatabase(database=database, token=lease.token), Path(folder))
 
 def pausing(path, offset=0):
     for number, chunk in enumerate(read_chunks(path, offset)):
@@ -50,9 +50,9 @@ def pause():
 try:
     if act == "remove":
         pause()
-        blobs.remove("job", blobs.digests("job") - Records(database=database).referred("job"))
+        blobs.remove("job", blobs.digests("job") - Queries(database=database).referenced_blobs("job"))
     else:
-        blobs_module.read_chunks = pausing
+        blob_store.read_chunks = pausing
         blobs.put("job", Path(file))
     print("done", flush=True)
 except WinnowError:
@@ -100,7 +100,7 @@ def goes_on(process: "subprocess.Popen[str]") -> str:
 
 def successor(database: Database, folder: Path) -> BlobStore:
     lease = Lease(database, server="b", address="grpc://b", seconds=60.0)
-    eventually(lease.hold, 20)
+    eventually(lease.acquire_or_renew, 20)
     assert lease.token is not None
     return open_blob_store(FencedDatabase(database=database, token=lease.token), folder / "blobs")
 

@@ -45,7 +45,7 @@ def data(world: World) -> Path:
 def test_data_that_change_while_a_job_runs_end_its_part_until_they_are_restored(
     changed: str, world: World, script: Script, server: Any, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    order = deploy(script, world.bundle(), clients_from=0)
+    order = deploy(script, world.bundle(), first_client=0)
     with agent_at(world, server.url), caplog.at_level(logging.WARNING):
         script.tell(order, task())
         assert script.wait(SubmitResult).answer.failure is None
@@ -73,7 +73,7 @@ def test_data_that_changed_while_the_agent_was_down_start_no_process(
     changed: str, world: World, script: Script, server: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with agent_at(world, server.url):
-        script.tell(deploy(script, world.bundle(), clients_from=0))
+        script.tell(deploy(script, world.bundle(), first_client=0))
         assert script.wait(DeployResult).accepted
     data.write_text(changed)
     monkeypatch.setattr("winnow.deploy.site.job_processes.WorkerProcess", _must_not_start)
@@ -85,7 +85,7 @@ def test_data_that_cannot_be_read_are_told_without_their_name(
     world: World, script: Script, server: Any, data: Path
 ) -> None:
     with agent_at(world, server.url):
-        script.tell(deploy(script, world.bundle(), clients_from=0))
+        script.tell(deploy(script, world.bundle(), first_client=0))
         assert script.wait(DeployResult).accepted
         data.rename(data.with_name("elsewhere.csv"))
         script.tell(task())
@@ -95,7 +95,7 @@ def test_data_that_cannot_be_read_are_told_without_their_name(
 def test_a_server_cannot_have_a_job_forgotten_and_run_with_other_data(
     world: World, script: Script, server: Any, data: Path
 ) -> None:
-    order = deploy(script, world.bundle(), clients_from=0)
+    order = deploy(script, world.bundle(), first_client=0)
     with agent_at(world, server.url):
         script.tell(order)
         assert script.wait(DeployResult).accepted
@@ -110,7 +110,7 @@ def test_a_task_that_meets_a_full_disk_is_answered(
     world: World, script: Script, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with agent_at(world, server.url):
-        script.tell(deploy(script, world.bundle(), clients_from=0))
+        script.tell(deploy(script, world.bundle(), first_client=0))
         assert script.wait(DeployResult).accepted
         with monkeypatch.context() as full:
             full.setattr(SiteStateStore, "made", _full)

@@ -13,7 +13,7 @@ import pytest
 from bench.deploy.world import children, pss
 
 from winnow.deploy.client.bundle import describe_job
-from winnow.deploy.client.local_federation import _start_preloaded, local_federation
+from winnow.deploy.client.local_federation import _start_fork_server, local_federation
 from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.site.worker_process import WorkerExitedError, WorkerProcess
@@ -59,8 +59,8 @@ def ended(process: WorkerProcess) -> str:
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """With a name that is longer than the path of a socket may be."""
     folder = tmp_path_factory.mktemp("a-folder-with-a-long-name-" * 4)
-    process = _start_preloaded(folder)
-    yield folder / "workers"
+    process = _start_fork_server(folder)
+    yield folder / "fork-server"
     process.kill()
     process.wait()
 
@@ -119,15 +119,15 @@ def test_how_a_forked_worker_ended_is_known(tmp_path: Path, program: Path, limit
 
 THE_SECOND_FORK_FAILS = """
 import os
-from winnow.deploy.sandbox import preloaded
+from winnow.deploy.sandbox import fork_server
 
 def fork(real=os.fork, ways=iter("forks, fails, forks".split(", "))):
     if next(ways) == "fails":
         raise BlockingIOError(11, "Resource temporarily unavailable")
     return real()
 
-os.fork, preloaded.MODULES = fork, ()
-preloaded.main()
+os.fork, fork_server.PRELOADED_MODULES = fork, ()
+fork_server.main()
 """
 
 
@@ -147,7 +147,7 @@ def test_a_process_that_cannot_be_forked_ends_no_other(
     try:
         waited((tmp_path / "workers").is_socket)
         first = a_worker()
-        with pytest.raises(WorkerExitedError, match="the process that forks workers does not answer"):
+        with pytest.raises(WorkerExitedError, match="the fork server does not respond"):
             a_worker()
         second = a_worker()
         assert first.alive
@@ -185,10 +185,10 @@ def test_a_forked_worker_dies_with_the_agent_that_asked_for_it(tmp_path: Path, p
 AGENT = """
 import os, sys, time
 from pathlib import Path
-from winnow.deploy.sandbox.isolation import Limits
+from winnow.deploy.sandbox.isolation import ProcessLimits
 from winnow.deploy.site.worker_process import WorkerProcess
 
-limits = Limits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
+limits = ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
 folder = Path(sys.argv[1])
 process = WorkerProcess(folder=folder / "work", log=folder / "log", limits=limits, sandbox=None, worker=sys.argv[2])
 time.sleep(600)

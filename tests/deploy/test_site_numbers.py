@@ -56,8 +56,8 @@ class Hostile:
     def deploy(self, first: int | None, listed: tuple[int, int], *, anew: bool) -> DeployResult:
         """Deploy the job, where it runs or once it was stopped; what the site says to it."""
         kit = self.world.kit()
-        own = PeerSite(site=kit.name, clients_from=listed[0], clients=listed[1], certificate=kit.certificate_pem)
-        order: DeployJob = deploy(self.script, self._bundle, clients_from=first, neighbours=[own])
+        own = PeerSite(site=kit.name, first_client=listed[0], client_count=listed[1], certificate=kit.certificate_pem)
+        order: DeployJob = deploy(self.script, self._bundle, first_client=first, peer_sites=[own])
         self.script.tell(*[StopJob(job="job-1")] * anew, order)
         self._joined += 1
         joined: DeployResult = self.script.wait(DeployResult, self._joined, seconds=120)

@@ -65,15 +65,15 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
         ),
         (world.bundle(author="the-member"), {}, "submitted by the-lead and signed by member the-member"),
         (world.bundle('[data]\nname = "wind"\n'), {}, "may not use data 'wind' here"),
-        (world.bundle(**own), {}, "may not bring code of their own here"),
-        (world.bundle(), {"resources": Resources(memory_mb=1000)}, "asks for 1000 memory_mb, and 900 is the most here"),
+        (world.bundle(**own), {}, "may not run custom code here"),
+        (world.bundle(), {"resources": Resources(memory_mb=1000)}, "asks for 1000 memory_mb; this site allows 900"),
         (world.bundle(), {"resources": Resources(cpus=3, memory_mb=5)}, "asks for 3 cpus, and 2 this site offers"),
-        (changed(world.bundle(), config=CONFIG + "rounds = 9\n"), {}, "changed after it was signed"),
+        (changed(world.bundle(), config=CONFIG + "rounds = 9\n"), {}, "changed after signing"),
         (changed(world.bundle(), certificate=b"", signature=b""), {}, "not a certificate"),
-        (world.bundle(ago=8 * DAY), {}, "the job was signed 8 days ago, and 7 are the most; submit it anew"),
+        (world.bundle(ago=8 * DAY), {}, "the job was signed 8 days ago; the limit is 7 days; submit it again"),
         (world.bundle(ago=math.nan), {}, "the job was signed nan days ago"),
-        (world.bundle(ago=-3600), {}, "signed at a time that has yet to come"),
-        (changed(world.bundle(ago=8 * DAY), issued=time.time()), {}, "changed after it was signed"),
+        (world.bundle(ago=-3600), {}, "is in the future"),
+        (changed(world.bundle(ago=8 * DAY), issued=time.time()), {}, "changed after signing"),
         (foreign(world, tmp_path), {}, "foreign"),
         (world.bundle("[data]\n"), {}, "asks for no data by name"),
         (msgspec.msgpack.encode({"config": "[data"}), {}, "no TOML"),
@@ -170,9 +170,9 @@ def test_what_was_signed_once_runs_under_one_name(world: World, script: Script, 
 
 def test_the_audit_names_the_authors_own_organisation(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
-        script.tell(deploy(script, world.bundle(), organisation="Elsewhere"))
+        script.tell(deploy(script, world.bundle()))
         assert script.wait(DeployResult).accepted
-        script.tell(deploy(script, b"nonsense", job="job-2", organisation="Elsewhere"))
+        script.tell(deploy(script, b"nonsense", job="job-2"))
         assert not script.wait(DeployResult, 2).accepted
     noted = [json.loads(line) for line in (world.kit_folder / "audit.jsonl").read_text().splitlines()]
     assert [each["organisation"] for each in noted if each["target"] in ("job-1", "job-2")] == ["Institute", ""]

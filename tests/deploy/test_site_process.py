@@ -113,7 +113,7 @@ def test_other_users_of_the_machine_may_read_nothing_of_it(world: World, script:
 def test_told_to_restart_it_begins_anew(world: World, script: Script, server: Any) -> None:
     import json
 
-    world.allow("control = true\n")
+    world.allow("remote_control = true\n")
     with started(*winnow_site(world, "--json-logs")) as process:
         script.wait(Hello)
         script.orders.append(ControlAgent(restart=True))
@@ -126,9 +126,9 @@ def test_told_to_restart_it_begins_anew(world: World, script: Script, server: An
 
 def test_mistakes_are_one_line(world: World, tmp_path: Path) -> None:
     for command, problem in (
-        ([*winnow_site(world)[:-1], str(tmp_path / "none")], "is not there; a kit is a folder"),
+        ([*winnow_site(world)[:-1], str(tmp_path / "none")], "does not exist; winnow provision creates kits"),
         (winnow_site(world, "--config", str(tmp_path / "none")), "cannot be read: No such file"),
-        ([*winnow_site(world)[:-1], str(world.folder / "kits" / "the-lead")], "the kit of a site is needed here"),
+        ([*winnow_site(world)[:-1], str(world.folder / "kits" / "the-lead")], "this command needs the kit of a site"),
     ):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 2
@@ -141,7 +141,7 @@ def test_killed_at_any_moment_it_answers_once_and_keeps_what_was_settled(
 ) -> None:
     """A chain of rounds, each of which needs what the last one kept, under a storm of SIGKILLs."""
     chance = random.Random(3)
-    script.tell(deploy(script, world.bundle(), clients_from=0))
+    script.tell(deploy(script, world.bundle(), first_client=0))
     answers: dict[str, set[Any]] = {}
     kills = 0
     for number in range(1, 5):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from papers import kit_of, provision
+from papers import audit_problems, kit_of, provision
 from postgres import cluster, fresh_database
 from sqlalchemy import text
 
@@ -22,7 +22,7 @@ from winnow.deploy.server.audit_store import DatabaseAuditStore, shared_audit_lo
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import AuditHeadRow, AuditRow
 from winnow.deploy.trust.audit_chain import ADOPTED, START, AuditEntry, AuditLogOwner, ChainHead
-from winnow.deploy.trust.audit_log import AuditLog, MakeEntry, problems, verify_audit_log
+from winnow.deploy.trust.audit_log import AuditLog, MakeEntry, verify_audit_log
 from winnow.deploy.trust.audit_log_file import FileAuditStore, open_audit_log
 from winnow.deploy.trust.errors import AuditError
 from winnow.deploy.trust.kit import Kit
@@ -48,10 +48,10 @@ class InMemory:
     kept: list[bytes] = dataclasses.field(default_factory=list)
     crowned: ChainHead | None = None
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
-        entry = make(AuditEntry.of(self.kept[-1]) if self.kept else None, self.crowned)
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+        entry = make(AuditEntry.parse(self.kept[-1]) if self.kept else None, self.crowned)
         self.kept.append(entry.line())
-        self.crowned = crown(entry)
+        self.crowned = sign_head(entry)
         return entry
 
     def lines(self) -> Iterator[bytes]:
@@ -78,7 +78,7 @@ def a_log(path: Path, kit: Kit, count: int) -> list[AuditEntry]:
 
 
 def found(path: Path, kit: Kit) -> list[str]:
-    return problems(FileAuditStore(path), kit.authority)
+    return audit_problems(FileAuditStore(path), kit.authority)
 
 
 texts = st.text(max_size=30) | st.text(alphabet=["\n", '"', "\\", "\r", "\u2028", "\udc80", "é"], max_size=8)
@@ -92,8 +92,8 @@ def test_what_is_written_is_in_order_and_can_be_read_again(kit: Kit, rows: list[
     for who, organisation, what, target, outcome in rows:
         entry = log.append(who=who, organisation=organisation, what=what, target=target, outcome=outcome)
         assert entry.who == who.replace("\udc80", "?")
-    assert problems(store, kit.authority) == []
-    read = [AuditEntry.of(line) for line in store.lines()]
+    assert audit_problems(store, kit.authority) == []
+    read = [AuditEntry.parse(line) for line in store.lines()]
     assert [entry and entry.seq for entry in read] == list(range(1, len(rows) + 1))
 
 
@@ -129,12 +129,12 @@ def test_any_edit_deletion_insertion_or_cut_is_found(kit: Kit, data: st.DataObje
             lines = lines[:at]
         case "rechain":
             lines = forged_from(lines, at)
-    assert problems(dataclasses.replace(store, kept=lines), kit.authority)
+    assert audit_problems(dataclasses.replace(store, kept=lines), kit.authority)
 
 
 def forged_from(lines: list[bytes], at: int) -> list[bytes]:
     """Change an entry and make the chain anew behind it, as somebody can who has everything but the key."""
-    entries = [entry for line in lines if (entry := AuditEntry.of(line))]
+    entries = [entry for line in lines if (entry := AuditEntry.parse(line))]
     last = entries[at - 1] if at else None
     for place in range(at, len(entries)):
         fields = msgspec.structs.asdict(entries[place]) | {"previous": last.hash if last else START, "hash": ""}
@@ -148,15 +148,15 @@ def test_a_head_signed_by_another_is_found(kit: Kit, project: Path, tmp_path_fac
     foreign = tmp_path_factory.mktemp("foreign")
     provision(foreign)
     for owner, why in [
-        (kit_of(foreign, "plant-a"), "is foreign"),
-        (kit_of(project, "the-admin"), "signed by admin the-admin of Institute; this is the log of site plant-a"),
-        (kit_of(project, "plant-b"), "signed by site plant-b of Plant B; this is the log of site plant-a"),
+        (kit_of(foreign, "plant-a"), "was not issued by the CA"),
+        (kit_of(project, "the-admin"), "signed by admin the-admin of Institute; expected site plant-a"),
+        (kit_of(project, "plant-b"), "signed by site plant-b of Plant B; expected site plant-a"),
     ]:
         store = InMemory()
         fill(AuditLog(store, owner), 2)
-        [problem] = problems(store, kit.authority, AuditLogOwner(kind="site", name="plant-a"))
+        [problem] = audit_problems(store, kit.authority, AuditLogOwner(kind="site", name="plant-a"))
         assert why in problem
-        assert problems(store) == []
+        assert audit_problems(store) == []
 
 
 def test_a_file_goes_on_where_it_stopped(kit: Kit, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_torn_line_is_set_aside_and_noted(kit: Kit, tmp_path: Path, cut: int) 
     assert found(path, kit) == ["line 3 is not an entry"]
     a_log(path, kit, 1)
     assert found(path, kit) == []
-    noted = AuditEntry.of(path.read_bytes().splitlines()[2])
+    noted = AuditEntry.parse(path.read_bytes().splitlines()[2])
     assert noted is not None
     assert (noted.who, noted.what, noted.target) == ("plant-a", "audit recovered", f"torn line of {len(torn)} bytes")
     assert (tmp_path / "audit.jsonl.torn").read_bytes() == torn + b"\n"
@@ -199,10 +199,10 @@ def test_a_line_whose_head_was_not_written_counts_and_is_marked(kit: Kit, tmp_pa
         assert found(path, kit) == []
     a_log(path, kit, 1)
     assert found(path, kit) == []
-    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := AuditEntry.of(line))]
+    whats = [entry.what for line in path.read_bytes().splitlines() if (entry := AuditEntry.parse(line))]
     assert [whats.count(ADOPTED), len(whats)] == [3, 9]
     head.write_bytes(before)
-    assert "were not written by the log's owner" in found(path, kit)[0]
+    assert "were not signed by the owner of the log" in found(path, kit)[0]
 
 
 def write(path: Path, entries: list[AuditEntry]) -> None:
@@ -211,7 +211,7 @@ def write(path: Path, entries: list[AuditEntry]) -> None:
 
 def forged_after(last: AuditEntry) -> AuditEntry:
     about = {"who": "ana", "organisation": "Institute", "what": "submit", "target": "job-x", "outcome": "accepted"}
-    return AuditEntry.after(last, at=utc_now(), **about)
+    return AuditEntry.following(last, at=utc_now(), **about)
 
 
 def test_an_entry_forged_after_the_head_is_marked_for_ever(
@@ -222,7 +222,7 @@ def test_an_entry_forged_after_the_head_is_marked_for_ever(
     path = kit.path / "audit.jsonl"
     entries = a_log(path, kit, 2)
     write(path, [*entries, forged_after(entries[-1])])
-    assert "entry 3 is not signed: a process was killed" in call(capsys, "audit", "verify", kit.path).out
+    assert "entry 3 is not signed: the writing process was killed" in call(capsys, "audit", "verify", kit.path).out
     for _ in range(2):
         a_log(path, kit, 1)
         seen = call(capsys, "audit", "verify", kit.path)
@@ -252,7 +252,7 @@ def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, pr
     honest = a_log(path, kit, 3)
     signed = head.read_bytes()
     path.write_bytes(b"\n".join([*forged_from([entry.line() for entry in honest], 1), b""]))
-    with pytest.raises(AuditError, match="its head was not signed for entry 3; look into it"):
+    with pytest.raises(AuditError, match="the signed head does not cover entry 3; run winnow audit verify"):
         open_audit_log(path, kit)
     path.unlink()
     head.unlink()
@@ -268,17 +268,17 @@ def test_an_owner_signs_nothing_behind_a_chain_that_it_did_not_sign(kit: Kit, pr
 def refuses_what_no_server_signed(database: Database, project: Path) -> None:
     """Rows that somebody added who can write to the database, and holds no server's key."""
     log, store = shared_audit_log(database, kit_of(project, "server-1")), DatabaseAuditStore(database)
-    last = AuditEntry.of(list(store.lines())[-1])
+    last = AuditEntry.parse(list(store.lines())[-1])
     assert last is not None
     forged = forged_after(last)
     with database.writing() as session:
         session.add(AuditRow(seq=forged.seq, line=forged.line().decode()))
         before = session.get_one(AuditHeadRow, 1).head
-    with pytest.raises(AuditError, match="its head was not signed for entry 4"):
+    with pytest.raises(AuditError, match="the signed head does not cover entry 4"):
         fill(log, 1)
     site = AuditLog(store, kit_of(project, "plant-a"))
     with database.writing() as session:
-        session.get_one(AuditHeadRow, 1).head = msgspec.json.encode(site.crown(forged))
+        session.get_one(AuditHeadRow, 1).head = msgspec.json.encode(site.sign_head(forged))
     with pytest.raises(AuditError, match="signed by site plant-a of Plant A, not by server"):
         fill(log, 1)
     with database.writing() as session:
@@ -290,18 +290,18 @@ def test_a_log_that_lost_entries_is_not_continued(kit: Kit, tmp_path: Path) -> N
     path = tmp_path / "audit.jsonl"
     a_log(path, kit, 4)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
-    assert found(path, kit) == ["entries are missing at the end: 4 were written, the last one here is 2"]
+    assert found(path, kit) == ["entries are missing at the end: 4 were written, the log ends at 2"]
     for _ in range(2):
-        with pytest.raises(AuditError, match="ends at entry 2, but its head says 4"):
+        with pytest.raises(AuditError, match="ends at entry 2, but its signed head covers 4"):
             open_audit_log(path, kit)
     path.write_bytes(b"rubbish\n")
-    with pytest.raises(AuditError, match="is not an entry"):
+    with pytest.raises(AuditError, match="has an invalid entry near its end"):
         open_audit_log(path, kit)
 
 
 def test_one_process_writes_a_log(kit: Kit, tmp_path: Path) -> None:
     log = open_audit_log(tmp_path / "audit.jsonl", kit)
-    with pytest.raises(AuditError, match="is being written by another process"):
+    with pytest.raises(AuditError, match="is in use by another process"):
         open_audit_log(tmp_path / "audit.jsonl", kit)
     log.close()
     with pytest.raises(AuditError, match="not open for writing"):
@@ -333,9 +333,9 @@ def test_a_log_can_be_verified_while_it_is_written(kit: Kit, tmp_path: Path) -> 
 WRITER = """
 import sys
 from pathlib import Path
-from winnow.deploy.trust.audit_log_file import open_audit
+from winnow.deploy.trust.audit_log_file import open_audit_log
 from winnow.deploy.trust.kit import Kit
-log = open_audit(Path(sys.argv[1]), Kit.load(sys.argv[2]))
+log = open_audit_log(Path(sys.argv[1]), Kit.load(sys.argv[2]))
 while True:
     print(log.note("tick").seq, flush=True)
 """
@@ -393,7 +393,7 @@ def test_a_log_is_verified_by_its_kit_or_its_file(
     other = call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem", "--owner", "plant-a")
     assert (other.code, other.out) == (
         1,
-        "the head was signed by site plant-b of Plant B; this is the log of plant-a\n",
+        "the head was signed by site plant-b of Plant B; expected plant-a\n",
     )
     moved.write_bytes(moved.read_bytes().replace(b"job-1", b"job-7"))
     edited = call(capsys, "audit", "verify", moved, "--ca", folder / "ca.pem")

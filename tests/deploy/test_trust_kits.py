@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("foreign")
+    folder = tmp_path_factory.mktemp("not issued by the CA")
     provision(folder)
     return folder
 
@@ -59,7 +59,7 @@ def test_a_certificate_is_looked_at_again_at_every_request(made: Path, foreign: 
     clock[0] = site.certificate.not_valid_after_utc + 2 * SKEW
     with pytest.raises(IdentityError, match="expired"):
         recognise(site.certificate_pem)
-    with pytest.raises(IdentityError, match="foreign"):
+    with pytest.raises(IdentityError, match="not issued by the CA"):
         recognise(kit_of(foreign, "plant-a").certificate_pem)
 
 
@@ -81,7 +81,7 @@ def test_a_kit_says_who_its_owner_is(made: Path) -> None:
         assert (kit.name, kit.kind, kit.organisation, kit.role) == (name, kind, organisation, role)
         assert kit.endpoints == ("grpc://localhost:8443", "grpc://127.0.0.1:8443")
         assert kit.peer == Peer.of_pem(kit.certificate_pem)
-        assert (kit.letter_key is not None) == (kind == "site")
+        assert (kit.sealing_key is not None) == (kind == "site")
         assert b"PRIVATE" not in repr(kit).encode()
 
 
@@ -120,7 +120,7 @@ def test_a_kit_put_together_from_two_is_refused(kit: Path, made: Path, foreign: 
 
 def test_another_projects_revocations_are_refused(kit: Path, foreign: Path) -> None:
     shutil.copy(foreign / "ca" / "revoked.json", kit / "revoked.json")
-    assert "did not sign this revocation list" in refusal(kit)
+    assert "this revocation list was not signed by the CA" in refusal(kit)
 
 
 def test_an_endless_file_is_not_read(kit: Path) -> None:
@@ -130,7 +130,7 @@ def test_an_endless_file_is_not_read(kit: Path) -> None:
 
 
 def test_a_kit_for_another_purpose_is_refused(kit: Path) -> None:
-    assert "is that of site plant-a of Plant A; the kit of a server is needed" in refusal(kit, kind="server")
+    assert "belongs to site plant-a of Plant A; this command needs the kit of a server" in refusal(kit, kind="server")
 
 
 def test_a_key_that_others_may_read_is_refused(kit: Path) -> None:
@@ -182,7 +182,7 @@ def test_only_the_authority_vouches(made: Path, foreign: Path) -> None:
     ]
     assert check_certificate(victim, kit.authority, utc_now()).role == "admin"
     for certificate in hostile:
-        with pytest.raises(IdentityError, match="is foreign"):
+        with pytest.raises(IdentityError, match="was not issued by the CA"):
             check_certificate(certificate, kit.authority, utc_now())
 
 
@@ -201,9 +201,9 @@ def test_any_changed_byte_of_a_certificate_is_found(made: Path) -> None:
 
 
 def test_a_certificate_of_another_kind_names_no_party(made: Path) -> None:
-    with pytest.raises(IdentityError, match="does not name a party"):
+    with pytest.raises(IdentityError, match="does not identify a party"):
         Peer.of(kit_of(made, "plant-a").authority)
-    with pytest.raises(IdentityError, match="not a certificate"):
+    with pytest.raises(IdentityError, match="not a valid certificate"):
         read_certificate(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
 
 
@@ -241,7 +241,7 @@ def test_mutual_tls_takes_these_certificates_and_no_others(made: Path, foreign: 
 def test_an_authority_whose_key_is_another_is_refused(made: Path, foreign: Path, tmp_path: Path) -> None:
     shutil.copy(made / "ca" / "ca.pem", tmp_path)
     shutil.copy(foreign / "ca" / "ca-key.pem", tmp_path)
-    with pytest.raises(KitError, match="is not the key of"):
+    with pytest.raises(KitError, match="in the same folder"):
         CertificateAuthority.load(tmp_path, None)
 
 
@@ -278,13 +278,13 @@ def test_an_older_list_than_the_kit_knew_is_refused(tmp_path: Path) -> None:
     older = (tmp_path / "ca" / "revoked.json").read_bytes()
     with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
         said = list(workshop.revoke("the-lead"))
-        assert said[0] == "revoked the-lead: list number 1"
+        assert said[0] == "revoked the-lead (revocation list 1)"
         told = [line.partition(":")[0] for line in said[1:]]
         assert told == [f"hand out to {name}" for name in ("server-1", "plant-a", "plant-b")]
         list(workshop.renew("plant-a"))
     assert kit_of(tmp_path, "plant-a").revocations.number == 1
     (tmp_path / "kits" / "plant-a" / "revoked.json").write_bytes(older)
-    assert "this list is number 0, older than number 1" in refusal(tmp_path / "kits" / "plant-a")
+    assert "revocation list 0 is older than list 1" in refusal(tmp_path / "kits" / "plant-a")
 
 
 def test_the_revoked_are_out_until_renewed(tmp_path: Path) -> None:
@@ -295,8 +295,8 @@ def test_the_revoked_are_out_until_renewed(tmp_path: Path) -> None:
         second = kit_of(tmp_path, "plant-a").peer
         list(workshop.revoke("plant-a"))
         assert "was revoked" in refusal(tmp_path / "kits" / "plant-a")
-        assert "plant-a is revoked already: list number 1" in list(workshop.revoke("plant-a"))
-        assert "plant-a is revoked: --renew plant-a gives it a new certificate" in list(workshop.add_new())
+        assert "plant-a is already revoked (revocation list 1)" in list(workshop.revoke("plant-a"))
+        assert "plant-a is revoked; issue a new certificate with --renew plant-a" in list(workshop.issue_missing())
         list(workshop.renew("plant-a"))
     kit = kit_of(tmp_path, "plant-a")
     assert kit.revocations == RevocationList(number=1, serials=frozenset({first.serial, second.serial}))
@@ -343,8 +343,8 @@ def test_what_has_changed_or_gone_is_said(tmp_path: Path) -> None:
     sites = [{"name": "plant-a", "organisation": "Other"}, a_project().sites[1].model_dump()]
     moved = a_project(sites=sites, people=[])
     said = provision(tmp_path, moved)
-    assert "plant-a has changed since its kit was made: --renew plant-a makes a new one" in said
-    assert "plant-b has its kit, which is not here any more: --renew plant-b makes a new one" in said
+    assert "plant-a has changed since its kit was made; make a new kit with --renew plant-a" in said
+    assert "plant-b was issued a kit that is no longer here; make a new kit with --renew plant-b" in said
     assert sum("is no longer in the project" in line for line in said) == 4
     late = provision(tmp_path, now=utc_now() + timedelta(days=340))
     assert sum("expires on" in line for line in late) == len(a_project().parties)
@@ -353,21 +353,21 @@ def test_what_has_changed_or_gone_is_said(tmp_path: Path) -> None:
 def test_a_renewed_kit_keeps_what_the_operator_put_beside_it(tmp_path: Path) -> None:
     provision(tmp_path)
     old = kit_of(tmp_path, "plant-a")
-    (old.path / "policy.toml").write_text("control = true\n")
+    (old.path / "policy.toml").write_text("remote_control = true\n")
     with open_provisioner(tmp_path, a_project(), None, utc_now()) as workshop:
         list(workshop.renew("plant-a"))
-    assert (old.path / "policy.toml").read_text() == "control = true\n"
+    assert (old.path / "policy.toml").read_text() == "remote_control = true\n"
     assert kit_of(tmp_path, "plant-a").key_pem != old.key_pem
     assert not list(tmp_path.glob("kits/.*"))
 
 
 def test_a_passphrase_is_needed_again(tmp_path: Path) -> None:
     with open_provisioner(tmp_path, a_project(), b"sesame", utc_now()) as workshop:
-        list(workshop.add_new())
+        list(workshop.issue_missing())
     assert b"ENCRYPTED" in (tmp_path / "ca" / "ca-key.pem").read_bytes()
     for wrong in (None, b"simsim"):
         with (
-            pytest.raises(KitError, match="the passphrase is wrong"),
+            pytest.raises(KitError, match="wrong passphrase"),
             open_provisioner(tmp_path, a_project(), wrong, utc_now()),
         ):
             pass

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from winnow.deploy.trust.server_policy import (
     watch_server_policy,
 )
 from winnow.deploy.trust.site_policy import DENY_ALL, JobRequest, admits, allows_control, watch_site_policy
+from winnow.deploy.trust.watched_file import WatchedFile
 
 UNKNOWN = "somebody-else"
 
@@ -33,12 +34,12 @@ commands = ["submit", "jobs"]
 organisations = ["Plant A"]
 roles = ["lead", "org-admin"]
 commands = ["abort", "download"]
-of = "organisation"
+scope = "organisation"
 
 [[allow]]
 roles = ["member"]
 commands = ["*"]
-of = "own"
+scope = "own"
 """
 SITE_POLICIES = {
     "none": "",
@@ -49,7 +50,7 @@ roles = ["lead"]
 data = ["turbines"]
 """,
     "several": """
-control = true
+remote_control = true
 [limits]
 cpus = 4
 memory_mb = 2048
@@ -112,10 +113,10 @@ def test_roles_times_commands_times_targets(text: str, tmp_path: Path) -> None:
             expected = False
             for rule in rules:
                 if is_about(rule, peer) and ("*" in rule["commands"] or command in rule["commands"]):
-                    of = rule.get("of", "any")
-                    expected |= of == "any"
-                    expected |= of == "own" and owner == peer.name
-                    expected |= of == "organisation" and organisation == peer.organisation
+                    scope = rule.get("scope", "any")
+                    expected |= scope == "any"
+                    expected |= scope == "own" and owner == peer.name
+                    expected |= scope == "organisation" and organisation == peer.organisation
             decision = allows(policy, peer, command, CommandTarget(name="it", organisation=organisation, owner=owner))
             assert decision.allowed == expected, (peer, command, owner, organisation)
             assert str(peer) in decision.reason
@@ -173,7 +174,7 @@ def test_people_times_jobs_times_site_policies(which: str, tmp_path: Path) -> No
         assert decision.reason
         decided.add(decision.allowed)
     assert decided == ({True, False} if rules else {False})
-    assert allows_control(policy).allowed == table.get("control", False)
+    assert allows_control(policy).allowed == table.get("remote_control", False)
     assert list(policy.filters) == table.get("filters", [])
 
 
@@ -217,7 +218,7 @@ def test_a_broken_policy_denies_everything_until_it_is_mended(
     assert "\n" not in line.getMessage()
     write(tmp_path, SITE_POLICIES["several"])
     assert watched.current() == good
-    assert "is in force again" in caplog.messages[-1]
+    assert "is valid again and was applied" in caplog.messages[-1]
     (tmp_path / "policy.toml").unlink()
     assert watched.current() == DENY_ALL
 
@@ -237,12 +238,27 @@ def test_the_documented_policies_are_understood(tmp_path: Path) -> None:
 
 
 def test_a_policy_of_the_same_size_is_read_again(tmp_path: Path) -> None:
-    write(tmp_path, "control = true ")
+    write(tmp_path, "remote_control = true ")
     watched = watch_site_policy(tmp_path)
-    assert watched.current().control
-    write(tmp_path, "control = false")
+    assert watched.current().remote_control
+    write(tmp_path, "remote_control = false")
     os.utime(tmp_path / "policy.toml", ns=(0, 0))
-    assert not watched.current().control
+    assert not watched.current().remote_control
+
+
+@pytest.mark.parametrize(
+    ("watch", "text", "told"),
+    [
+        (watch_site_policy, "control = true\n", "the key control is now named remote_control"),
+        (watch_server_policy, "[[allow]]\ncommands = ['*']\nof = 'own'\n", "the key of is now named scope"),
+    ],
+)
+def test_an_old_key_is_answered_with_its_new_name(
+    watch: Callable[[Path], WatchedFile[Any]], text: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, text)
+    watch(tmp_path).current()
+    assert caplog.messages[-1].endswith(told)
 
 
 @pytest.mark.parametrize("text", ["[[allow]]\ncommands = ['fly']\n", "[[allow]]\n", "allow = 1\n", "[[deny]]\n"])

@@ -56,7 +56,7 @@ def test_a_passphrase_comes_from_the_environment(
     monkeypatch.delenv("WINNOW_CA_PASSPHRASE")
     refused = call(capsys, "provision", project, "--out", project.parent / "there")
     assert refused.code == 2
-    assert "the passphrase is wrong" in refused.err
+    assert "wrong passphrase" in refused.err
 
 
 def test_a_passphrase_is_asked_for(
@@ -66,7 +66,7 @@ def test_a_passphrase_is_asked_for(
     assert call(capsys, "provision", project, "--passphrase").code == 0
     assert call(capsys, "provision", project, "--passphrase", "--renew", "ana").code == 0
     monkeypatch.setattr("typer.prompt", lambda *_, **__: "simsim")
-    assert "the passphrase is wrong" in call(capsys, "provision", project, "--passphrase").err
+    assert "wrong passphrase" in call(capsys, "provision", project, "--passphrase").err
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_a_passphrase_is_asked_for(
     [
         ('"lead"', '"leader"', "people[0].role = 'leader' is unknown; did you mean 'lead'?"),
         ('"plant-a"', '"../plant-a"', "sites[0].name"),
-        ('"plant-a"', '"ANA"', "the name 'ana' is given twice"),
+        ('"plant-a"', '"ANA"', "the name 'ana' is used twice"),
         ('"plant-a"', '"plant-a\\n"', "sites[0].name"),
-        ('["localhost"]', '["local host"]', "neither a host's name nor its address"),
+        ('["localhost"]', '["local host"]', "neither a host name nor an IP address"),
         ('["localhost"]', "[]", "servers[0].hosts"),
         ("[[sites]]", "[[site]]", "unknown key site"),
         ("[[sites]]", "[sites", "not a TOML file"),
@@ -97,8 +97,8 @@ def test_a_mistake_in_the_project_is_one_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--renew", "anna"), "nobody in the project is named 'anna'; did you mean 'ana'?"),
-        (("--revoke", "anna"), "nothing was issued to 'anna'; did you mean 'ana'?"),
+        (("--renew", "anna"), "the project has no party named 'anna'; did you mean 'ana'?"),
+        (("--revoke", "anna"), "no certificate was issued to 'anna'; did you mean 'ana'?"),
         (("--renew", "ana", "--revoke", "ana"), "cannot be given together"),
         (("--renew", "ana", "--out", "nowhere"), "there is no CA in nowhere"),
     ],

@@ -57,15 +57,15 @@ def test_a_signature_that_does_not_fit_is_refused(parties: Parties) -> None:
     signature = sign(parties.lead, b"a job")
     swapped = Signature(certificate=parties.plant_a.certificate_pem, value=signature.value)
     late = parties.lead.certificate.not_valid_after_utc + timedelta(hours=1)
-    revoked = NONE_REVOKED.adding([parties.lead.peer.serial])
+    revoked = NONE_REVOKED.with_serials([parties.lead.peer.serial])
     for refused, content, revocations, at, purpose, why in [
-        (signature, b"another job", NONE_REVOKED, now, "job", "changed after it was signed"),
-        (signature, b"a job", NONE_REVOKED, now, "letter", "does not fit"),
-        (swapped, b"a job", NONE_REVOKED, now, "job", "the signature of site plant-a of Plant A does not fit"),
+        (signature, b"another job", NONE_REVOKED, now, "job", "changed after signing"),
+        (signature, b"a job", NONE_REVOKED, now, "letter", "is invalid"),
+        (swapped, b"a job", NONE_REVOKED, now, "job", "the signature of site plant-a of Plant A is invalid"),
         (signature, b"a job", NONE_REVOKED, late, "job", "expired"),
         (signature, b"a job", revoked, now, "job", "was revoked"),
-        (sign(parties.stranger, b"a job"), b"a job", NONE_REVOKED, now, "job", "is foreign"),
-        (Signature(certificate=b"", value=b""), b"a job", NONE_REVOKED, now, "job", "not a certificate"),
+        (sign(parties.stranger, b"a job"), b"a job", NONE_REVOKED, now, "job", "not issued by the CA"),
+        (Signature(certificate=b"", value=b""), b"a job", NONE_REVOKED, now, "job", "not a valid certificate"),
         (
             Signature(certificate=parties.lead.certificate_pem, value=b"x"),
             b"a job",
@@ -155,7 +155,7 @@ def test_a_letter_stays_where_it_belongs(parties: Parties, change: dict[str, str
 def test_another_site_cannot_take_over_a_letter(parties: Parties) -> None:
     """Neither by opening it nor by putting its own name under it."""
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, b"the text")
-    with pytest.raises(SealedMessageError, match="is for plant-b, not for plant-a"):
+    with pytest.raises(SealedMessageError, match="is addressed to plant-b, not to plant-a"):
         unseal(parties.plant_a, sealed, CONTEXT)
     with pytest.raises(SealedMessageError):
         unseal(parties.plant_a, sealed, dataclasses.replace(CONTEXT, recipient="plant-a"))
@@ -163,24 +163,24 @@ def test_another_site_cannot_take_over_a_letter(parties: Parties) -> None:
     theirs = msgspec.msgpack.decode(sealed)
     written = msgspec.msgpack.decode(seal(parties.plant_b, parties.plant_a.certificate_pem, own, b""))
     theirs["signature"] = written["signature"]
-    with pytest.raises(SealedMessageError, match="refused"):
+    with pytest.raises(SealedMessageError, match="rejected"):
         unseal(parties.plant_b, msgspec.msgpack.encode(theirs), CONTEXT)
 
 
 def test_letters_are_written_in_ones_own_name_for_a_site_of_the_project(parties: Parties) -> None:
-    revoked = NONE_REVOKED.adding([parties.plant_b.peer.serial])
+    revoked = NONE_REVOKED.with_serials([parties.plant_b.peer.serial])
     for context, certificate, revocations, why in [
         (
             dataclasses.replace(CONTEXT, sender="plant-b"),
             parties.plant_b.certificate_pem,
             None,
-            "in the name of plant-b",
+            "seal messages as plant-b",
         ),
-        (CONTEXT, parties.stranger.certificate_pem, None, "is foreign"),
-        (CONTEXT, parties.plant_a.certificate_pem, None, "the certificate is that of site plant-a"),
-        (CONTEXT, parties.lead.certificate_pem, None, "has no key for letters"),
+        (CONTEXT, parties.stranger.certificate_pem, None, "not issued by the CA"),
+        (CONTEXT, parties.plant_a.certificate_pem, None, "the certificate belongs to site plant-a"),
+        (CONTEXT, parties.lead.certificate_pem, None, "has no sealing key"),
         (CONTEXT, parties.plant_b.certificate_pem, revoked, "was revoked"),
-        (CONTEXT, b"", None, "not a certificate"),
+        (CONTEXT, b"", None, "not a valid certificate"),
     ]:
         with pytest.raises(SealedMessageError, match=why):
             seal(parties.plant_a, certificate, context, b"the text", revocations)
@@ -189,12 +189,12 @@ def test_letters_are_written_in_ones_own_name_for_a_site_of_the_project(parties:
 def test_letters_of_persons_strangers_and_revoked_sites_are_refused(parties: Parties, tmp_path: Path) -> None:
     by_person = dataclasses.replace(CONTEXT, sender="the-lead")
     sealed = seal(parties.lead, parties.plant_b.certificate_pem, by_person, b"the text")
-    with pytest.raises(SealedMessageError, match="was written by lead the-lead"):
+    with pytest.raises(SealedMessageError, match="was signed by lead the-lead"):
         unseal(parties.plant_b, sealed, by_person)
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, b"the text")
     with pytest.raises(SealedMessageError, match="was revoked"):
-        unseal(parties.plant_b, sealed, CONTEXT, NONE_REVOKED.adding([parties.plant_a.peer.serial]))
-    with pytest.raises(SealedMessageError, match="no key for letters"):
+        unseal(parties.plant_b, sealed, CONTEXT, NONE_REVOKED.with_serials([parties.plant_a.peer.serial]))
+    with pytest.raises(SealedMessageError, match="no sealing key"):
         unseal(parties.lead, sealed, CONTEXT)
 
 

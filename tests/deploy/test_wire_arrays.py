@@ -58,8 +58,9 @@ def test_the_library_reads_what_we_write_and_we_read_what_it_writes(
         assert set(stored) == set(arrays)
         for name, array in arrays.items():
             assert equal(stored[name], array)
-            assert stored.shape(name) == tuple(array.shape)
-            assert DTYPES[stored.dtype(name)].torch == str(array.dtype).removeprefix("torch.")
+            dtype, shape = stored.dtype_and_shape(name)
+            assert shape == tuple(array.shape)
+            assert dtype.torch == str(array.dtype).removeprefix("torch.")
 
 
 def test_equal_arrays_give_equal_bytes(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_bfloat16_has_no_numpy_and_strange_kinds_do_not_travel(tmp_path: Path) -
         with pytest.raises(WireError, match="BF16"):
             stored.numpy("x")
     for strange in (torch.ones(2, dtype=torch.complex64), np.array(["text"]), np.array([object()])):
-        with pytest.raises(WireError, match="do not travel"):
+        with pytest.raises(WireError, match="cannot be sent"):
             write_arrays(tmp_path / "strange", {"x": strange})
     assert not (tmp_path / "strange").exists()
 
@@ -108,12 +109,11 @@ def test_parts_of_a_payload(tmp_path: Path) -> None:
         parts = stored.parts()
         assert {part: set(arrays) for part, arrays in parts.items()} == {"model": {"w/1", "b"}, "profile": {"mean"}}
         assert equal(parts["model"]["w/1"], torch.ones(2))
-        assert parts["profile"].shape("mean") == (3,)
-        assert parts["profile"].dtype("mean") == "I64"
-    with pytest.raises(WireError, match="no name for a part"):
+        assert parts["profile"].dtype_and_shape("mean") == (DTYPES["I64"], (3,))
+    with pytest.raises(WireError, match="not a valid name for a part"):
         write_parts(tmp_path / "bad", {"a/b": {}})
     write_arrays(tmp_path / "flat", {"loose": torch.ones(1)})
-    with StoredArrays(tmp_path / "flat") as stored, pytest.raises(WireError, match="belongs to no part"):
+    with StoredArrays(tmp_path / "flat") as stored, pytest.raises(WireError, match="not of the form part/name"):
         stored.parts()
 
 
@@ -212,7 +212,7 @@ def test_a_mutated_file_is_refused_or_read_within_its_bounds(
 
 def test_booleans_are_zero_or_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(hostile({"a": entry(0, 2, "BOOL")}, data=0) + b"\x01\x07")
-    with StoredArrays(tmp_path / "file") as stored, pytest.raises(WireError, match="neither true nor false"):
+    with StoredArrays(tmp_path / "file") as stored, pytest.raises(WireError, match="not booleans"):
         stored["a"]
 
 
@@ -221,13 +221,13 @@ def test_a_file_that_is_cut_later_is_noticed(tmp_path: Path) -> None:
     with StoredArrays(tmp_path / "file") as stored:
         with (tmp_path / "file").open("r+b") as file:
             file.truncate(70)
-        with pytest.raises(WireError, match="was cut within"):
+        with pytest.raises(WireError, match="truncated within"):
             stored["x"]
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(WireError, match="cannot use"):
         write_arrays(tmp_path / "missing" / "file", {"x": torch.ones(3)})
-    with pytest.raises(WireError, match="no name for an array"):
+    with pytest.raises(WireError, match="not a valid name for an array"):
         write_arrays(tmp_path / "file", {"a\nb": torch.ones(3)})
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ def named(data: bytes) -> Blob:
 
 
 def put(spool: BlobFolder, data: bytes, *, owner: str = "") -> Blob:
-    with spool.receive(named(data), 0, owner) as writer:
+    with spool.open_writer(named(data), 0, owner) as writer:
         writer.write(data)
         writer.finish()
     return named(data)
@@ -34,14 +34,14 @@ def test_a_blob_arrives_in_any_number_of_attempts(
     folder, blob = tmp_path_factory.mktemp("spool"), named(data)
     for cut in sorted(cuts):
         spool = BlobFolder(folder)
-        held = spool.held(blob)
-        with spool.receive(blob, held) as writer:
+        held = spool.stored_size(blob)
+        with spool.open_writer(blob, held) as writer:
             writer.write(data[held:cut])
         assert not data or not spool.has(blob)
-        assert spool.held(blob) == max(held, min(cut, len(data) - 1), 0)
+        assert spool.stored_size(blob) == max(held, min(cut, len(data) - 1), 0)
     spool = BlobFolder(folder)
-    with spool.receive(blob, spool.held(blob)) as writer:
-        writer.write(data[spool.held(blob) :])
+    with spool.open_writer(blob, spool.stored_size(blob)) as writer:
+        writer.write(data[spool.stored_size(blob) :])
         assert writer.finish() == spool.path(blob)
     assert spool.path(blob).read_bytes() == data
     assert b"".join(spool.read(blob, len(data) // 2)) == data[len(data) // 2 :]
@@ -50,9 +50,9 @@ def test_a_blob_arrives_in_any_number_of_attempts(
 
 def test_an_earlier_offset_overwrites(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"0123456789")
-    with spool.receive(blob, 0) as writer:
+    with spool.open_writer(blob, 0) as writer:
         writer.write(b"012345XX")
-    with spool.receive(blob, 6) as writer:
+    with spool.open_writer(blob, 6) as writer:
         writer.write(b"6789")
         writer.finish()
     assert spool.path(blob).read_bytes() == b"0123456789"
@@ -60,7 +60,7 @@ def test_an_earlier_offset_overwrites(tmp_path: Path) -> None:
 
 def test_a_wrong_digest_deletes_what_arrived(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"right")
-    with spool.receive(blob, 0) as writer:
+    with spool.open_writer(blob, 0) as writer:
         writer.write(b"wrong")
         with pytest.raises(WireError, match="damaged"):
             writer.finish()
@@ -69,13 +69,13 @@ def test_a_wrong_digest_deletes_what_arrived(tmp_path: Path) -> None:
 
 def test_a_partial_blob_is_not_there(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"content")
-    with spool.receive(blob, 0) as writer:
+    with spool.open_writer(blob, 0) as writer:
         writer.write(b"cont")
-        with pytest.raises(WireError, match="broke off after 4 of 7"):
+        with pytest.raises(WireError, match="received 4 of 7"):
             writer.finish()
-    with pytest.raises(WireError, match="is not here"):
+    with pytest.raises(WireError, match="is not stored here"):
         spool.path(blob)
-    assert spool.held(blob) == 4
+    assert spool.stored_size(blob) == 4
     assert spool.blobs() == []
     spool.remove(blob)
     assert list(tmp_path.iterdir()) == []
@@ -90,12 +90,12 @@ def test_an_empty_blob_is_there_only_once_it_was_received(tmp_path: Path) -> Non
 
 def test_a_sender_who_comes_back_takes_over(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"content")
-    older = spool.receive(blob, 0)
+    older = spool.open_writer(blob, 0)
     older.write(b"con")
-    newer = spool.receive(blob, 3)
+    newer = spool.open_writer(blob, 3)
     with pytest.raises(WireError, match="another connection"):
         older.write(b"SPOIL")
-    older.abandon()
+    older.suspend()
     newer.write(b"tent")
     newer.finish()
     assert spool.path(blob).read_bytes() == b"content"
@@ -103,7 +103,7 @@ def test_a_sender_who_comes_back_takes_over(tmp_path: Path) -> None:
 
 def test_nobody_writes_into_the_file_of_another(tmp_path: Path) -> None:
     spool, blob = BlobFolder(tmp_path), named(b"content")
-    with spool.receive(blob, 0, "alpha") as one, spool.receive(blob, 0, "beta") as other:
+    with spool.open_writer(blob, 0, "alpha") as one, spool.open_writer(blob, 0, "beta") as other:
         one.write(b"cont")
         other.write(b"SPOILED")
         with pytest.raises(WireError, match="damaged"):
@@ -116,9 +116,9 @@ def test_nobody_writes_into_the_file_of_another(tmp_path: Path) -> None:
 def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> None:
     spool = BlobFolder(tmp_path, quota=100)
     put(spool, b"a" * 40)
-    with spool.receive(named(b"b" * 50), 0):
-        with pytest.raises(StorageFullError, match="no room for a blob of 20 bytes: 90 of 100"):
-            spool.receive(named(b"c" * 20), 0)
+    with spool.open_writer(named(b"b" * 50), 0):
+        with pytest.raises(StorageFullError, match="cannot store a blob of 20 bytes: 90 of 100"):
+            spool.open_writer(named(b"c" * 20), 0)
         put(spool, b"d" * 10)
     spool.remove(named(b"a" * 40))
     put(spool, b"c" * 20)
@@ -127,16 +127,16 @@ def test_a_quota_counts_what_is_there_and_what_is_promised(tmp_path: Path) -> No
 FULL = """
 import resource, sys
 from pathlib import Path
-from winnow.deploy.wire.blob_folder import SpoolFolder
-from winnow.deploy.wire.errors import NoRoom
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.errors import StorageFullError
 from winnow.deploy.wire.messages import Blob
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-spool = SpoolFolder(Path(sys.argv[1]))
+spool = BlobFolder(Path(sys.argv[1]))
 try:
-    with spool.receive(Blob(digest="0" * 64, size=300_000), 0) as writer:
+    with spool.open_writer(Blob(digest="0" * 64, size=300_000), 0) as writer:
         for _ in range(30):
             writer.write(bytes(10_000))
-except NoRoom as error:
+except StorageFullError as error:
     print(error)
 """
 

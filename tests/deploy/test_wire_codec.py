@@ -15,11 +15,12 @@ from winnow.deploy.wire.errors import WireError, one_line
 from winnow.deploy.wire.message_codec import MAX_MESSAGE, decode, decode_request, decode_response, encode
 from winnow.deploy.wire.messages import (
     Acknowledgement,
+    Hello,
     ListJobs,
     Request,
     RequestRefusal,
+    Resources,
     Response,
-    SiteReport,
     WireMessage,
 )
 
@@ -127,9 +128,9 @@ def test_truncated_messages_are_refused(data: st.DataObject) -> None:
         ({"type": "ListJobs", "jobs": "unknown field"}, "unknown field"),
         ({"type": "No\nsuch"}, "Invalid value 'No such'"),
         ({"job": "no type"}, "missing required field"),
-        ({"type": "Held", "job": "j", "blob": {"digest": "0" * 63, "size": 1}}, "regex"),
-        ({"type": "Held", "job": "j", "blob": {"digest": "0" * 64, "size": -1}}, ">= 0"),
-        ({"type": "SiteReport", "session": "s", "job": "j", "lines": ["x" * 70_000]}, "length"),
+        ({"type": "GetUploadedSize", "job": "j", "blob": {"digest": "0" * 63, "size": 1}}, "regex"),
+        ({"type": "GetUploadedSize", "job": "j", "blob": {"digest": "0" * 64, "size": -1}}, ">= 0"),
+        ({"type": "AbortJob", "job": "j", "reason": "x" * 70_000}, "length"),
         ([], "Expected `object`"),
     ],
 )
@@ -142,22 +143,22 @@ def test_what_does_not_fit_its_type_is_refused(raw: object, reason: str) -> None
 def test_a_length_that_lies_costs_no_memory() -> None:
     for head in (b"\xdd", b"\xdf", b"\xc6", b"\xdb"):
         refused(head + b"\xff\xff\xff\xff")
-        refused(b"\x84\xa4type\xa6Report\xa7session\xa1s\xa3job\xa1j\xa5lines" + head + b"\xff\xff\xff\xf0")
+        refused(b"\x83\xa4type\xa8AbortJob\xa3job\xa1j\xa6reason" + head + b"\xff\xff\xff\xf0")
 
 
 def test_deep_nesting_is_refused() -> None:
     refused(b"\x91" * 1_000_000)
-    refused(b"\x82\xa4type\xa4Jobs\xa3job" + b"\x91" * 1_000_000)
+    refused(b"\x82\xa4type\xa8ListJobs\xa3job" + b"\x91" * 1_000_000)
 
 
 def test_size_is_limited_both_ways() -> None:
-    large = SiteReport(session="s", job="j", lines=["x" * 65_536] * 64)
+    large = Hello(protocols=[1], winnow_version="1", data=["x" * 100] * 50_000, resources=Resources(), clock=0.0)
     with pytest.raises(WireError, match="too large to send"):
         encode(large)
-    with pytest.raises(WireError, match="too large"):
+    with pytest.raises(WireError, match="the limit is"):
         decode_request(msgspec.msgpack.encode(large))
     assert decode(encode(RequestRefusal(reason="x" * 65_536)), RequestRefusal).reason
-    with pytest.raises(WireError, match="too large"):
+    with pytest.raises(WireError, match="the limit is"):
         decode_request(random.Random(1).randbytes(MAX_MESSAGE + 1))
 
 
@@ -172,3 +173,13 @@ def test_requests_are_no_responses() -> None:
 def test_a_line_is_one_line(text: str) -> None:
     assert len(one_line(text).splitlines()) <= 1
     assert len(one_line(text)) <= 500
+
+
+def test_greetings_and_refusals_of_protocol_1_are_read_so_that_versions_can_be_compared() -> None:
+    old = {"type": "Hello", "protocols": [1], "winnow": "0.9", "data": [], "resources": {}, "now": 1.0, "more": 1}
+    hello = decode_request(msgspec.msgpack.encode(old))
+    assert isinstance(hello, Hello)
+    assert (hello.protocols, hello.winnow_version, hello.clock) == ([1], "0.9", 1.0)
+    reason = "this server speaks protocol 1, site plant-a speaks 2; update the older one"
+    refusal = decode_response(msgspec.msgpack.encode({"type": "Refusal", "reason": reason, "again": True}))
+    assert refusal == RequestRefusal(reason=reason, retry=True)

@@ -16,6 +16,7 @@ from wiring import SpoolService, papers, serving
 from winnow.deploy.wire.grpc_common import REFUSAL_KEY, SERVICE, decode_refusal, host_and_port
 from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.messages import (
+    AbortJob,
     Acknowledgement,
     Blob,
     FetchBlob,
@@ -24,7 +25,6 @@ from winnow.deploy.wire.messages import (
     Hello,
     PutBlob,
     Resources,
-    SiteReport,
     WireMessage,
 )
 from winnow.deploy.wire.transport import ServerLink, TransportServer
@@ -33,9 +33,9 @@ from winnow.deploy.wire.transport_registry import connect
 BLOB = Blob(digest="0" * 64, size=100)
 VALID: dict[str, list[WireMessage]] = {
     "Call": [
-        SiteReport(session="s", job="j", lines=["line"], metrics={"loss": 1.0}),
+        AbortJob(job="j", reason="line"),
         GetUploadedSize(job="j", blob=BLOB),
-        Hello(protocols=[1], winnow="1", data=["d"], resources=Resources(), now=0.0),
+        Hello(protocols=[1], winnow_version="1", data=["d"], resources=Resources(), clock=0.0),
     ],
     "Fetch": [FetchBlob(job="j", blob=BLOB)],
     "Put": [PutBlob(job="j", blob=BLOB)],
@@ -101,7 +101,7 @@ def nonsense(rng: random.Random, valid: bytes) -> bytes:
 
 
 def served(link: ServerLink) -> bool:
-    return link.call(SiteReport(session="s", job="j", lines=["still there"])) == Acknowledgement(note="still there")
+    return link.call(AbortJob(job="j", reason="still there")) == Acknowledgement(note="still there")
 
 
 @pytest.mark.parametrize("method", list(VALID))
@@ -120,7 +120,7 @@ def test_nonsense_is_refused(channel: grpc.Channel, link: ServerLink, method: st
 
 def test_a_stream_without_head_is_refused(channel: grpc.Channel, link: ServerLink) -> None:
     assert "malformed" in reason(attempt(channel, "Put", []))
-    assert "broke off after 0 of 100" in reason(attempt(channel, "Put", [encode(VALID["Put"][0])]))
+    assert "received 0 of 100" in reason(attempt(channel, "Put", [encode(VALID["Put"][0])]))
     assert "longer than" in reason(attempt(channel, "Put", [encode(VALID["Put"][0]), bytes(101)]))
     assert served(link)
 

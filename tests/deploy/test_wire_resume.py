@@ -116,7 +116,7 @@ def test_a_restarted_site_continues_its_download(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
     (tmp_path / "site").mkdir()
-    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(DATA[:12345])
     with serving("memory://restarted", service) as server:
         link = connect(server.url, papers("alpha"))
@@ -127,7 +127,7 @@ def test_a_restarted_site_continues_its_download(tmp_path: Path) -> None:
 def test_a_spoiled_part_is_thrown_away_and_the_whole_sent_again(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
-    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(b"spoiled")
     with serving("memory://spoiled", service) as server:
         link = connect(server.url, papers("alpha"))
@@ -140,7 +140,7 @@ def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: 
     """The server was killed between its last byte and the check."""
     service = Watching(tmp_path / "server")
     blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
-    with service.spool.receive(blob, 0, "alpha") as writer:
+    with service.spool.open_writer(blob, 0, "alpha") as writer:
         writer.write(arrived)
     with serving(f"memory://unfinished-{arrived[:1].hex()}", service) as server:
         link = connect(server.url, papers("alpha"))
@@ -152,7 +152,7 @@ def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: 
 def test_a_download_that_was_never_finished_is_finished(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
-    with BlobFolder(tmp_path / "site").receive(blob, 0) as writer:
+    with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(DATA)
     with serving("memory://unfinished-down", service) as server:
         link = connect(server.url, papers("alpha"))
@@ -175,7 +175,7 @@ def test_a_blob_that_nobody_has_is_not_asked_for_again(tmp_path: Path) -> None:
     service.spool.remove(blob)
     with serving("memory://gone", service) as server:
         link = connect(server.url, papers("alpha"))
-        with pytest.raises(RequestRefusedError, match="not here"):
+        with pytest.raises(RequestRefusedError, match="not stored here"):
             download(link, "j", blob, BlobFolder(tmp_path / "site"))
     assert service.offsets == [0]
 
@@ -186,7 +186,7 @@ def test_a_full_disk_at_the_site_ends_the_download(tmp_path: Path) -> None:
     with serving("memory://full", service) as server:
         link = connect(server.url, papers("alpha"))
         small = BlobFolder(tmp_path / "site", quota=1000)
-        with pytest.raises(WireError, match="no room"):
+        with pytest.raises(WireError, match="cannot store"):
             download(link, "j", blob, small)
     assert list(small.folder.iterdir()) == []
 

@@ -13,7 +13,7 @@ from winnow.deploy.wire.atomic_files import CHUNK
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import upload
 from winnow.deploy.wire.errors import UnreachableError
-from winnow.deploy.wire.messages import Acknowledgement, Blob, GetStatus, PutBlob, SiteReport
+from winnow.deploy.wire.messages import AbortJob, Acknowledgement, Blob, GetStatus, PutBlob
 from winnow.deploy.wire.transport_registry import connect
 
 SOON = 20.0
@@ -40,7 +40,7 @@ def test_a_server_that_falls_silent_is_given_up_and_transfers_end_with_it(tmp_pa
         thread = threading.Thread(target=transfer)
         thread.start()
         assert taken.wait(SOON)
-        assert link.call(SiteReport(session="s", job="j")) == Acknowledgement()
+        assert link.call(AbortJob(job="j")) == Acknowledgement()
         proxy.silent = True
         begun = time.monotonic()
         with pytest.raises(UnreachableError) as lost:

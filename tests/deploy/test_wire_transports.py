@@ -12,11 +12,13 @@ import pytest
 from wiring import SpoolService, papers, serving
 
 from winnow.core import ConfigError
+from winnow.deploy.wire import reconnecting_link
 from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download, upload
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError
 from winnow.deploy.wire.messages import (
+    AbortJob,
     Acknowledgement,
     Blob,
     FetchBlob,
@@ -27,7 +29,6 @@ from winnow.deploy.wire.messages import (
     ListJobs,
     ListSites,
     PutBlob,
-    SiteReport,
     UploadedSize,
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
@@ -74,12 +75,12 @@ def link(server: TransportServer) -> Iterator[ServerLink]:
     opened.close()
 
 
-def report(*lines: str) -> SiteReport:
-    return SiteReport(session="s", job="j", lines=list(lines))
+def ping(text: str = "") -> AbortJob:
+    return AbortJob(job="j", reason=text)
 
 
 def test_a_call_is_answered_and_its_caller_known_by_the_certificate(link: ServerLink, service: SpoolService) -> None:
-    assert link.call(report("hello")) == Acknowledgement(note="hello")
+    assert link.call(ping("hello")) == Acknowledgement(note="hello")
     [peer] = service.callers
     assert (peer.name, peer.kind, peer.organisation) == ("alpha", "site", "ward")
 
@@ -87,23 +88,23 @@ def test_a_call_is_answered_and_its_caller_known_by_the_certificate(link: Server
 def test_refusals_are_raised_in_one_line(link: ServerLink) -> None:
     with pytest.raises(RequestRefusedError, match=r"^no sites for you$") as refused:
         link.call(ListSites())
-    assert not refused.value.again
+    assert not refused.value.retry
     with pytest.raises(RequestRefusedError, match=r"^not yet$") as refused:
         link.call(GetJobResult(job="j"))
-    assert refused.value.again
+    assert refused.value.retry
 
 
 def test_a_fault_of_the_server_is_told_without_its_secrets(link: ServerLink) -> None:
-    with pytest.raises(RequestRefusedError, match="failed at this request") as refused:
+    with pytest.raises(RequestRefusedError, match="internal server error") as refused:
         link.call(ListJobs())
     assert "secret" not in str(refused.value)
-    assert link.call(report()) == Acknowledgement()
+    assert link.call(ping()) == Acknowledgement()
 
 
 def test_the_leader_is_named(link: ServerLink, service: SpoolService) -> None:
     service.leader = "grpc://elsewhere:1"
     with pytest.raises(RequestRefusedError) as refused:
-        link.call(report())
+        link.call(ping())
     assert refused.value.leader == "grpc://elsewhere:1"
 
 
@@ -116,7 +117,7 @@ def test_a_call_has_a_deadline_and_the_server_notices(link: ServerLink, service:
 def test_many_threads_share_a_link(link: ServerLink) -> None:
     answers: list[object] = []
     threads = [
-        threading.Thread(target=lambda n=n: answers.extend(link.call(report(f"{n}.{i}")) for i in range(20)))
+        threading.Thread(target=lambda n=n: answers.extend(link.call(ping(f"{n}.{i}")) for i in range(20)))
         for n in range(4)
     ]
     for thread in threads:
@@ -130,14 +131,14 @@ def test_a_revoked_peer_is_refused_and_others_are_not(scheme: str, service: Spoo
     with serving(address(scheme), service, revoked=frozenset({"beta"})) as server:
         refused, welcome = (connect(server.url, papers(name)) for name in ("beta", "alpha"))
         with pytest.raises(RequestRefusedError, match="beta was revoked"):
-            refused.call(report())
+            refused.call(ping())
         with pytest.raises(RequestRefusedError, match="beta was revoked"):
             next(refused.fetch(FetchBlob(job="j", blob=blob_of(b"x"))))
         with pytest.raises(RequestRefusedError, match="beta was revoked"):
             next(refused.follow(FollowLog(job="j")))
         with pytest.raises(RequestRefusedError, match="beta was revoked"):
             refused.put(PutBlob(job="j", blob=blob_of(b"x")), [b"x"])
-        assert welcome.call(report()) == Acknowledgement()
+        assert welcome.call(ping()) == Acknowledgement()
         refused.close()
         welcome.close()
 
@@ -151,11 +152,11 @@ def test_a_wrong_certificate_does_not_pass_the_handshake(service: SpoolService, 
     with serving("grpc://127.0.0.1:0", service) as server:
         own = Tls(certificate=stranger.certificate, key=stranger.key, authority=papers("server").authority)
         link = connect(server.url, own)
-        with pytest.raises(UnreachableError, match="does not accept our certificate"):
-            link.call(report())
+        with pytest.raises(UnreachableError, match="rejects our certificate"):
+            link.call(ping())
         link.close()
         good = connect(server.url, papers("alpha"))
-        assert good.call(report()) == Acknowledgement()
+        assert good.call(ping()) == Acknowledgement()
         good.close()
     assert [peer.name for peer in service.callers] == ["alpha"]
 
@@ -163,8 +164,8 @@ def test_a_wrong_certificate_does_not_pass_the_handshake(service: SpoolService, 
 def test_a_link_does_not_believe_a_foreign_server(service: SpoolService) -> None:
     with serving("grpc://127.0.0.1:0", service) as server:
         link = connect(server.url, papers("alpha", "another"))
-        with pytest.raises(UnreachableError, match="certificate is not one of this project's"):
-            link.call(report())
+        with pytest.raises(UnreachableError, match="certificate is expired, for another host, or from another project"):
+            link.call(ping())
         link.close()
 
 
@@ -173,7 +174,7 @@ def test_a_site_cannot_pose_as_a_server(service: SpoolService, monkeypatch: pyte
     with serving("grpc://127.0.0.1:0", service) as server:
         link = connect(server.url, papers("beta"))
         with pytest.raises(UnreachableError):
-            link.call(report())
+            link.call(ping())
         link.close()
 
 
@@ -191,7 +192,7 @@ def test_closing_a_link_ends_what_waits(link: ServerLink, service: SpoolService)
     with pytest.raises(UnreachableError):
         list(link.follow(FollowLog(job="j")))
     with pytest.raises(UnreachableError):
-        link.call(report())
+        link.call(ping())
     assert service.gone.wait(5)
 
 
@@ -219,7 +220,7 @@ def test_blobs_go_up_and_down(link: ServerLink, service: SpoolService, tmp_path:
 def test_a_transfer_continues_at_its_offset(link: ServerLink, service: SpoolService, tmp_path: Path) -> None:
     data = content(2 * CHUNK + 5)
     blob = blob_of(data)
-    with pytest.raises(RequestRefusedError, match="broke off"):
+    with pytest.raises(RequestRefusedError, match="is incomplete"):
         link.put(PutBlob(job="j", blob=blob), [data[:CHUNK]])
     assert link.call(GetUploadedSize(job="j", blob=blob)) == UploadedSize(size=CHUNK)
     other = connect(link.url, papers("beta"))  # type: ignore[attr-defined]
@@ -233,9 +234,9 @@ def test_a_transfer_continues_at_its_offset(link: ServerLink, service: SpoolServ
 
 def test_what_is_not_there_or_not_possible_is_refused(link: ServerLink, service: SpoolService) -> None:
     blob = blob_of(b"absent")
-    with pytest.raises(RequestRefusedError, match="is not here"):
+    with pytest.raises(RequestRefusedError, match="is not stored here"):
         list(link.fetch(FetchBlob(job="j", blob=blob)))
-    with pytest.raises(RequestRefusedError, match="cannot continue at byte 3"):
+    with pytest.raises(RequestRefusedError, match="cannot resume at byte 3"):
         link.put(PutBlob(job="j", blob=blob, offset=3), [b"ent"])
     with pytest.raises(RequestRefusedError, match="damaged"):
         link.put(PutBlob(job="j", blob=blob), [b"ABSENT"])
@@ -250,7 +251,7 @@ def test_a_chunk_that_is_too_large_is_refused(link: ServerLink, service: SpoolSe
     with pytest.raises(RequestRefusedError):
         link.put(PutBlob(job="j", blob=blob_of(data)), [data])
     assert service.spool.blobs() == []
-    assert link.call(report()) == Acknowledgement()
+    assert link.call(ping()) == Acknowledgement()
 
 
 def test_an_unreadable_file_is_told_to_its_owner(link: ServerLink, tmp_path: Path) -> None:
@@ -270,9 +271,9 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
     with serving(address(scheme), service, stall=0.3) as server:
         link = connect(server.url, papers("alpha"))
         begun = time.monotonic()
-        with pytest.raises(RequestRefusedError, match=r"nothing moved for 0\.3 seconds") as refused:
+        with pytest.raises(RequestRefusedError, match=r"no data transferred for 0\.3 seconds") as refused:
             link.put(PutBlob(job="j", blob=blob_of(data)), stalling())
-        assert refused.value.again
+        assert refused.value.retry
         assert time.monotonic() - begun < 5
         go_on.set()
         assert link.call(GetUploadedSize(job="j", blob=blob_of(data))) == UploadedSize(size=CHUNK)
@@ -294,27 +295,44 @@ def test_a_reconnecting_link_goes_to_the_next_endpoint_and_follows_the_leader(sc
     with serving(address(scheme), first) as one, serving(address(scheme), second) as two:
         nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
         link = ReconnectingLink([nobody, one.url, two.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
-        assert link.call(report("a")) == Acknowledgement(note="a")
+        assert link.call(ping("a")) == Acknowledgement(note="a")
         assert first.callers
         first.leader = two.url
-        assert link.call(report("b")) == Acknowledgement(note="b")
+        assert link.call(ping("b")) == Acknowledgement(note="b")
         assert second.callers
         second.leader, first.leader = one.url, ""
-        assert link.call(report("c")) == Acknowledgement(note="c")
+        assert link.call(ping("c")) == Acknowledgement(note="c")
         link.close()
         with pytest.raises(UnreachableError):
-            link.call(report())
+            link.call(ping())
+
+
+def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnecting_link, "NOTICE_SECONDS", 0.2)
+    said: list[str] = []
+    link = ReconnectingLink(
+        ["memory://nobody"],
+        lambda url: connect(url, papers("alpha")),
+        backoff=QUICK,
+        patience=1.2,
+        notify=said.append,
+    )
+    with pytest.raises(UnreachableError):
+        link.call(GetStatus())
+    with pytest.raises(UnreachableError):
+        next(link.follow(FollowLog(job="job-1")))
+    assert said == ["no answer from memory://nobody yet; trying for 1 s more"] * 2
 
 
 def test_a_reconnecting_link_loses_patience_or_is_closed(scheme: str) -> None:
     nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
     link = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=0.3)
     with pytest.raises(UnreachableError):
-        link.call(report())
+        link.call(ping())
     patient = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK)
     threading.Timer(0.3, patient.close).start()
     with pytest.raises(UnreachableError, match="closed"):
-        patient.call(report())
+        patient.call(ping())
 
 
 def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> None:
@@ -326,7 +344,7 @@ def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> 
 
 def test_an_address_without_driver_is_refused() -> None:
     for wrong in ("http://host:1", "host:1", "grpc://"):
-        with pytest.raises(ConfigError, match="is no endpoint"):
+        with pytest.raises(ConfigError, match="is not a valid endpoint"):
             connect(wrong, papers("alpha"))
 
 

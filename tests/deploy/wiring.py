@@ -19,6 +19,7 @@ from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
+    AbortJob,
     Acknowledgement,
     Blob,
     FetchBlob,
@@ -33,7 +34,6 @@ from winnow.deploy.wire.messages import (
     Request,
     RequestRefusal,
     Response,
-    SiteReport,
     UploadedSize,
 )
 from winnow.deploy.wire.transport import Tls, TransportServer
@@ -63,7 +63,7 @@ def papers(name: str, project: str = "trial", age: int = 0, days: int = 30) -> T
 
 
 class SpoolService:
-    """Holds blobs; acknowledges `SiteReport`, waits at `GetStatus`, refuses `ListSites`, and fails at `ListJobs`."""
+    """Holds blobs; acknowledges `AbortJob`, waits at `GetStatus`, refuses `ListSites`, and fails at `ListJobs`."""
 
     def __init__(self, folder: Path) -> None:
         self.spool = BlobFolder(folder)
@@ -79,14 +79,14 @@ class SpoolService:
                 return RequestRefusal(reason="I do not lead", leader=self.leader)
             case GetUploadedSize(blob=blob):
                 return uploaded_size(self.spool, blob, peer.name)
-            case SiteReport(lines=lines):
-                return Acknowledgement(note="".join(lines))
+            case AbortJob(reason=reason):
+                return Acknowledgement(note=reason)
             case GetStatus():
                 return await self._wait_for_ever()
             case ListSites():
-                raise RequestRefusedError("no sites\nfor you", again=False)
+                raise RequestRefusedError("no sites\nfor you", retry=False)
             case GetJobResult():
-                return RequestRefusal(reason="not yet", again=True)
+                return RequestRefusal(reason="not yet", retry=True)
             case ListJobs():
                 raise ZeroDivisionError("a secret")
         return Acknowledgement()

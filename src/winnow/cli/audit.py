@@ -82,7 +82,7 @@ def show_log(
         for line in lines:
             typer.echo(line.decode(errors="replace"))
         return
-    entries = [entry for line in lines if (entry := AuditEntry.of(line)) is not None]
+    entries = [entry for line in lines if (entry := AuditEntry.parse(line)) is not None]
     rows = [
         (str(e.seq), e.time[:19].replace("T", " "), f"{e.who}, {e.organisation}", e.what, e.target, e.outcome)
         for e in entries

@@ -51,7 +51,7 @@ def provision(
                 f"winnow: warning: the key in {workshop.ca} is not encrypted; "
                 f"set ${PASSPHRASE_VARIABLE} or add --passphrase"
             )
-        lines = workshop.renew(renew) if renew else workshop.revoke(revoke) if revoke else workshop.add_new()
+        lines = workshop.renew(renew) if renew else workshop.revoke(revoke) if revoke else workshop.issue_missing()
         for line in lines:
             typer.echo(line)
         if not (renew or revoke):

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from winnow.core import Settings
 
+MIN_SITE_TIMEOUT = 5.0
+"""Seconds. A site that is merely busy may be silent for so long."""
+
 
 class JobSettings(Settings):
     """Which sites, how many at least, how urgent, and what of each."""
@@ -23,8 +26,8 @@ class JobSettings(Settings):
     gpus: int = Field(default=0, ge=0)
     deadline: float | None = Field(default=None, gt=0)
     """Seconds that an exchange with clients may take; who has not replied by then is not waited for."""
-    site_timeout: float = Field(default=60.0, gt=0)
-    """Seconds without a word from a site after which rounds go on without it."""
+    site_timeout: float = Field(default=60.0, ge=MIN_SITE_TIMEOUT)
+    """Seconds without contact after which rounds continue without a site."""
 
     @model_validator(mode="after")
     def _enough_are_named(self) -> Self:
@@ -32,7 +35,8 @@ class JobSettings(Settings):
         if named < len(self.sites):
             raise ValueError("sites names one twice")
         if self.sites and self.needed > named:
-            raise ValueError(f"min_sites = {self.needed}, but only {named} sites are named")
+            sites = "1 site is" if named == 1 else f"{named} sites are"
+            raise ValueError(f"min_sites = {self.needed}, but only {sites} named")
         return self
 
     @property

@@ -14,8 +14,8 @@ class ArraySpec(NamedTuple):
 
 def spec_of(arrays: Arrays, name: str) -> ArraySpec:
     """What the array of this name is like. Arrays in a file are not read for it, however large they claim to be."""
-    told = getattr(arrays, "told", None)
-    if told is not None and (known := told(name)) is not None:
+    described = getattr(arrays, "dtype_and_shape", None)
+    if described is not None and (known := described(name)) is not None:
         dtype, shape = known
         return ArraySpec(dtype.torch, tuple(shape))
     array = arrays[name]

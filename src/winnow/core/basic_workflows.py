@@ -44,10 +44,10 @@ class WeightedMean(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._groups[0])
 
-    def told(self, name: str) -> Any:
+    def dtype_and_shape(self, name: str) -> Any:
         """What an array will be like, if the groups can tell without reading it."""
-        told = getattr(self._groups[0], "told", None)
-        return None if told is None else told(name)
+        described = getattr(self._groups[0], "dtype_and_shape", None)
+        return None if described is None else described(name)
 
     def __getitem__(self, name: str) -> Any:
         total = self._groups[0][name] * self._shares[0]

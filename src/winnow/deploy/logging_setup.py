@@ -1,4 +1,4 @@
-"""Logs of the long-running processes: a line an event, for people, or as JSON for machines. Never any contents."""
+"""Logs of the long-running processes: one line for each event, as text or as JSON. Never any data."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ import traceback
 
 
 class PlainLogFormatter(logging.Formatter):
-    """2026-01-31 12:00:00 warning  site clinic-a has gone"""
+    """2026-01-31 12:00:00 warning  site clinic-a disconnected"""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -30,7 +30,7 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def log_to_standard_error(*, as_json: bool = False, level: int = logging.INFO) -> None:
-    """Set up the log of a process; the last word, whoever set up one before."""
+    """Set up the log of a process, in place of any earlier setup."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = JsonLogFormatter() if as_json else PlainLogFormatter()
     formatter.converter = time.gmtime

@@ -12,7 +12,7 @@ from winnow.report.colours import colour
 from winnow.report.markup import collapsible, figure_html, paragraph, points, section, subheading, table
 from winnow.report.number_format import MISSING
 from winnow.report.plot_data import RunPlotData
-from winnow.runs.summary import PRIVACY, abandoned_text
+from winnow.runs.summary import PRIVACY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +88,6 @@ def _ends(algorithm: str, run: RunPlotData) -> Iterator[str]:
     summary, which = run.summary, f"{algorithm}, seed {run.label.seed}"
     if summary.stopped:
         yield f"{which}, stopped after round {summary.rounds}: {summary.stopped}."
-    if summary.abandoned:
-        yield f"{which}: {abandoned_text(summary)}."
 
 
 def _explanation(algorithm: str, explained: PrivacyExplanation) -> str:

@@ -25,7 +25,7 @@ from winnow.report.privacy_section import ExplainPrivacy, no_explanation, privac
 from winnow.report.run_groups import group_by_experiment
 from winnow.runs import MetricReading, RunView
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
-from winnow.runs.summary import EVALUATED_BY_TEXT
+from winnow.runs.summary import EVALUATED_BY_TEXT, abandoned_text
 
 Groups: TypeAlias = Mapping[str, Sequence[RunPlotData]]
 REASONS_SHOWN = 20
@@ -208,8 +208,15 @@ def _refusals(groups: Groups) -> str:
     ]
     if not rows:
         return section("Refused replies", paragraph("None: every reply that was waited for was sound."))
+    abandoned = [
+        paragraph(f"{algorithm}, seed {run.label.seed}: {abandoned_text(run.summary)}.")
+        for algorithm, runs in groups.items()
+        for run in runs
+        if run.summary.abandoned
+    ]
     return section(
         "Refused replies",
+        *abandoned,
         table("Replies that were not folded.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
 

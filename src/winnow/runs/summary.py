@@ -22,6 +22,8 @@ EVALUATED_BY_TEXT = {
 """Whose scores may decide, and what to call that in a sentence."""
 
 
+MAX_REASONS = 5
+"""Reasons of abandoned rounds that are listed in one line."""
 ABANDONED_PREFIX = "the round was abandoned: "
 """What the reason begins with that everybody in an abandoned round is told."""
 
@@ -36,10 +38,10 @@ class MetricReading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbandonedRounds:
-    """Rounds out of which nothing came, since no reply could be folded, and the reason given most often."""
+    """Rounds in which no reply could be aggregated, counted by reason, the most frequent first."""
 
     rounds: int
-    reason: str
+    reasons: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,18 +188,23 @@ def privacy_spent_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def abandoned_text(summary: Summary) -> str:
-    """How many rounds came to nothing, and why; empty where none did."""
+    """How many rounds were abandoned, and why; empty where none was."""
     if summary.abandoned is None:
         return ""
-    rounds, were = ("1 round", "was") if summary.rounds == 1 else (f"{summary.rounds} rounds", "were")
-    return f"{summary.abandoned.rounds} of {rounds} {were} abandoned: {summary.abandoned.reason}"
+    rounds = "1 round" if summary.rounds == 1 else f"{summary.rounds} rounds"
+    were = "was" if summary.abandoned.rounds == 1 else "were"
+    reasons = list(summary.abandoned.reasons.items())
+    if len(reasons) == 1:
+        return f"{summary.abandoned.rounds} of {rounds} {were} abandoned: {reasons[0][0]}"
+    shown = [f"{count}× {reason}" for reason, count in reasons[:MAX_REASONS]]
+    shown += [f"{len(reasons) - MAX_REASONS} more reasons"] if len(reasons) > MAX_REASONS else []
+    return f"{summary.abandoned.rounds} of {rounds} {were} abandoned: {'; '.join(shown)}"
 
 
 class _AbandonedRoundCounter:
-    """Counts rounds in which replies were refused and none was folded."""
+    """Counts rounds in which replies were rejected and none was aggregated, each under its own reason."""
 
     def __init__(self) -> None:
-        self._rounds = 0
         self._reasons, self._in_round = Counter[str](), Counter[str]()
 
     def follow(self, event: AnyEvent) -> None:
@@ -205,16 +212,20 @@ class _AbandonedRoundCounter:
             self._in_round[event.reason] += 1
         if isinstance(event, RoundFinished):
             if self._in_round and not len(event.folded):
-                self._rounds += 1
-                self._reasons += self._in_round
+                self._reasons[self._reason_of_round()] += 1
             self._in_round = Counter()
 
     @property
     def abandoned(self) -> AbandonedRounds | None:
-        if not self._rounds:
+        if not self._reasons:
             return None
-        ((reason, _),) = self._reasons.most_common(1)
-        return AbandonedRounds(rounds=self._rounds, reason=reason.removeprefix(ABANDONED_PREFIX))
+        return AbandonedRounds(rounds=self._reasons.total(), reasons=dict(self._reasons.most_common()))
+
+    def _reason_of_round(self) -> str:
+        """The reason given for the whole round, where there is one; else the most frequent of its replies."""
+        of_all = [reason for reason in self._in_round if reason.startswith(ABANDONED_PREFIX)]
+        reason = of_all[0] if of_all else self._in_round.most_common(1)[0][0]
+        return reason.removeprefix(ABANDONED_PREFIX)
 
 
 def _reading(point: HistoryPoint | None, data: str, metric: str) -> MetricReading | None:

@@ -1,1 +1,1 @@
-"""The commands of people: submit jobs to a federation, watch them, fetch what came of them."""
+"""Commands for users of a federation: submit jobs, follow them, download their results."""

@@ -23,15 +23,22 @@ def submit(
     rounds: Rounds = None,
     sets: Sets = None,
     plugins: Plugins = None,
-    name: Annotated[str | None, typer.Option(help="What to call the job.", show_default=False)] = None,
-    sites: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="The sites that are to take part.", show_default=False)
+    name: Annotated[
+        str | None, typer.Option(help="The name of the job; made from the title if omitted.", show_default=False)
     ] = None,
-    min_sites: Annotated[int | None, typer.Option(min=1, help="Wait for so many sites.", show_default=False)] = None,
-    priority: Annotated[int | None, typer.Option(help="Jobs of higher priority go first.", show_default=False)] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay and watch until it ends.")] = False,
+    sites: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="The sites that take part.", show_default=False)
+    ] = None,
+    min_sites: Annotated[
+        int | None, typer.Option(min=1, help="Start when this many sites have accepted.", show_default=False)
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option(help="Jobs with a higher priority start first.", show_default=False)
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="With --wait: download the result there.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="With --wait: download the result to this folder.", show_default=False),
     ] = None,
 ) -> None:
     """Submit a job to a federation: the same file that `winnow run` simulates."""
@@ -40,7 +47,7 @@ def submit(
     from winnow.deploy.client.job_progress import watch_job
 
     if out is not None and not wait:
-        raise ConfigError("--out needs --wait: there is nothing to download before the job has ended")
+        raise ConfigError("--out needs --wait: there is no result before the job has ended")
     with connected(kit) as connection:
         job = connection.submit(
             source,
@@ -56,7 +63,7 @@ def submit(
         )
         typer.echo(job.name)
         if sites is None and min_sites is None and job.state().status == "queued":
-            say("it begins as soon as the sites that it needs accept it; --min-sites N waits for more of them")
+            say("the job starts as soon as enough sites have accepted it; use --min-sites N to wait for more sites")
         if wait:
             watch_job(job, stderr_console())
             if out is not None:
@@ -67,9 +74,9 @@ def submit(
 def clone(
     job: JobName,
     kit: KitOption,
-    name: Annotated[str | None, typer.Option(help="What to call the new job.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the new job.", show_default=False)] = None,
 ) -> None:
-    """Submit an earlier job once more, in your own name."""
+    """Submit an earlier job again, in your own name."""
     with connected(kit) as connection:
         typer.echo(connection.clone(job, name).name)
 
@@ -78,9 +85,9 @@ def clone(
 def abort(
     job: JobName,
     kit: KitOption,
-    reason: Annotated[str, typer.Option(help="Why, for the others.", show_default=False)] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log and the other users.", show_default=False)] = "",
 ) -> None:
-    """End a job. What its committed rounds achieved can still be downloaded."""
+    """Abort a job. The result of its committed rounds can still be downloaded."""
     with connected(kit) as connection:
         typer.echo(f"{job}: {connection.job(job).abort(reason)}")
 
@@ -90,9 +97,9 @@ def download(
     job: JobName,
     kit: KitOption,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to; runs/JOB unless given.", show_default=False)
+        Path | None, typer.Option(metavar="DIR", help="The run folder to write; default: runs/JOB.", show_default=False)
     ] = None,
 ) -> None:
-    """Fetch what a job has achieved so far as a run folder, for `winnow show` and `winnow report`."""
+    """Download the result of a job so far as a run folder, for `winnow show` and `winnow report`."""
     with connected(kit) as connection:
         typer.echo(str(connection.job(job).download(out or Path("runs") / job)))

@@ -21,7 +21,7 @@ local = typer.Typer(
 @local.callback()
 def size(
     context: typer.Context,
-    sites: Annotated[int, typer.Option(min=1, max=200, help="How many sites.")] = 3,
+    sites: Annotated[int, typer.Option(min=1, max=200, help="The number of sites.")] = 3,
 ) -> None:
     context.obj = sites
 
@@ -44,7 +44,7 @@ def run(
     data: DataFolder = None,
     quiet: Quiet = False,
 ) -> None:
-    """Deal an experiment's data out to sites, run it as a job between processes, and clean up."""
+    """Split the data of an experiment among sites, run it as a job, and clean up."""
     from winnow.cli.console import stderr_console, stdout_console
     from winnow.cli.render_results import run_summary, run_tables
     from winnow.deploy.client.bundle import describe_job
@@ -60,7 +60,7 @@ def run(
     console = stderr_console()
     with (
         single_interrupt(),
-        exit_on_interrupt(lambda: "winnow: stopped; all processes have ended and nothing is left of them"),
+        exit_on_interrupt(lambda: "winnow: stopped; all processes have ended and their files are deleted"),
         tempfile.TemporaryDirectory(prefix="winnow-local-") as scratch,
     ):
         if not quiet:

@@ -12,7 +12,7 @@ from winnow.cli.options import AsJson
 
 @requires_deploy_extra
 def jobs(kit: KitOption, as_json: AsJson = False) -> None:
-    """List the jobs of a federation, the latest last."""
+    """List the jobs of a federation, the latest last, and what each is waiting for."""
     import msgspec
 
     from winnow.cli.console import stdout_console, write_json
@@ -30,31 +30,37 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
             f"{state.round}/{state.rounds}" if state.rounds else str(state.round),
             state.submitter,
             datetime.fromtimestamp(state.submitted, UTC).strftime("%Y-%m-%d %H:%M"),
-            ", ".join(state.sites) or "-",
-            state.reason,
+            str(len(state.sites)),
         )
         for state in states
     ]
-    heads = ("Job", "Status", "Round", "Submitted by", "At (UTC)", "Sites", "Because")
-    stdout_console().print(table(heads, rows, numbers=False) if rows else "there are no jobs")
+    if not rows:
+        typer.echo("there are no jobs")
+        return
+    heads = ("Job", "Status", "Round", "By", "Submitted (UTC)", "Sites")
+    stdout_console().print(table(heads, rows, numbers=False))
+    for state in states:
+        if state.reason:
+            typer.echo(f"{state.job} {state.status}: {state.reason}")
 
 
 @requires_deploy_extra
 def logs(
     job: JobName,
     kit: KitOption,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a job's log: what the server and the sites said, rounds with their scores, live metrics."""
+    """Print the log of a job: lines of the server and the sites, and each round with its scores."""
     import msgspec
 
     from winnow.cli.console import write_json
-    from winnow.deploy.client.job_progress import format_line
+    from winnow.deploy.client.job_progress import LogFormatter
 
+    formatter = LogFormatter()
     with connected(kit) as connection:
         for line in connection.job(job).lines(follow=follow):
-            text = format_line(line)
+            text = formatter.format(line)
             if as_json:
                 write_json(msgspec.to_builtins(line))
             elif text is not None:
@@ -64,7 +70,7 @@ def logs(
 
 @requires_deploy_extra
 def status(kit: KitOption, as_json: AsJson = False) -> None:
-    """Say how a federation is: which server leads, how many sites are connected, how many jobs run."""
+    """Show the status of a federation: the leading server, connected sites, and jobs by state."""
     import msgspec
 
     from winnow.cli.console import write_json
@@ -76,7 +82,7 @@ def status(kit: KitOption, as_json: AsJson = False) -> None:
         return
     since = datetime.fromtimestamp(state.since, UTC).strftime("%Y-%m-%d %H:%M")
     counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
-    typer.echo(f"leader {state.leader} since {since} UTC (token {state.token}), Winnow {state.winnow}")
+    typer.echo(f"leader {state.leader} since {since} UTC (lease {state.lease_token}), Winnow {state.winnow_version}")
     typer.echo(f"{state.sites} {'site' if state.sites == 1 else 'sites'} connected; jobs: {counts}")
     for notice in state.notices:
         typer.echo(notice)

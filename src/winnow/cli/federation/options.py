@@ -1,4 +1,4 @@
-"""Arguments that the commands of people share."""
+"""Options that these commands share."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -10,12 +10,19 @@ if TYPE_CHECKING:
 
 KitOption: TypeAlias = Annotated[
     Path,
-    typer.Option("--kit", metavar="KIT", envvar="WINNOW_KIT", help="Your start-up kit, a folder.", show_default=False),
+    typer.Option(
+        "--kit",
+        metavar="KIT",
+        envvar="WINNOW_KIT",
+        help="Your kit: the folder that the project owner gave you.",
+        show_default=False,
+    ),
 ]
-JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="A job's name.", show_default=False)]
+JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="The name of a job.", show_default=False)]
 
 
 def connected(kit: Path) -> "Connection":
+    from winnow.cli.console import say
     from winnow.deploy.client.connection import connect
 
-    return connect(kit)
+    return connect(kit, notify=lambda text: say(f"winnow: {text}"))

@@ -1,4 +1,4 @@
-"""Commands that need the extra "deploy" say so before anything else."""
+"""Commands that need the extra "deploy" check for it first."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ Returned = TypeVar("Returned")
 
 
 def requires_deploy_extra(command: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-    """A command that is refused, in one line, where a package of the extra is not installed."""
+    """Refuse a command, in one line, if a package of the extra is not installed."""
 
     @wraps(command)
     def checked(*arguments: Arguments.args, **options: Arguments.kwargs) -> Returned:

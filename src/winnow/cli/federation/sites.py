@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,9 +10,12 @@ from winnow.cli.federation.options import KitOption, connected
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 from winnow.cli.options import AsJson
 
+if TYPE_CHECKING:
+    from winnow.deploy.wire.messages import SiteInfo
+
 sites = typer.Typer(rich_markup_mode="rich")
 
-SiteName = Annotated[str, typer.Argument(metavar="SITE", help="A site's name.", show_default=False)]
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The name of a site.", show_default=False)]
 
 
 @sites.callback(
@@ -23,12 +26,18 @@ def all_sites(
     context: typer.Context,
     kit: Annotated[
         Path | None,
-        typer.Option("--kit", metavar="KIT", envvar="WINNOW_KIT", help="Your start-up kit.", show_default=False),
+        typer.Option(
+            "--kit",
+            metavar="KIT",
+            envvar="WINNOW_KIT",
+            help="Your kit: the folder that the project owner gave you.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """See a federation's sites; stop or restart one."""
+    """List the sites of a federation; stop or restart one."""
     if context.invoked_subcommand is None and kit is None:
-        raise typer.BadParameter("say which kit is yours: --kit KIT", context, param_hint="--kit")
+        raise typer.BadParameter("name your kit: --kit KIT", context, param_hint="--kit")
     if context.invoked_subcommand is None and kit is not None:
         list_sites(kit)
 
@@ -36,7 +45,7 @@ def all_sites(
 @sites.command("list")
 @requires_deploy_extra
 def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
-    """List the sites: who is connected, what they offer, what they are at."""
+    """List the sites: their state, data, free resources and jobs."""
     import msgspec
 
     from winnow.cli.console import stdout_console, write_json
@@ -51,7 +60,7 @@ def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
         (
             state.site,
             state.organisation,
-            "connected" if state.connected else f"gone since {datetime.fromtimestamp(state.seen, UTC):%Y-%m-%d %H:%M}",
+            _state(state),
             ", ".join(state.data) or "-",
             f"{state.free.cpus:g} CPUs, {state.free.memory_mb} MB, {state.free.gpus} GPUs",
             ", ".join(state.jobs) or "-",
@@ -59,13 +68,21 @@ def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
         for state in states
     ]
     heads = ("Site", "Organisation", "State", "Data", "Free", "Jobs")
-    stdout_console().print(table(heads, rows, numbers=False) if rows else "no site was ever connected")
+    stdout_console().print(table(heads, rows, numbers=False) if rows else "no site has ever connected")
+
+
+def _state(site: "SiteInfo") -> str:
+    if site.revoked:
+        return "revoked"
+    if site.connected:
+        return "connected"
+    return f"offline since {datetime.fromtimestamp(site.last_seen, UTC):%Y-%m-%d %H:%M}"
 
 
 @sites.command()
 @requires_deploy_extra
 def stop(site: SiteName, kit: KitOption) -> None:
-    """Have a site's agent stop, if its own policy allows that."""
+    """Stop the agent of a site, if the policy of the site allows it."""
     with connected(kit) as connection:
         typer.echo(connection.stop_site(site))
 
@@ -73,6 +90,6 @@ def stop(site: SiteName, kit: KitOption) -> None:
 @sites.command()
 @requires_deploy_extra
 def restart(site: SiteName, kit: KitOption) -> None:
-    """Have a site's agent start anew, if its own policy allows that."""
+    """Restart the agent of a site, if the policy of the site allows it."""
     with connected(kit) as connection:
         typer.echo(connection.restart_site(site))

@@ -56,7 +56,7 @@ class JobDescription:
         """Signed; `job` holds the keys of the [job] section that are to be changed."""
         wishes = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
         config = tomli_w.dumps({**self.table, "job": wishes})
-        return signed(kit, Bundle(config=config, files=self.files, main=self.main))
+        return sign_bundle(kit, Bundle(config=config, files=self.files, main=self.main))
 
 
 def describe_job(source: str | Path, **options: Any) -> JobDescription:
@@ -65,11 +65,11 @@ def describe_job(source: str | Path, **options: Any) -> JobDescription:
         return _of_experiment(resolve(source, **options))
     given = [name for name, value in options.items() if value not in (None, ())]
     if given:
-        raise ConfigError(f"{source} is a program: {', '.join(given)} must be said in its winnow.run")
+        raise ConfigError(f"{source} is a program; pass {', '.join(given)} to winnow.run inside it instead")
     return _of_program(Path(source))
 
 
-def signed(kit: Kit, bundle: Bundle) -> Bundle:
+def sign_bundle(kit: Kit, bundle: Bundle) -> Bundle:
     """The bundle with this person's signature."""
     dated = msgspec.structs.replace(bundle, issued=utc_now().timestamp())
     signature = sign(kit, dated.signed)
@@ -80,11 +80,11 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
     table = experiment.model_dump(mode="json", exclude_none=True)
     table["data"] = {key: value for key, value in table["data"].items() if key in JOB_DATA_KEYS}
     own = dict(files or {})
-    table["plugins"] = [] if main else [_enclose(Path(plugin), own) for plugin in experiment.plugins]
+    table["plugins"] = [] if main else [_add_file(Path(plugin), own) for plugin in experiment.plugins]
     factory = table["model"].get("factory")
     if factory:
         file, _, function = factory.rpartition(":")
-        table["model"]["factory"] = f"{_enclose(Path(file), own)}:{function}"
+        table["model"]["factory"] = f"{_add_file(Path(file), own)}:{function}"
     return JobDescription(
         table=table,
         data=data_settings_for(experiment),
@@ -95,29 +95,29 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
     )
 
 
-def _enclose(path: Path, files: dict[str, bytes]) -> str:
-    """Put a file of the user's into the bundle; the name it has there."""
+def _add_file(path: Path, files: dict[str, bytes]) -> str:
+    """Add a file of the user to the bundle and return its name there."""
     content = path.read_bytes()
     if files.setdefault(path.name, content) != content:
-        raise ConfigError(f"two different files of the job are called {path.name}; rename one")
+        raise ConfigError(f"the job uses two different files named {path.name}; rename one")
     return path.name
 
 
 class _CapturedError(BaseException):
-    """The program has said what it wants to run. No program catches this by mistake."""
+    """The program has asked for a run. It is no Exception, so that programs do not catch it by mistake."""
 
     def __init__(self, wanted: Experiment | WorkflowSpec) -> None:
         super().__init__("captured")
         self.wanted = wanted
 
 
-class _Listening(ExecutionContext):
-    """A place in which `winnow.run` and `winnow.run_workflow` only tell what they were asked for."""
+class _CapturingContext(ExecutionContext):
+    """A context in which `winnow.run` and `winnow.run_workflow` only record what they were asked to run."""
 
     def execute(self, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> NoReturn:
         if inputs.dataset is not None:
             raise ConfigError(
-                "the program passes data as arrays, which would stay here; name them instead, as sites do: "
+                "the program passes data as arrays, which are not sent to sites; use a name that the sites define: "
                 'winnow.run(..., data="NAME")'
             )
         raise _CapturedError(experiment)
@@ -129,9 +129,9 @@ class _Listening(ExecutionContext):
 def _of_program(path: Path) -> JobDescription:
     """Run the program up to its `winnow.run`, here and with this user's rights: what it asks for, and its files."""
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+        raise ConfigError(f"file not found: {path}")
     with _own_modules(path.absolute().parent) as modules:
-        wanted = _wanted_by(path)
+        wanted = _captured_request(path)
         files = {path.name: path.read_bytes(), **modules()}
     if isinstance(wanted, Experiment):
         return _of_experiment(wanted, files, path.name)
@@ -139,8 +139,8 @@ def _of_program(path: Path) -> JobDescription:
     return JobDescription(table=table, data=wanted.data, seed=wanted.seed, files=files, main=path.name)
 
 
-def _wanted_by(path: Path) -> Experiment | WorkflowSpec:
-    enter_context(_Listening())
+def _captured_request(path: Path) -> Experiment | WorkflowSpec:
+    enter_context(_CapturingContext())
     try:
         runpy.run_path(str(path), run_name="__main__")
     except _CapturedError as captured:
@@ -149,7 +149,7 @@ def _wanted_by(path: Path) -> Experiment | WorkflowSpec:
         pass
     finally:
         leave_context()
-    raise ConfigError(f"{path} never calls winnow.run or winnow.run_workflow; a job is a program that does")
+    raise ConfigError(f"{path} does not call winnow.run or winnow.run_workflow; a job's program must call one of them")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from winnow.core import RunError
-from winnow.deploy.client.bundle import JobDescription, describe_job, signed
+from winnow.deploy.client.bundle import JobDescription, describe_job, sign_bundle
 from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
@@ -55,10 +55,10 @@ ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
 class Connection:
     """What a person may ask of a federation. Use it in a `with`, or close it."""
 
-    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS) -> None:
+    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None) -> None:
         self.kit = kit
         tls = Tls.of(kit)
-        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience)
+        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience, notify=notify)
 
     def submit(
         self,
@@ -81,7 +81,7 @@ class Connection:
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
             bundle = read_bundle(download(self._link, job, self._state(job).bundle, spool).read_bytes())
-        return self._send(name or _new_name(job.rpartition("-")[0] or job), signed(self.kit, bundle))
+        return self._send(name or _new_name(job.rpartition("-")[0] or job), sign_bundle(self.kit, bundle))
 
     def _send(self, job: str, bundle: Bundle) -> "SubmittedJob":
         with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,9 @@ class Connection:
     def _ask(self, request: Request, expected: type[ResponseType]) -> ResponseType:
         answer = self._link.call(request)
         if not isinstance(answer, expected):
-            raise WireError(f"the server answered {type(answer).__name__} to {type(request).__name__}")
+            raise WireError(
+                f"the server answered {type(request).__name__} with {type(answer).__name__}, not {expected.__name__}"
+            )
         return answer
 
     def _state(self, job: str) -> JobResult:
@@ -144,7 +146,7 @@ class SubmittedJob:
         return self._connection._ask(ListJobs(job=self.name), JobList).jobs[0]
 
     def lines(self, first: int = 0, *, follow: bool = True) -> Iterator[LogLine]:
-        """Its log, events and live metrics; with `follow` until it ends, over failovers too."""
+        """Its log and events; with `follow` until it ends, over failovers too."""
         return self._connection._link.follow(FollowLog(job=self.name, first=first, wait=follow))
 
     def wait(self, seconds: float | None = None) -> JobInfo:
@@ -176,9 +178,11 @@ class SubmittedJob:
             return write_run_folder(Path(out), state.config, files, finished=self.state().status == "finished")
 
 
-def connect(kit: str | Path, patience: float = RETRY_SECONDS) -> Connection:
-    """A connection with a person's kit."""
-    return Connection(Kit.load(Path(kit), "person"), patience)
+def connect(
+    kit: str | Path, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
+) -> Connection:
+    """Connect with a person's kit. `notify` gets one line when no server has answered for a while."""
+    return Connection(Kit.load(Path(kit), "person"), patience, notify)
 
 
 def _new_name(title: str) -> str:

@@ -24,17 +24,17 @@ from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, P
 from winnow.deploy.trust.provisioning import open_provisioner
 
 LOCAL_USER = "me"
-FORK_SERVER_SOCKET = "workers"
-"""The socket at which sites have their jobs' processes forked."""
+FORK_SERVER_SOCKET = "fork-server"
+"""The socket of the fork server, which starts the sites' job processes."""
 START_SECONDS = 60.0
-"""Seconds that the processes have until all sites are connected, and what each site adds."""
+"""Seconds until all sites must be connected, and the seconds that each site adds."""
 START_SECONDS_PER_SITE = 3.0
 STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFederation:
-    """Processes that are running, and a connection to them."""
+    """Running processes, and a connection to them."""
 
     folder: Path
     connection: Connection
@@ -54,9 +54,9 @@ def local_federation(
     port: int | None = None,
     listen: int | None = None,
 ) -> Iterator[LocalFederation]:
-    """Deal out a job's data, make kits, start everybody, wait until all are connected; then stop them all.
+    """Split a job's data, make kits, start all processes and wait until they are connected; stop them at the end.
 
-    Sites are told to connect to `port`. The server listens there, unless a relay does and passes on to `listen`.
+    Sites connect to `port`. The server listens there, or at `listen` if a relay stands in between.
     """
     names = [f"site-{number}" for number in range(1, sites + 1)]
     described.check_parties(names)
@@ -64,8 +64,8 @@ def local_federation(
     split_into_folders(described.data, described.seed, sites, folder / "data", data_directory)
     _provision(folder, names, port)
     _configure(folder, names, described.data.name, listen or port, own_code=bool(described.files))
-    with _running(folder, names) as processes, connect(_kit(folder, LOCAL_USER)) as connection:
-        still_starting = _alive(folder, processes, sites)
+    with _running_processes(folder, names) as processes, connect(_kit(folder, LOCAL_USER)) as connection:
+        still_starting = _startup_check(folder, processes, sites)
         while not _is_open(port):
             still_starting()
         while sum(site.connected for site in connection.sites()) < sites:
@@ -74,13 +74,13 @@ def local_federation(
 
 
 def log_path(folder: Path, name: str) -> Path:
-    """Where a process's own log is."""
+    """The log file of a process."""
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     return logs / f"{name}.log"
 
 
-def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
+def start_process(folder: Path, name: str) -> "subprocess.Popen[bytes]":
     """Start (again) the server or a site, in a session of its own: Ctrl-C is its parent's business."""
     command = "server" if name == "server" else "site"
     with log_path(folder, name).open("ab") as output:
@@ -118,13 +118,13 @@ def _provision(folder: Path, names: Sequence[str], port: int) -> None:
         people=(ProjectPerson(name=LOCAL_USER, organisation=here, role="admin"),),
         validity_days=7,
     )
-    with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as workshop:
-        for _ in workshop.add_new():
+    with open_provisioner(folder / "project", project, None, datetime.now(UTC)) as provisioner:
+        for _ in provisioner.issue_missing():
             pass
 
 
 def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, own_code: bool) -> None:
-    """The operators' own files: where their data are, that `me` may use them, and that no other machine gets in."""
+    """The operators' own files: where their data are, that `me` may use them, and no access from other machines."""
     for name in ("server", *names):
         text = (folder / "data" / name / ("server.toml" if name == "server" else "site.toml")).read_text()
         kit = _kit(folder, name)
@@ -134,23 +134,23 @@ def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, ow
         else:
             (kit / "site.toml").write_text(anchored)
             rule = {"people": [LOCAL_USER], "data": [data], "own_code": own_code}
-            (kit / "policy.toml").write_text(tomli_w.dumps({"control": True, "keeper": True, "jobs": [rule]}))
+            (kit / "policy.toml").write_text(tomli_w.dumps({"remote_control": True, "keeper": True, "jobs": [rule]}))
 
 
 @contextmanager
-def _running(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+def _running_processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    preloaded = _start_preloaded(folder)
+    fork_server = _start_fork_server(folder)
     try:
         for name in ("server", *names):
-            processes[name] = start(folder, name)
+            processes[name] = start_process(folder, name)
         yield processes
     finally:
-        _stop([preloaded, *processes.values()])
+        _stop([fork_server, *processes.values()])
 
 
-def _start_preloaded(folder: Path) -> "subprocess.Popen[bytes]":
-    """What the sites' workers are forked from: a hundred of them would not fit into memory otherwise."""
+def _start_fork_server(folder: Path) -> "subprocess.Popen[bytes]":
+    """The sites' workers are forked from one process: a hundred separate ones would not fit into memory."""
     cpus = sorted(os.sched_getaffinity(0))
     place = environment(folder, ProcessLimits(memory_mb=0, cpus=cpus[:1]))
     with log_path(folder, FORK_SERVER_SOCKET).open("ab") as output:
@@ -163,14 +163,14 @@ def _start_preloaded(folder: Path) -> "subprocess.Popen[bytes]":
             stderr=output,
             start_new_session=True,
         )
-    still_starting = _alive(folder, {FORK_SERVER_SOCKET: process}, 0)
+    still_starting = _startup_check(folder, {FORK_SERVER_SOCKET: process}, 0)
     while not (folder / FORK_SERVER_SOCKET).is_socket():
         still_starting()
     return process
 
 
 def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
-    """Ask all to end, sites first; who does not is killed with all that it has started."""
+    """Terminate all processes, sites first; kill the ones that do not exit, with their children."""
     for process in reversed(processes):
         process.terminate()
     deadline = time.monotonic() + STOP_SECONDS
@@ -182,8 +182,8 @@ def _stop(processes: "Sequence[subprocess.Popen[bytes]]") -> None:
         process.wait()
 
 
-def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:
-    """Waits a moment; raises if a process has ended, or if all this takes too long."""
+def _startup_check(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sites: int) -> Callable[[], None]:
+    """A function that waits a moment and raises if a process has exited or the time is up."""
     seconds = START_SECONDS + START_SECONDS_PER_SITE * sites
     deadline = time.monotonic() + seconds
 
@@ -193,7 +193,7 @@ def _alive(folder: Path, processes: "Mapping[str, subprocess.Popen[bytes]]", sit
                 said = log_path(folder, name).read_text(errors="replace").strip().splitlines()
                 raise RunError(f"{name} did not start: {said[-1] if said else f'exit code {process.returncode}'}")
         if time.monotonic() > deadline:
-            raise RunError(f"the server and all of {sites} sites were not together after {seconds:g} seconds")
+            raise RunError(f"the server and its {sites} sites did not all connect within {seconds:g} seconds")
         time.sleep(0.2)
 
     return check

@@ -7,7 +7,7 @@ from pathlib import Path
 from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Rejected, RoundFinished, Snapshot, Workflow
 from winnow.deploy.jobs.array_files import open_arrays
 from winnow.deploy.jobs.federation import DeployedFederation, WallClock
-from winnow.deploy.jobs.ipc import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
+from winnow.deploy.jobs.ipc import EXCLUDED_SITE, CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
 from winnow.deploy.wire.safetensors_files import write_arrays_without_digest
@@ -17,7 +17,7 @@ from winnow.runs.event_log import EventLog, encode_event, json_default
 OnEvent = Callable[[AnyEvent], object]
 
 MAX_LOGGED_REASONS = 1000
-"""For so many reasons replies are refused in a job's log."""
+"""Different reasons for rejected replies that a job's log may contain."""
 
 
 class DeployedRun:
@@ -73,10 +73,14 @@ class DeployedRun:
                 on_event(event)
 
     def _say_once(self, site: str, event: Rejected) -> None:
-        """The log names a site whose reply was refused; what is refused for the same reason again, the events tell."""
+        """Log why a site's reply was rejected, once for each reason; the events have every case. The server itself logs
+        which sites are excluded.
+        """
+        if event.reason.startswith(EXCLUDED_SITE.format(site)):
+            return
         if (site, event.reason) not in self._said and len(self._said) < MAX_LOGGED_REASONS:
             self._said.add((site, event.reason))
-            line = f"client {event.client} of {site} is refused in round {event.round}: {event.reason}"
+            line = f"round {event.round}: reply of client {event.client} at {site} rejected: {event.reason}"
             self._line.send(RunnerLogLine(line=line))
 
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:

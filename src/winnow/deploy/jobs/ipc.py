@@ -10,6 +10,9 @@ from winnow.learn.party_identities import UPDATE
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 """What a column of a database holds."""
 
+EXCLUDED_SITE = "site {} has been excluded since "
+"""How the reason begins for which a client is missing while its site is excluded."""
+
 # The server and its runner --------------------------------------------------------------------------------------------
 
 
@@ -152,7 +155,7 @@ class RunTask(WireMessage, frozen=True, kw_only=True):
 
     task: WireTask
     parts: dict[str, str] = {}
-    kept: dict[int, str] = {}
+    client_state: dict[int, str] = {}
     parties: list[SitePublicKey] = []
     """Whose signatures count now."""
 
@@ -170,7 +173,7 @@ class TaskResult(WireMessage, frozen=True, kw_only=True):
 
     answer: ClientResult
     payload: str | None = None
-    keep: str | None = None
+    new_client_state: str | None = None
     volatile: bool = False
     """The answer holds only while this process lives (keys of a protocol): it is not to be reused."""
 
@@ -185,10 +188,6 @@ class WorkerLogLine(WireMessage, frozen=True, kw_only=True):
     """A line for the site's own log, which nobody else sees."""
 
     line: str
-
-
-class Measured(WireMessage, frozen=True, kw_only=True):
-    metrics: dict[str, float]
 
 
 class SignRequest(WireMessage, frozen=True, kw_only=True):
@@ -255,13 +254,5 @@ ToWorker: TypeAlias = (
     | StopWorker
 )
 FromWorker: TypeAlias = (
-    JobReady
-    | TaskResult
-    | CannotRunJob
-    | RunnerLogLine
-    | WorkerLogLine
-    | Measured
-    | SignRequest
-    | ReleaseRequest
-    | ReleaseNoteRequest
+    JobReady | TaskResult | CannotRunJob | WorkerLogLine | SignRequest | ReleaseRequest | ReleaseNoteRequest
 )

@@ -53,9 +53,9 @@ class _Flat(Mapping[str, Any]):
     def __len__(self) -> int:
         return 1 + len(self._arrays)
 
-    def told(self, name: str) -> Any:
-        told = None if name == STATE else getattr(self._arrays, "told", None)
-        return None if told is None else told(name.removeprefix(PREFIX))
+    def dtype_and_shape(self, name: str) -> Any:
+        described = None if name == STATE else getattr(self._arrays, "dtype_and_shape", None)
+        return None if described is None else described(name.removeprefix(PREFIX))
 
     def __getitem__(self, name: str) -> Any:
         return self._state if name == STATE else self._arrays[name.removeprefix(PREFIX)]
@@ -65,8 +65,8 @@ class _Stored(Mapping[str, Any]):
     def __init__(self, stored: StoredArrays, names: list[str], numpy: frozenset[str]) -> None:
         self._stored, self._names, self._numpy = stored, names, numpy
 
-    def told(self, name: str) -> Any:
-        return self._stored.told(f"{PREFIX}{name}")
+    def dtype_and_shape(self, name: str) -> Any:
+        return self._stored.dtype_and_shape(f"{PREFIX}{name}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

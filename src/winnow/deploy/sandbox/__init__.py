@@ -1,1 +1,1 @@
-"""The walls around a job's process: limits, and for code of a job's own no network and sight of little but its data."""
+"""Isolates a job's process: limits for every job, and for a job's own code no network and few files but its data."""

@@ -1,4 +1,4 @@
-"""How much a job's process has written. The kernel bounds a file; how many there are, its parent has to watch."""
+"""How much a job's process has written. The kernel limits the size of a file; its supervisor watches their sum."""
 
 import os
 import stat
@@ -9,46 +9,52 @@ from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 
+from winnow.deploy.sandbox.forked_process import ForkedProcess
+
 POLL_SECONDS = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 SECTOR_BYTES = 512
 MIN_FILE_BYTES = 4096
-"""Bytes that any file counts, even an empty one: its name takes room too."""
+"""Bytes that any file counts, even an empty one: its name takes space too."""
 
 
 class DiskQuotaMonitor(Thread):
-    """Has a process ended that has written more than it may."""
+    """Ends a process that has written more than its limit."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", places: Sequence[Path], most: int, end: Callable[[], None]
+        self,
+        process: "subprocess.Popen[bytes] | ForkedProcess",
+        places: Sequence[Path],
+        limit: int,
+        end: Callable[[], None],
     ) -> None:
         super().__init__(name=f"disk-{process.pid}", daemon=True)
         self.exceeded = False
-        self._process, self._places, self._most, self._finish = process, places, most, end
-        self._over = Event()
+        self._process, self._places, self._limit, self._end_process = process, places, limit, end
+        self._stopped = Event()
 
     def run(self) -> None:
-        while not self._over.wait(POLL_SECONDS) and self._process.poll() is None:
-            if exceeds_quota(self._places, self._process.pid, self._most):
+        while not self._stopped.wait(POLL_SECONDS) and self._process.poll() is None:
+            if exceeds_quota(self._places, self._process.pid, self._limit):
                 self.exceeded = True
-                self._finish()
+                self._end_process()
                 return
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
 
 
-def exceeds_quota(places: Sequence[Path], process: int, most: int) -> bool:
+def exceeds_quota(places: Sequence[Path], process: int, limit: int) -> bool:
     """Whether these files and folders, and deleted files that the process or its child has open, take more bytes.
 
-    How large a deleted file is that it only has mapped nobody can tell, so that is too much in any case.
+    The size of a deleted file that is only mapped cannot be known, so any such file exceeds the quota.
     """
     processes = _family(process)
     mapped = _mapped(places, processes)
     deleted, total = {status.st_ino: status for each in processes for status in _deleted(each)}, 0
     for status in chain(*map(_files, places), deleted.values()):
         total += max(status.st_blocks * SECTOR_BYTES, MIN_FILE_BYTES)
-        if total > most:
+        if total > limit:
             return True
     return bool(mapped & _mapped(places, processes) - deleted.keys())
 
@@ -65,14 +71,14 @@ def _files(place: Path) -> Iterator[os.stat_result]:
 
 
 def _family(process: int) -> list[int]:
-    """The process and its children: one that was started ahead of its job has the job done by a child."""
+    """The process and its children: a preloaded process runs the job in a child."""
     with suppress(OSError):
         return [process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
     return [process]
 
 
 def _deleted(process: int) -> Iterator[os.stat_result]:
-    """A thread may have a table of open files of its own; most share one, so a file is seen more than once."""
+    """A thread may have its own table of open files; most share one, so a file may be seen more than once."""
     for each in Path(f"/proc/{process}/task").glob("*/fd/*"):
         with suppress(OSError):
             status = each.stat()

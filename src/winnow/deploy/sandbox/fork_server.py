@@ -1,8 +1,8 @@
 """Forks the processes of jobs from one that has loaded torch: they start at once and share its memory.
 
-It is for sites that are one user's on one machine, as `winnow local` makes them. It never runs anything of a job's
-itself; each process puts up its own walls before it does. Run as `python -m winnow.deploy.sandbox.fork_server NAME`
-in the folder where that socket is to be.
+It serves the sites that one user runs on one machine with `winnow local`. It never runs any code of a job itself: each
+process enters its own sandbox first. Run as `python -m winnow.deploy.sandbox.fork_server NAME` in the folder where the
+socket NAME is to be.
 """
 
 import gc
@@ -28,19 +28,19 @@ PRELOADED_MODULES = (
     "winnow.config.resolve",
     "winnow.experiment.run",
 )
-"""What a worker of Winnow's own imports."""
+"""What a worker without code of the job's own imports."""
 MAX_REQUEST_BYTES = 1 << 17
 """Bytes of a request."""
 
 
 class ForkServer:
-    """One connection a process: it is told the process's number, then how it ended. Who hangs up has it killed."""
+    """One connection for each process: it gets the process's id, then its exit status. Closing it kills the process."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._lines: dict[int, socket.socket] = {}
+        self._connections: dict[int, socket.socket] = {}
         woken, wake = socket.socketpair()
         for each in (woken, wake):
             each.setblocking(False)
@@ -56,51 +56,51 @@ class ForkServer:
                     self._accept()
                 elif key.fileobj is self._woken:
                     self._woken.recv(MAX_REQUEST_BYTES)
-                    self._bury()
+                    self._reap()
                 else:
                     self._kill(key.data)
 
     def _accept(self) -> None:
-        line, _ = self._listener.accept()
-        request, files, *_ = socket.recv_fds(line, MAX_REQUEST_BYTES, 1)
+        connection, _ = self._listener.accept()
+        request, files, *_ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 1)
         if len(files) != 1:
-            line.close()
+            connection.close()
             return
         try:
             process = os.fork()
-        except OSError:  # no room for one more: whoever asked hears it, and all others live on
+        except OSError:  # no memory for one more: whoever asked is told, and all others live on
             traceback.print_exc()
             os.close(files[0])
-            line.close()
+            connection.close()
             return
         if process == 0:
-            line.close()
-            self._live(msgspec.json.decode(request, type=LaunchSpec), files[0])
+            connection.close()
+            self._run_child(msgspec.json.decode(request, type=LaunchSpec), files[0])
         os.close(files[0])
         _lead_group(process)
-        self._lines[process] = line
-        self._selector.register(line, selectors.EVENT_READ, process)
-        with suppress(OSError):  # whoever asked has gone, which is heard next
-            line.send(msgspec.json.encode(process))
+        self._connections[process] = connection
+        self._selector.register(connection, selectors.EVENT_READ, process)
+        with suppress(OSError):  # whoever asked has gone, which is noticed next
+            connection.send(msgspec.json.encode(process))
 
-    def _bury(self) -> None:
-        for process in list(self._lines):
+    def _reap(self) -> None:
+        for process in list(self._connections):
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
-                line = self._lines.pop(process)
-                with suppress(KeyError):  # whoever asked for it has hung up before
-                    self._selector.unregister(line)
-                with suppress(OSError), line:
-                    line.send(msgspec.json.encode(os.waitstatus_to_exitcode(status)))
+                connection = self._connections.pop(process)
+                with suppress(KeyError):  # whoever asked for it has closed the connection
+                    self._selector.unregister(connection)
+                with suppress(OSError), connection:
+                    connection.send(msgspec.json.encode(os.waitstatus_to_exitcode(status)))
 
     def _kill(self, process: int) -> None:
-        if process not in self._lines:
+        if process not in self._connections:
             return  # it ended by itself just now
-        self._selector.unregister(self._lines[process])
+        self._selector.unregister(self._connections[process])
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
 
-    def _live(self, wanted: LaunchSpec, channel: int) -> None:
+    def _run_child(self, spec: LaunchSpec, channel: int) -> None:
         """In the new process, which never returns from here."""
         status = 1
         try:
@@ -109,9 +109,9 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()
-            for end in (self._listener, self._woken, self._wake, *self._lines.values()):
+            for end in (self._listener, self._woken, self._wake, *self._connections.values()):
                 end.close()
-            run_isolated(msgspec.structs.replace(wanted, channel=channel))
+            run_isolated(spec, channel)
             status = 0
         except SystemExit as leaving:
             status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
@@ -124,7 +124,7 @@ class ForkServer:
 
 
 def _lead_group(process: int) -> None:
-    """Done by both sides: whoever hears of the process can end all of it. The second one may come too late."""
+    """Called by parent and child: whoever knows of the process can end its group. The second call may come too late."""
     with suppress(OSError):
         os.setpgid(process, process)
 
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def _compile() -> None:
-    """Compiled code, which each process would otherwise make for itself."""
+    """Load the compiled kernels, which each process would otherwise load for itself."""
     from winnow.learn.stack.native.build import NativeUnavailableError, load_kernels, native_disabled  # noqa: PLC0415 - it needs torch
 
     with suppress(NativeUnavailableError):

@@ -1,4 +1,4 @@
-"""A process that `preloaded` forked, seen from who asked for it; in the ways of subprocess.Popen that are needed."""
+"""A process forked by the fork server, with those methods of subprocess.Popen that its supervisor needs."""
 
 import os
 import select
@@ -14,35 +14,37 @@ import msgspec
 from winnow.deploy.sandbox.launch import LaunchSpec
 
 FORK_SERVER_VARIABLE = "WINNOW_PRELOADED"
-"""The environment variable that says where processes are forked; without it they are started anew."""
+"""The environment variable with the path of the fork server's socket; without it processes are started anew."""
 
 
 class ForkedProcess:
-    def __init__(self, path: Path, launch: LaunchSpec) -> None:
-        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """`path` is the fork server's socket, `channel` the process's end of the connection to its supervisor."""
+
+    def __init__(self, path: Path, spec: LaunchSpec, channel: int) -> None:
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.pid = self._asked_for(path, launch)
+            self.pid = self._request_fork(path, spec, channel)
         except BaseException:
-            self._line.close()
+            self._control.close()
             raise
         self.returncode: int | None = None
         self._lock = Lock()
 
-    def _asked_for(self, path: Path, launch: LaunchSpec) -> int:
-        """The number of the new process."""
+    def _request_fork(self, path: Path, spec: LaunchSpec, channel: int) -> int:
+        """The id of the new process."""
         folder = os.open(path.parent, os.O_PATH)
         try:
-            self._line.connect(f"/proc/self/fd/{folder}/{path.name}")  # however long the path is
+            self._control.connect(f"/proc/self/fd/{folder}/{path.name}")  # however long the path is
         finally:
             os.close(folder)
-        socket.send_fds(self._line, [msgspec.json.encode(launch)], [launch.channel])
-        return msgspec.json.decode(self._line.recv(64), type=int)
+        socket.send_fds(self._control, [msgspec.json.encode(spec)], [channel])
+        return msgspec.json.decode(self._control.recv(64), type=int)
 
     def poll(self) -> int | None:
-        return self._ended(0.0)
+        return self._exit_status(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._ended(timeout)
+        code = self._exit_status(timeout)
         if code is None:
             assert timeout is not None
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
@@ -53,10 +55,10 @@ class ForkedProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def _ended(self, timeout: float | None) -> int | None:
+    def _exit_status(self, timeout: float | None) -> int | None:
         with self._lock:
-            if self.returncode is None and select.select([self._line], [], [], timeout)[0]:
-                said = self._line.recv(64)
-                self.returncode = msgspec.json.decode(said, type=int) if said else -signal.SIGKILL
-                self._line.close()
+            if self.returncode is None and select.select([self._control], [], [], timeout)[0]:
+                status = self._control.recv(64)
+                self.returncode = msgspec.json.decode(status, type=int) if status else -signal.SIGKILL
+                self._control.close()
             return self.returncode

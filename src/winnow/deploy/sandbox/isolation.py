@@ -1,4 +1,4 @@
-"""The walls around the process of a job: limits for every job, a sandbox for jobs that bring code of their own."""
+"""The isolation of a job's process: limits for every job, a sandbox for jobs that bring their own code."""
 
 import os
 import resource
@@ -13,7 +13,7 @@ from winnow.deploy.sandbox.syscalls import SandboxError, drop_capabilities, mach
 
 MB = 1 << 20
 LIBRARY_MEMORY_MB = 512
-"""Torch and its companions take some 320 MB for themselves before a job has any data."""
+"""Torch and what it loads take some 320 MB before a job has any data."""
 MAPPED_LIBRARIES_MB = 4096
 """Libraries are mapped files: address space, not memory."""
 MAX_OPEN_FILES = 1024
@@ -25,12 +25,12 @@ SYSTEM_FILES = (
     *("/proc/cpuinfo", "/proc/meminfo", "/proc/version", "/sys/devices/system"),
     *(f"/proc/self/{name}" for name in ("cgroup", "environ", "fd", "limits", "maps", "stat", "statm", "status")),
 )
-"""Of its own process it sees what libraries ask for: the rest tells of the machine's network and file systems."""
+"""Of its own process it sees what libraries read; the rest would reveal the machine's network and file systems."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job's process may use; the kernel keeps it to that."""
+    """What a job's process may use; the kernel enforces it."""
 
     memory_mb: int
     cpus: list[int]
@@ -38,18 +38,18 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[int] = []
     open_files: int = MAX_OPEN_FILES
     disk_mb: int = MAX_FILE_MB
-    """Of its folder; its parent watches that, the kernel the size of each file."""
+    """Of its folder: its supervisor watches the sum, the kernel limits the size of each file."""
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """All that own code may see besides Python and its libraries."""
+    """All files that a job's own code may use besides Python and its libraries."""
 
     read: list[str]
     write: list[str]
 
 
 def sandbox_unavailable_reason() -> str | None:
-    """Why this machine cannot shut own code in, if it cannot."""
+    """Why this machine cannot sandbox a process; None if it can."""
     if sys.platform != "linux" or machine() not in seccomp.ARCHITECTURES:
         return f"a sandbox needs Linux on {' or '.join(seccomp.ARCHITECTURES)}"
     if landlock.version() < landlock.NEEDED:
@@ -58,7 +58,7 @@ def sandbox_unavailable_reason() -> str | None:
 
 
 def limit(limits: ProcessLimits) -> None:
-    """Bound memory, processors, files. With a GPU the address space stays free: its driver reserves terabytes."""
+    """Limit memory, processors, files. With a GPU the address space stays free: its driver reserves terabytes."""
     os.sched_setaffinity(0, limits.cpus)
     if not limits.gpus:
         _set(resource.RLIMIT_DATA, (limits.memory_mb + LIBRARY_MEMORY_MB) * MB)
@@ -68,8 +68,8 @@ def limit(limits: ProcessLimits) -> None:
     _set(resource.RLIMIT_CORE, 0)
 
 
-def enter(sandbox: Sandbox, *, gpus: bool = False) -> None:
-    """There is no way back."""
+def enter_sandbox(sandbox: Sandbox, *, gpus: bool = False) -> None:
+    """For good: a process cannot leave its sandbox."""
     if reason := sandbox_unavailable_reason():
         raise SandboxError(reason)
     drop_capabilities()
@@ -88,7 +88,7 @@ def readable_paths() -> list[Path]:
 
 
 def exposing_path(secret: Path) -> Path | None:
-    """The folder open to own code in which this path lies, if one is."""
+    """The folder readable by sandboxed code that contains this path, if there is one."""
     place = secret.resolve()
     return next((each for each in readable_paths() if place.is_relative_to(each.resolve())), None)
 

@@ -52,7 +52,7 @@ def version() -> int:
 
 
 def restrict(*, read: Iterable[Path], write: Iterable[Path], devices: Iterable[Path] = ()) -> None:
-    """Leave this process nothing but these files and folders. What is not there is passed over."""
+    """Restrict this process to these files and folders. Paths that do not exist are ignored."""
     newest = version()
     handled = HANDLED[min(newest, max(HANDLED))]
     rules = _Ruleset(handled, NO_TCP if newest >= 4 else 0, NO_FOREIGN_SIGNALS_OR_SOCKETS if newest >= 6 else 0)

@@ -1,8 +1,8 @@
-"""The first thing that runs in a job's process: it puts up the walls, then becomes the worker.
+"""The first code that runs in a job's process: it enters the sandbox, then becomes the worker.
 
-The walls stand before any of the job's code is read. They are told over standard input, not by arguments, which all
-users of a machine can see. Run as `python -m winnow.deploy.sandbox.launch`; modules that are named behind it are loaded
-before it listens, and it says so by a line.
+The sandbox is in force before any of the job's code is read. The `LaunchSpec` comes over standard input: all users of a
+machine can see a process's arguments. Run as `python -m winnow.deploy.sandbox.launch CHANNEL [MODULE...]`; the modules
+are loaded first, and a line on standard output reports that they are.
 """
 
 import importlib
@@ -22,59 +22,51 @@ WORKER_MODULE, OUTPUT_FILTER_MODULE, RUNNER_MODULE = (
 )
 
 
-class LaunchEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process works that was started before its job was known."""
-
-    folder: str
-    log: str
-    """The file to which it adds what it prints."""
-    environment: dict[str, str]
-
-
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent or the server wants the process to be."""
+    """What the process is to be: what the agent or the server sends it."""
 
-    channel: int
-    """The file descriptor of the line to it."""
     limits: isolation.ProcessLimits
     sandbox: isolation.Sandbox | None = None
     worker: str = WORKER_MODULE
     """The module that does the work, or the path of its file."""
-    place: LaunchEnvironment | None = None
-    """None if it was started there."""
+    folder: str
+    """Its working directory."""
+    log: str
+    """The file to which it appends what it prints."""
+    environment: dict[str, str]
 
 
 def main() -> None:
     seccomp.die_with_parent()
-    if sys.argv[1:]:
-        _preload(sys.argv[1:])
-    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=LaunchSpec)
+    channel, *modules = sys.argv[1:]
+    if modules:
+        _preload(modules)
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=LaunchSpec)
     if len([*Path("/proc/self/task").iterdir()]) > 1:
-        _leave_threads_behind(wanted.channel)
-    run_isolated(wanted)
+        _leave_threads_behind(int(channel))
+    run_isolated(spec, int(channel))
 
 
-def run_isolated(wanted: LaunchSpec) -> None:
-    """Put up the walls around this process, which has one thread, and do the work."""
-    if wanted.place is not None:
-        _move_to(wanted.place)
-    isolation.limit(wanted.limits)
-    if wanted.sandbox is not None:
-        isolation.enter(wanted.sandbox, gpus=bool(wanted.limits.gpus))
-    sys.argv = [wanted.worker, str(wanted.channel)]
-    if wanted.worker.endswith(".py"):
-        runpy.run_path(wanted.worker, run_name="__main__")
+def run_isolated(spec: LaunchSpec, channel: int) -> None:
+    """Isolate this process, which has one thread, and do the work. `channel` is the socket to its supervisor."""
+    _move_to(spec)
+    isolation.limit(spec.limits)
+    if spec.sandbox is not None:
+        isolation.enter_sandbox(spec.sandbox, gpus=bool(spec.limits.gpus))
+    sys.argv = [spec.worker, str(channel)]
+    if spec.worker.endswith(".py"):
+        runpy.run_path(spec.worker, run_name="__main__")
     else:
-        runpy.run_module(wanted.worker, run_name="__main__", alter_sys=True)
+        runpy.run_module(spec.worker, run_name="__main__", alter_sys=True)
 
 
 def _preload(modules: list[str]) -> None:
-    """In a thread: it may take low priority, and the process that goes on has lost none."""
+    """In a thread, which may lower its priority for good: the process itself keeps its own."""
 
     def load() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         for module in modules:
-            with suppress(ImportError):  # whoever needs it says so
+            with suppress(ImportError):  # reported by whoever needs it
                 importlib.import_module(module)
 
     thread = threading.Thread(target=load)
@@ -84,8 +76,8 @@ def _preload(modules: list[str]) -> None:
 
 
 def _leave_threads_behind(channel: int) -> None:
-    """Go on as a child, which has one thread: walls hold for the thread that puts them up and those that it starts, and
-    NumPy has started some when it was loaded. This process waits for it.
+    """Continue in a child, which has one thread; this process waits for it. A sandbox holds for the thread that enters
+    it and for those that it starts, and NumPy started some when it was loaded.
     """
     child = os.fork()
     if child == 0:
@@ -96,11 +88,11 @@ def _leave_threads_behind(channel: int) -> None:
     os._exit(min(abs(os.waitstatus_to_exitcode(status)), 255))
 
 
-def _move_to(place: LaunchEnvironment) -> None:
-    os.chdir(place.folder)
+def _move_to(spec: LaunchSpec) -> None:
+    os.chdir(spec.folder)
     os.environ.clear()
-    os.environ.update(place.environment)
-    with Path(place.log).open("ab") as log:
+    os.environ.update(spec.environment)
+    with Path(spec.log).open("ab") as log:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(log.fileno(), stream.fileno())
 

@@ -106,7 +106,7 @@ def install() -> None:
 def program(architecture: str, own_process: int) -> list[Instruction]:
     """The rules for a process of this number."""
     if architecture not in ARCHITECTURES:
-        raise SandboxError(f"own code cannot be shut in on {architecture}; {' and '.join(ARCHITECTURES)} are supported")
+        raise SandboxError(f"the sandbox does not support {architecture}; use {' or '.join(ARCHITECTURES)}")
     which = list(ARCHITECTURES).index(architecture)
     steps: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),

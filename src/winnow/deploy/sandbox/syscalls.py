@@ -1,4 +1,4 @@
-"""Calls to the Linux kernel that Python has no words for."""
+"""Linux system calls that Python does not provide."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SandboxError(WinnowError):
-    """This machine cannot shut a process in."""
+    """This machine cannot sandbox a process."""
 
 
 def machine() -> str:
@@ -37,7 +37,7 @@ def prctl(option: int, *arguments: object) -> None:
 
 
 def drop_capabilities() -> None:
-    """Even root is then a user like others, who happens to own root's files."""
+    """Even root then has no more rights than any owner of root's files."""
     if os.geteuid() == 0:
         for capability in range(64):
             try:
@@ -50,7 +50,7 @@ def drop_capabilities() -> None:
 
 
 def drop_code_pages() -> None:
-    """Let go of the pages of libraries' code that only starting up needed; what is needed again comes back by itself.
+    """Release the pages of libraries' code that only startup needed; pages that are needed again are loaded again.
 
     They are copies of files, never changed, so dropping them loses nothing; an idle process is a dozen megabytes less.
     """

@@ -1,1 +1,1 @@
-"""The server: its database, who leads, which jobs run, what sites are asked."""
+"""The server: its database, the election of the leader, the scheduling of jobs, the tasks of sites."""

@@ -1,4 +1,4 @@
-"""A server put together from its kit and its configuration, and run until it is told to stop."""
+"""A server built from its kit and its configuration, and run until it is stopped."""
 
 import asyncio
 import gc
@@ -19,13 +19,13 @@ from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.job_logs import AuditWriter
+from winnow.deploy.server.job_submission import ServerTrust
 from winnow.deploy.server.leader import ServerResources
 from winnow.deploy.server.leader_election import LeaderElection
 from winnow.deploy.server.lease import Lease
 from winnow.deploy.server.prometheus_metrics import PrometheusCollector, TrafficCounter, serve_metrics
 from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.request_router import RequestRouter
-from winnow.deploy.server.user_commands import ServerTrust
 from winnow.deploy.server.warm_runner import WarmRunner
 from winnow.deploy.trust.audit_log import AuditLog
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
@@ -49,7 +49,7 @@ SHUTDOWN_SECONDS = 1.0
 
 
 class WinnowServer:
-    """`config_path` is the operator's file; the one beside the kit, if there is any, unless told otherwise."""
+    """`config_path` is the operator's file; by default the one in the kit, if there is one."""
 
     def __init__(self, kit: Kit, config_path: Path | None = None, *, runner: str = RUNNER_MODULE) -> None:
         path = config_path or kit.path / CONFIG_FILE
@@ -70,49 +70,61 @@ class WinnowServer:
         kit, config = self._kit, self.config
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=IO_THREADS))
         await asyncio.to_thread(self.migrate)
-        records, traffic = Queries(database=self.database), TrafficCounter()
+        queries, traffic = Queries(database=self.database), TrafficCounter()
         lease = Lease(self.database, server=kit.name, address=self.address, seconds=config.lease)
-        service = RequestRouter(name=kit.name, version=version("winnow"), lease=lease, records=records)
+        router = RequestRouter(name=kit.name, version=version("winnow"), lease=lease, queries=queries)
         revocations = kit.watch_revocations()
         identify, admit = peer_identifier(kit.authority), _admit(revocations)
         server = serve(
-            self._listening(), Tls.of(kit), service, identify=identify, admit=admit, calls=config.limits.calls
+            self._bind_address(), Tls.of(kit), router, identify=identify, admit=admit, calls=config.limits.calls
         )
         with ExitStack() as closing:
             closing.callback(self.database.close)
             audit = _open_audit(self.database, kit)
             closing.callback(audit.close)
-            spare = self._spare()
-            closing.callback(spare.close)
-            throne = LeaderElection(self._estate(revocations, audit, traffic, spare), lease, service)
+            warm_runner = self._warm_runner()
+            closing.callback(warm_runner.close)
+            resources = self._resources(revocations, audit, traffic, warm_runner)
+            election = LeaderElection(resources, lease, router)
             if config.metrics is not None:
-                closing.enter_context(serve_metrics(config.metrics, PrometheusCollector(service, records, traffic)))
+                closing.enter_context(serve_metrics(config.metrics, PrometheusCollector(router, queries, traffic)))
             await server.start()
-            log.info("server %s of %s listens at %s, database %s", kit.name, kit.project, server.url, self.database)
-            occupying = asyncio.create_task(throne.occupy())
+            log.info(
+                "server %s of project %s is listening at %s (database %s)",
+                kit.name,
+                kit.project,
+                server.url,
+                self.database,
+            )
+            leading = asyncio.create_task(election.run())
             try:
-                await _first(stop, occupying)
+                await _first(stop, leading)
             finally:
-                occupying.cancel()
+                leading.cancel()
                 with suppress(asyncio.CancelledError):
-                    await occupying
+                    await leading
                 await server.stop(SHUTDOWN_SECONDS)
-        log.info("server %s has stopped", kit.name)
+        log.info("server %s stopped", kit.name)
 
-    def _spare(self) -> WarmRunner:
-        """Where servers share a database, each may have to take up jobs at any time."""
-        spare = WarmRunner()
+    def _warm_runner(self) -> WarmRunner:
+        """Where servers share a database, each may have to continue jobs at any time."""
+        warm_runner = WarmRunner()
         if self.database.shared and self._runner == RUNNER_MODULE:
-            spare.keep()
-        return spare
+            warm_runner.preload()
+        return warm_runner
 
-    def _estate(
-        self, revocations: WatchedFile[RevocationList], audit: AuditLog, traffic: TrafficCounter, spare: WarmRunner
+    def _resources(
+        self,
+        revocations: WatchedFile[RevocationList],
+        audit: AuditLog,
+        traffic: TrafficCounter,
+        warm_runner: WarmRunner,
     ) -> ServerResources:
         policy = watch_server_policy(self._kit.path)
         return ServerResources(
+            name=self._kit.name,
             config=self.config,
-            state=self.state,
+            state_folder=self.state,
             database=self.database,
             trust=ServerTrust(
                 authority=self._kit.authority,
@@ -120,13 +132,13 @@ class WinnowServer:
                 policy=policy.current,
                 job_days=self.config.job_days,
             ),
-            auditor=_auditor(audit, self._kit),
+            audit=_audit_writer(audit, self._kit),
             runner=self._runner,
-            spare=spare,
-            moved=traffic,
+            warm_runner=warm_runner,
+            count_traffic=traffic,
         )
 
-    def _listening(self) -> str:
+    def _bind_address(self) -> str:
         where = urlsplit(self.address)
         if where.port is None:
             return self.address
@@ -151,15 +163,15 @@ async def _first(stop: asyncio.Event, task: "asyncio.Task[None]") -> None:
 
 
 def own_address(kit: Kit, config: ServerConfig) -> str:
-    """Which of the project's endpoints is this server's: the one whose host its certificate names."""
+    """This server's endpoint among the project's: the one whose host its certificate names."""
     if config.address is not None:
         return config.address
     hosts = _hosts(kit.certificate)
     own = [endpoint for endpoint in kit.endpoints if urlsplit(endpoint).hostname in hosts]
     if len({urlsplit(endpoint).port for endpoint in own}) != 1:
         raise ConfigError(
-            f"which of {', '.join(kit.endpoints)} is server {kit.name}? "
-            f"write address = 'grpc://HOST:PORT' in {CONFIG_FILE}"
+            f"cannot tell which endpoint belongs to server {kit.name}: {', '.join(kit.endpoints)}; "
+            f"set address = 'grpc://HOST:PORT' in {CONFIG_FILE}"
         )
     return own[0]
 
@@ -173,19 +185,19 @@ def _hosts(certificate: x509.Certificate) -> set[str]:
 
 
 def _open_audit(database: Database, kit: Kit) -> AuditLog:
-    """The chain lies in the database if servers share it, else in the kit."""
+    """The audit log is in the database if servers share it, else in the kit."""
     return shared_audit_log(database, kit) if database.shared else open_audit_log(kit.path / AUDIT_FILE, kit)
 
 
-def _auditor(audit: AuditLog, kit: Kit) -> AuditWriter:
-    def note(peer: Peer | None, what: str, target: str, outcome: str) -> None:
+def _audit_writer(audit: AuditLog, kit: Kit) -> AuditWriter:
+    def append(peer: Peer | None, what: str, target: str, outcome: str) -> None:
         audit.append_for(peer or kit.peer, what, target, outcome)
 
-    return note
+    return append
 
 
 def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) -> None:
-    """What the command does. SIGTERM and SIGINT stop the server in an orderly way."""
+    """What the command does. SIGTERM and SIGINT stop the server gracefully."""
     restrict_umask()
     server = WinnowServer(Kit.load(kit, "server"), config)
     if migrate_only:
@@ -193,12 +205,12 @@ def run_server(kit: Path, config: Path | None, *, migrate_only: bool = False) ->
         log.info("the database %s is up to date", server.database)
         return
     tune_malloc()
-    gc.freeze()  # what was loaded is never garbage; the collector then comes to what may be before it has piled up
+    gc.freeze()  # what is loaded is never garbage, so the collector need not look at it
     asyncio.run(run_until_signalled(server))
 
 
 def _allow_all_open_files() -> None:
-    """Each connection is one, and shells begin with 1024."""
+    """Each connection is one, and shells start with a limit of 1024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,12 +1,10 @@
-"""The audit's chain in the database, which all servers of a project extend in turn."""
+"""The audit log in the database, to which all servers of a project append in turn."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 from sqlalchemy import select
 
-from winnow.deploy.server.config import CONFIG_FILE, read_config
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.tables import AuditHeadRow, AuditRow
 from winnow.deploy.trust.audit_chain import AuditEntry, AuditLogOwner, ChainHead
@@ -25,21 +23,21 @@ class DatabaseAuditStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
-        with self._database.writing() as session:
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+        with self._database.write_session() as session:
             head = session.scalars(select(AuditHeadRow).where(AuditHeadRow.id == HEAD_ID).with_for_update()).one()
             last = session.scalar(select(AuditRow.line).order_by(AuditRow.seq.desc()).limit(1))
             signed = None if head.head is None else msgspec.json.decode(head.head, type=ChainHead)
             entry = make(None if last is None else _entry(last), signed)
             session.add(AuditRow(seq=entry.seq, line=entry.line().decode()))
-            head.head = msgspec.json.encode(crown(entry))
+            head.head = msgspec.json.encode(sign_head(entry))
             return entry
 
     def lines(self) -> Iterator[bytes]:
         last = 0
         while True:
             page = select(AuditRow).where(AuditRow.seq > last).order_by(AuditRow.seq).limit(PAGE)
-            with self._database.reading() as session:
+            with self._database.read_session() as session:
                 rows = list(session.scalars(page))
             if not rows:
                 return
@@ -53,25 +51,18 @@ class DatabaseAuditStore:
         return "the audit log in the database"
 
     def head(self) -> ChainHead | None:
-        with self._database.reading() as session:
+        with self._database.read_session() as session:
             row = session.get_one(AuditHeadRow, HEAD_ID)
             return None if row.head is None else msgspec.json.decode(row.head, type=ChainHead)
 
 
 def _entry(line: str) -> AuditEntry:
-    entry = AuditEntry.of(line.encode())
+    entry = AuditEntry.parse(line.encode())
     if entry is None:
-        raise AuditError(f"the last row of the audit's table is not an entry; {REMEDY}")
+        raise AuditError(f"the last row of the audit table is not a valid entry; {REMEDY}")
     return entry
 
 
 def shared_audit_log(database: Database, kit: Kit) -> AuditLog:
     """The log that all servers of a project write, and that any of them signs."""
     return AuditLog(DatabaseAuditStore(database), kit, owner=ANY_SERVER)
-
-
-def shared_chain(kit: Path) -> DatabaseAuditStore | None:
-    """The chain of the server with this kit, if its `server.toml` names a database that servers share."""
-    url = read_config(kit / CONFIG_FILE).database_url(kit)
-    database = Database(url)
-    return DatabaseAuditStore(database) if database.shared else None

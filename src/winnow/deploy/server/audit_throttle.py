@@ -1,4 +1,4 @@
-"""Requests that a party repeats: the first are written into the audit one by one, more of the same are counted."""
+"""Repeated requests of one party: the first are audited one by one, further ones are only counted."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from datetime import datetime
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 
 MAX_ENTRIES = 100
-"""Requests of one kind, of one party, that are written down one by one within `WINDOW_SECONDS`."""
+"""Requests of one kind and one party that are audited one by one within `WINDOW_SECONDS`."""
 WINDOW_SECONDS = 3600.0
 REFUSED = "refused"
 
@@ -26,14 +26,14 @@ class _Window:
 
 
 class AuditThrottle:
-    """So that nobody fills the disk by asking, and least of all by being refused."""
+    """Nobody can fill the disk with requests, refused ones least of all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._windows: dict[tuple[str, str, str], _Window] = {}
 
-    def counts(self, peer: Peer, what: str, target: str, outcome: str) -> bool:
-        """Whether this one is only counted; else it is to be written down, as what somebody got at always is, once."""
+    def suppresses(self, peer: Peer, what: str, target: str, outcome: str) -> bool:
+        """Whether this request is only counted. The first that is granted for a target is always audited."""
         kind = REFUSED if outcome.startswith(REFUSED) else outcome
         window = self._windows.get((peer.name, what, kind))
         if window is None:
@@ -47,8 +47,8 @@ class AuditThrottle:
         window.counted += 1
         return True
 
-    def over(self, *, all: bool = False) -> Iterator[tuple[Peer, str, str]]:
-        """Whose, which and how many were counted, where their time is over; or of all."""
+    def suppressed(self, *, all: bool = False) -> Iterator[tuple[Peer, str, str]]:
+        """Who, what and how many were only counted, in windows that have passed; or in all."""
         for key, window in list(self._windows.items()):
             if all or self._clock() - window.begun > WINDOW_SECONDS:
                 del self._windows[key]

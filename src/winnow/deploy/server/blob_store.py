@@ -1,6 +1,6 @@
-"""Where bundles, checkpoints and outputs are kept: in files beside SQLite, in rows where servers share no disk.
+"""The store of bundles, checkpoints and outputs: files beside SQLite, rows where servers share no disk.
 
-A blob counts as held once its row in `blobs` is there, which is written last. Blobs are named by job and digest, and
+A blob counts as stored once its row in `blobs` is there, which is written last. Blobs are named by job and digest, and
 two leaders make the same ones. So they are put and removed under the lease's lock, by its holder: a leader that was
 replaced without noticing can neither remove what its successor is putting, nor add to it.
 """
@@ -22,21 +22,21 @@ from winnow.deploy.wire.atomic_files import CHUNK, blob_of, read_chunks, replace
 from winnow.deploy.wire.messages import Blob
 
 CHUNKS_PER_DELETE = 16
-"""Chunks."""
+"""Chunks that one transaction deletes: it must be short."""
 
 
 class BlobMissingError(WinnowError):
-    """A blob is not, or no longer, there."""
+    """A blob is not, or no longer, stored."""
 
 
 class BlobStore(Protocol):
     """A store of blobs; blocking, for threads."""
 
     def put(self, job: str, path: Path) -> Blob:
-        """Keep a copy of the file, durably."""
+        """Store a copy of the file, durably."""
         ...
 
-    def held(self, job: str, digest: str) -> Blob | None: ...
+    def find(self, job: str, digest: str) -> Blob | None: ...
 
     def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         """The blob from `offset` on, in chunks."""
@@ -45,7 +45,7 @@ class BlobStore(Protocol):
     def remove(self, job: str, digests: Iterable[str]) -> None: ...
 
     def digests(self, job: str) -> set[str]:
-        """Of all that lies here of the job's blobs, whole or not."""
+        """Of all blobs of the job, complete or not."""
         ...
 
 
@@ -55,13 +55,13 @@ def open_blob_store(fence: FencedDatabase, folder: Path) -> BlobStore:
 
 
 class _Rows:
-    """The rows that say what is held."""
+    """The rows of stored blobs."""
 
     def __init__(self, fence: FencedDatabase) -> None:
         self._fence, self._database = fence, fence.database
 
-    def held(self, job: str, digest: str) -> Blob | None:
-        with self._database.reading() as session:
+    def find(self, job: str, digest: str) -> Blob | None:
+        with self._database.read_session() as session:
             row = session.get(BlobRow, (job, digest))
             return None if row is None else Blob(digest=row.digest, size=row.size)
 
@@ -70,7 +70,7 @@ class _Rows:
         session.merge(BlobRow(job=job, digest=blob.digest, size=blob.size))
 
     def _recorded(self, job: str) -> set[str]:
-        with self._database.reading() as session:
+        with self._database.read_session() as session:
             return set(session.scalars(select(BlobRow.digest).where(BlobRow.job == job)))
 
     @staticmethod
@@ -87,19 +87,19 @@ class FileBlobStore(_Rows):
 
     def put(self, job: str, path: Path) -> Blob:
         blob = blob_of(path)
-        if self.held(job, blob.digest) is None:
+        if self.find(job, blob.digest) is None:
             self._copy(path, job, blob)
         return blob
 
     def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         path = self._path(job, blob.digest)
         if not path.exists():
-            raise BlobMissingError(f"{job}: {blob.digest[:12]} is not held here")
+            raise BlobMissingError(f"job {job}: blob {blob.digest[:12]} is not stored here")
         return read_chunks(path, offset)
 
     def remove(self, job: str, digests: Iterable[str]) -> None:
         for digest in digests:
-            with self._fence.writing() as session:
+            with self._fence.write_session() as session:
                 self._forget(session, job, digest)
                 self._path(job, digest).unlink(missing_ok=True)
 
@@ -118,7 +118,7 @@ class FileBlobStore(_Rows):
             for piece in read_chunks(source):
                 file.write(piece)
         try:
-            with self._fence.writing() as session, wire_errors(target):
+            with self._fence.write_session() as session, wire_errors(target):
                 copy.replace(target)
                 sync_folder(target.parent)
                 self._record(session, job, blob)
@@ -131,31 +131,31 @@ class DatabaseBlobStore(_Rows):
 
     def put(self, job: str, path: Path) -> Blob:
         blob = blob_of(path)
-        if self.held(job, blob.digest) is None:
+        if self.find(job, blob.digest) is None:
             for number, piece in enumerate(read_chunks(path)):
                 self._put_chunk(job, blob, number, piece)
-            with self._fence.writing() as session:
+            with self._fence.write_session() as session:
                 self._record(session, job, blob)
         return blob
 
     def read(self, job: str, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
-        if self.held(job, blob.digest) is None:
-            raise BlobMissingError(f"{job}: {blob.digest[:12]} is not held here")
+        if self.find(job, blob.digest) is None:
+            raise BlobMissingError(f"job {job}: blob {blob.digest[:12]} is not stored here")
         while offset < blob.size:
             number, skipped = divmod(offset, CHUNK)
             wanted = select(BlobChunkRow.data).where(
                 BlobChunkRow.job == job, BlobChunkRow.digest == blob.digest, BlobChunkRow.number == number
             )
-            with self._database.reading() as session:
+            with self._database.read_session() as session:
                 piece = session.scalar(wanted)
             if piece is None:
-                raise BlobMissingError(f"{job}: {blob.digest[:12]} was removed while it was read")
+                raise BlobMissingError(f"job {job}: blob {blob.digest[:12]} was removed while being read")
             yield piece[skipped:]
             offset += len(piece) - skipped
 
     def remove(self, job: str, digests: Iterable[str]) -> None:
         for digest in digests:
-            with self._fence.writing() as session:
+            with self._fence.write_session() as session:
                 self._forget(session, job, digest)
             while self._remove_chunks(job, digest):
                 pass
@@ -164,18 +164,18 @@ class DatabaseBlobStore(_Rows):
         """A few: deleting gigabytes takes longer than the lease may stay locked."""
         which = (BlobChunkRow.job == job, BlobChunkRow.digest == digest)
         some = select(BlobChunkRow.number).where(*which).limit(CHUNKS_PER_DELETE)
-        with self._fence.writing() as session:
+        with self._fence.write_session() as session:
             numbers = list(session.scalars(some))
             session.execute(delete(BlobChunkRow).where(*which, BlobChunkRow.number.in_(numbers)))
         return bool(numbers)
 
     def digests(self, job: str) -> set[str]:
-        with self._database.reading() as session:
+        with self._database.read_session() as session:
             pieces = session.scalars(select(BlobChunkRow.digest).where(BlobChunkRow.job == job).distinct())
             return self._recorded(job) | set(pieces)
 
     def _put_chunk(self, job: str, blob: Blob, number: int, piece: bytes) -> None:
         """A chunk that is there already is the same: a server that broke off, or that was replaced, left it."""
         chunk = insert(BlobChunkRow).values(job=job, digest=blob.digest, number=number, data=piece)
-        with self._fence.writing() as session:
+        with self._fence.write_session() as session:
             session.execute(chunk.on_conflict_do_nothing())

@@ -29,7 +29,7 @@ class ServerLimits(Settings):
     transfers: int = Field(default=4, ge=1)
     """That one party may have under way at the same time."""
     lines: int = Field(default=100_000, ge=0)
-    """That a site, or the job itself, may add to one job's log; metrics count as lines."""
+    """That a job may add to its log."""
     jobs: int = Field(default=16, ge=1)
     """That run at the same time; the others wait."""
     code_mb: int = Field(default=4096, ge=64)
@@ -79,7 +79,7 @@ def read_config(path: Path, *, required: bool = False) -> ServerConfig:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if required:
-            raise ConfigError(f"{path}: there is no such file") from None
+            raise ConfigError(f"{path}: no such file") from None
         return ServerConfig()
     try:
         return _anchored(ServerConfig.model_validate(tomllib.loads(text)), path.parent)
@@ -95,8 +95,8 @@ def _anchored(config: ServerConfig, folder: Path) -> ServerConfig:
     for name, table in config.data.items():
         if strange := sorted(table.keys() - {*DATA_KEYS}):
             raise ConfigError(
-                f"{CONFIG_FILE}: [data.{name}] has no key {strange[0]!r}: a server's data are a folder with "
-                "reference.npz and test.npz, or files: reference = …, test = …"
+                f"{CONFIG_FILE}: [data.{name}]: unknown key {strange[0]!r}; set folder (with reference.npz and "
+                "test.npz), or the files reference and test"
             )
     data = {
         name: {key: str((folder / value).resolve()) if key in PATH_KEYS else value for key, value in table.items()}

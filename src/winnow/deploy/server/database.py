@@ -52,7 +52,7 @@ class Database:
             self._engine = create_engine(self.url, **self._arguments(patience))
         except (ArgumentError, ModuleNotFoundError) as error:
             raise DatabaseError(
-                f"database = {url!r} is no database address; write sqlite:///FILE or postgresql://USER@HOST/NAME"
+                f"database = {url!r} is not a database URL; use sqlite:///FILE or postgresql://USER@HOST/NAME"
             ) from error
         self._writing = self._engine.execution_options(**WRITE_OPTIONS)
         if not self.shared:
@@ -74,12 +74,12 @@ class Database:
         return {"connect_args": connecting, "pool_pre_ping": True, "pool_size": 10, "max_overflow": 20}
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def read_session(self) -> Iterator[Session]:
         with Session(self._engine) as session:
             yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def write_session(self) -> Iterator[Session]:
         """A transaction that is kept if nothing is raised. On SQLite it waits here for the writer before it."""
         with Session(self._writing, expire_on_commit=False) as session, session.begin():
             yield session
@@ -103,7 +103,7 @@ class Database:
             return
         named = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name")
         try:
-            with self.writing() as session:
+            with self.write_session() as session:
                 session.execute(named, {"name": application})
         except DBAPIError as error:  # servers with roles of their own need pg_signal_backend
             log.warning("cannot end the connections of the former leader: %s", _first_line(error))
@@ -119,7 +119,9 @@ class Database:
         except OperationalError as error:
             raise DatabaseError(f"cannot reach the database {self}: {_first_line(error)}") from error
         except CommandError as error:
-            raise DatabaseError(f"{self} was made by a newer Winnow ({error}); update this server") from error
+            raise DatabaseError(
+                f"{self} was created by a newer version of Winnow ({error}); update this server"
+            ) from error
 
     def close(self) -> None:
         self._engine.dispose()

@@ -1,4 +1,4 @@
-"""Whether what is stored of a job is still what was committed: nothing is built upon a record that changed since.
+"""Whether the stored records of a job are still those that were committed: no job continues from changed records.
 
 Blobs are named by their digests. Every round has a digest of all that the job has told until then, chained line by line
 from its configuration on, so that a commit hashes its own lines alone.
@@ -12,7 +12,7 @@ from winnow.deploy.wire.messages import Blob
 
 
 class DamagedRecordsError(WinnowError):
-    """What the database or the blobs hold of a job is not what was committed. Trying again does not help."""
+    """The stored records of a job are not those that were committed. Trying again does not help."""
 
 
 def verified_chunks(chunks: Iterable[bytes], blob: Blob, what: str) -> Iterator[bytes]:
@@ -37,14 +37,14 @@ def next_digest(digest: str, line: str) -> str:
 
 
 class EventDigestCheck:
-    """Follows a job's event lines and finds the first round after which they are not what they were."""
+    """Reads a job's event lines and finds the first round whose lines differ from those committed."""
 
     def __init__(self, job: str, config: str, rounds: Sequence[tuple[int, str | None]]) -> None:
         """`rounds` and their digests, in order; None where an earlier version committed it."""
         self._job, self._digest = job, first_digest(config)
         self._expected = [(number, digest) for number, digest in rounds if digest is not None][::-1]
 
-    def follow(self, lines: Iterable[str]) -> None:
+    def add_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._pass()
             self._digest = next_digest(self._digest, line)
@@ -54,11 +54,11 @@ class EventDigestCheck:
         if self._expected:
             number, _ = self._expected[-1]
             raise DamagedRecordsError(
-                f"the database's event lines of job {self._job} are not what round {number} committed; "
+                f"the event lines of job {self._job} in the database differ from those committed with round {number}; "
                 "restore the database from a backup, or submit the job again"
             )
 
     def _pass(self) -> None:
-        """Rounds that end here; one may have told nothing."""
+        """Rounds that end here; one may have no events."""
         while self._expected and self._expected[-1][1] == self._digest:
             self._expected.pop()

@@ -1,122 +1,107 @@
-"""What a job says, on its way into the database: gathered for a moment, then written together."""
+"""The log lines of jobs on their way into the database: collected for a moment, then written together."""
 
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
-import msgspec
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.server.audit_throttle import AuditThrottle
-from winnow.deploy.server.leader_writes import LOG_KIND, SERVER_SOURCE, LeaderWrites, NewLogLine
+from winnow.deploy.server.leader_writes import SERVER_SOURCE, LeaderWrites, NewLogLine
 from winnow.deploy.server.sanitise_text import printable_line
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import AbsentSite
+from winnow.deploy.wire.messages import LOG_KIND, AbsentSite
 
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.3
-"""Seconds between writes."""
+"""Seconds between two writes."""
 MAX_METRICS = 100
-"""That one source may have, by name."""
+"""Metrics that one source may have."""
 MAX_METRIC_NAME = 100
 
 
 class AuditWriter(Protocol):
-    """The audit's pen; blocking."""
+    """Appends to the audit log; blocking."""
 
     def __call__(self, peer: Peer | None, what: str, target: str, outcome: str) -> None:
-        """`peer` is None for what the server does of its own accord."""
+        """`peer` is None for what the server does by itself."""
 
 
 class JobLogs:
-    """`most` is how many lines and metrics one source may add to a job's log."""
+    """`max_lines` is how many lines a job's own code may add to its log."""
 
-    def __init__(self, ledger: LeaderWrites, auditor: AuditWriter, *, most: int) -> None:
-        self._ledger = ledger
-        self._auditor = auditor
-        self._most = most
-        self._repeats = AuditThrottle()
-        self._told: Counter[tuple[str, str]] = Counter()
-        self._waiting: dict[str, list[NewLogLine]] = defaultdict(list)
-        self._absences: dict[str, dict[str, AbsentSite | None]] = defaultdict(dict)
+    def __init__(self, writes: LeaderWrites, audit: AuditWriter, *, max_lines: int) -> None:
+        self._writes = writes
+        self._audit = audit
+        self._max_lines = max_lines
+        self._throttle = AuditThrottle()
+        self._counts: Counter[str] = Counter()
+        """By job, the lines of its own code."""
+        self._buffer: dict[str, list[NewLogLine]] = defaultdict(list)
+        self._exclusions: dict[str, dict[str, AbsentSite | None]] = defaultdict(dict)
         self._changed: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self.live: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-        """The latest metrics by job and source."""
 
-    def add(self, job: str, line: NewLogLine) -> None:
-        self._waiting[job].append(line)
+    def add_server_line(self, job: str, text: str, kind: str = LOG_KIND) -> None:
+        self._buffer[job].append(NewLogLine(source=SERVER_SOURCE, kind=kind, text=text))
 
-    def note_absence(self, job: str, absence: AbsentSite | str) -> None:
-        """A site is left out of a job, or (its name alone) no longer is."""
-        if isinstance(absence, AbsentSite):
-            self._absences[job][absence.site] = absence
+    def add_untrusted(self, job: str, text: str) -> None:
+        """A line of the job's own code, which may print too much."""
+        self._counts[job] += 1
+        if self._counts[job] <= self._max_lines:
+            self.add_server_line(job, printable_line(text))
+        elif self._counts[job] == self._max_lines + 1:
+            limit = f"the job reached the limit of {self._max_lines} log lines; further lines are dropped"
+            self.add_server_line(job, limit)
+
+    def record_exclusion(self, job: str, exclusion: AbsentSite | str) -> None:
+        """A site is excluded from a job, or (its name alone) no longer is."""
+        if isinstance(exclusion, AbsentSite):
+            self._exclusions[job][exclusion.site] = exclusion
         else:
-            self._absences[job][absence] = None
-
-    def say(self, job: str, source: str, text: str) -> None:
-        """A line of a job's own code or of a site, who may say too much."""
-        if self._may_add(job, source):
-            self.add(job, NewLogLine(source=source, kind=LOG_KIND, text=printable_line(text)))
-
-    def measured(self, job: str, source: str, metrics: Mapping[str, float]) -> None:
-        """The latest values are always there to be seen, of so many metrics as there is room for."""
-        known = self.live[job].setdefault(source, {})
-        kept = bounded_metrics(metrics, known)
-        known.update(kept)
-        if kept and self._may_add(job, source):
-            self.add(job, NewLogLine(source=source, kind="metric", text=msgspec.json.encode(kept).decode()))
-
-    def _may_add(self, job: str, source: str) -> bool:
-        """Whether there is room for one more; the first for which there is none is answered with a line."""
-        self._told[job, source] += 1
-        if self._told[job, source] == self._most + 1:
-            whose = "the job" if source == SERVER_SOURCE else f"site {source}"
-            said = f"{whose} has said too much; what else it says is dropped"
-            self.add(job, NewLogLine(source=source, kind=LOG_KIND, text=said))
-        return self._told[job, source] <= self._most
+            self._exclusions[job][exclusion] = None
 
     async def audit(self, peer: Peer | None, what: str, target: str, outcome: str) -> None:
-        await asyncio.to_thread(self._auditor, peer, what, target, outcome)
+        await asyncio.to_thread(self._audit, peer, what, target, outcome)
 
     async def audit_request(self, peer: Peer, what: str, target: str, outcome: str) -> None:
-        """That somebody asked for something, and whether it was granted. What is repeated too often is counted."""
-        if not self._repeats.counts(peer, what, target, outcome):
+        """A request, and whether it was granted. Requests that are repeated too often are only counted."""
+        if not self._throttle.suppresses(peer, what, target, outcome):
             await self.audit(peer, what, target, outcome)
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             await self.flush()
-            await self.tell_repeats()
+            await self.audit_suppressed()
 
-    async def tell_repeats(self, *, all: bool = False) -> None:
-        """Write down what was counted, once its time is over."""
-        for peer, what, outcome in self._repeats.over(all=all):
+    async def audit_suppressed(self, *, all: bool = False) -> None:
+        """Write how many requests were only counted, once their window has passed."""
+        for peer, what, outcome in self._throttle.suppressed(all=all):
             await self.audit(peer, what, "", outcome)
 
     async def flush(self) -> None:
-        """Write what waits. Lines of one job stay in order."""
-        absences, self._absences = self._absences, defaultdict(dict)
-        for job, changes in absences.items():
-            await asyncio.to_thread(self._ledger.note_absences, job, changes)
-        waiting, self._waiting = self._waiting, defaultdict(list)
-        for job, lines in waiting.items():
+        """Write what is collected. Lines of one job stay in order."""
+        exclusions, self._exclusions = self._exclusions, defaultdict(dict)
+        for job, changes in exclusions.items():
+            await asyncio.to_thread(self._writes.record_exclusions, job, changes)
+        buffer, self._buffer = self._buffer, defaultdict(list)
+        for job, lines in buffer.items():
             try:
-                await asyncio.to_thread(self._ledger.append, job, lines)
+                await asyncio.to_thread(self._writes.append, job, lines)
             except DataError as error:
-                log.error("job %s: lines that the database does not take are dropped: %s", job, one_line(error.orig))
-            self.wake(job)
+                log.error("job %s: the database rejected log lines, which are dropped: %s", job, one_line(error.orig))
+            self.notify(job)
 
-    def wake(self, job: str) -> None:
-        """There is something new about the job."""
+    def notify(self, job: str) -> None:
+        """Something about the job has changed."""
         self._changed.pop(job, asyncio.Event()).set()
 
-    async def news(self, job: str, seconds: float) -> None:
-        """Wait for something new about the job, at most so long."""
+    async def wait_for_change(self, job: str, seconds: float) -> None:
+        """Until something about the job changes, at most so long."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed[job].wait()
@@ -124,17 +109,11 @@ class JobLogs:
             return
 
     def forget(self, job: str) -> None:
-        self.live.pop(job, None)
-        for told in [told for told in self._told if told[0] == job]:
-            del self._told[told]
-        self.wake(job)
+        self._counts.pop(job, None)
+        self.notify(job)
 
 
-def bounded_metrics(metrics: Mapping[str, float], known: Collection[str] = ()) -> dict[str, float]:
-    """Those of the metrics for which there is room beside the known ones."""
-    kept: dict[str, float] = {}
-    for name, value in metrics.items():
-        room = len(name) <= MAX_METRIC_NAME and len(known) + len(kept) < MAX_METRICS
-        if room or name in known:
-            kept[name] = value
-    return kept
+def bounded_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """As many of the metrics as one source may have."""
+    short = [name for name in metrics if len(name) <= MAX_METRIC_NAME]
+    return {name: metrics[name] for name in short[:MAX_METRICS]}

@@ -1,37 +1,44 @@
-"""Who takes part in the rounds of a running job, and who is left out, since when and why.
+"""Which sites participate in the rounds of a running job, and which are excluded, since when and why.
 
-A site is left out while it is silent for too long, refuses the job, or has a revoked certificate. Rounds go on without
-it, its tasks failing, as long as `min_sites` others take part; with fewer the job waits. It is taken back as soon as it
-accepts the job again, which it is asked at growing intervals.
+A site is excluded while it is silent for too long, refuses the job, or has a revoked certificate. Rounds continue
+without it, its tasks failing, as long as `min_sites` others participate; with fewer the job waits. The site is
+readmitted as soon as it accepts the job again, which it is asked at growing intervals.
 """
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
 
-from winnow.deploy.server.site_sessions import Participation, SiteSession
+from winnow.deploy.jobs.ipc import EXCLUDED_SITE
+from winnow.deploy.server.job_logs import JobLogs
+from winnow.deploy.server.participation import Participation
+from winnow.deploy.server.site_sessions import SiteSession
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import AbsentSite, CancelTasks
+from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, CancelTasks, ClientResult
+
+log = logging.getLogger(__name__)
 
 FIRST_RETRY, MAX_DOUBLINGS = 2.0, 7
-"""Seconds until a site that was left out is asked again; they double so many times, to 256."""
+"""Seconds until an excluded site is asked again; they double so many times, to 256."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MembershipCallbacks:
-    """What follows from it."""
+class TaskSource(Protocol):
+    """The running job: what it does when replies come, or sites go and return."""
 
-    say: Callable[[str, str], None]
-    """By job: a line for its log."""
-    note: Callable[[str, AbsentSite | str], None]
-    """By job: a site is left out, or (its name) no longer is."""
-    fail: Callable[[str, str, str, int, str], None]
-    """By site, job, task and client: there will be no answer, and why."""
-    start_again: Callable[[str], None]
-    """By job: the round began without sites that are back, and waits for others that are not."""
-    hold: Callable[[str, bool], None]
-    """By job: whether it waits for sites, so that deadlines stand still."""
+    @property
+    def task_blobs(self) -> Path | None:
+        """Where the blobs of its tasks are."""
+
+    def reply_received(self, answer: ClientResult, path: Path | None) -> None: ...
+
+    def restart(self) -> None:
+        """Go back to the last committed round: sites returned that this round excludes, and others are missing."""
+
+    def pause_deadlines(self, on: bool) -> None:
+        """While the job waits for sites."""
 
 
 class JobMembership:
@@ -40,131 +47,155 @@ class JobMembership:
     def __init__(
         self,
         job: str,
-        desks: Mapping[str, SiteSession],
+        sessions: Mapping[str, SiteSession],
         sites: Sequence[str],
-        reactions: MembershipCallbacks,
+        source: TaskSource,
+        job_logs: JobLogs,
         *,
         needed: int,
         timeout: float,
     ) -> None:
-        self.job, self._desks, self._sites, self._reactions = job, desks, sites, reactions
+        self.job, self.source, self._sessions, self._sites, self._job_logs = job, source, sessions, sites, job_logs
         self._needed, self._timeout = needed, timeout
-        self._said = False
-        """Whether we have said that the job waits."""
+        self._announced = False
+        """Whether the log says that the job waits."""
         for site in sites:
-            if (reason := self._part(site).out) and self._part(site).out_since is None:
-                self.leave_out(site, reason, self._desks[site].seen)  # it changed its mind while the job began
+            part = self._part(site)
+            if part.exclusion_reason and part.excluded_since is None:  # it changed its mind while the job started
+                self.exclude(site, part.exclusion_reason, self._sessions[site].last_seen)
 
-    def leave_out(self, site: str, reason: str, now: float) -> None:
-        """Go on without this site. It is said once, and the site asked again."""
+    def exclude(self, site: str, reason: str, now: float, kind: str = LOG_KIND) -> None:
+        """Continue without this site. It is logged once, and the site asked again."""
         part, reason = self._part(site), one_line(reason)
-        part.offer_at = now + FIRST_RETRY * 2 ** min(part.offers, MAX_DOUBLINGS)
-        if part.out != reason or part.out_since is None:
-            part.out, part.out_since = reason, part.out_since or time.time()
-            self._reactions.note(self.job, AbsentSite(site=site, since=part.out_since, reason=part.out))
-            self._reactions.say(self.job, f"site {site} is left out: {part.out}")
-        self.review()
+        part.retry_at = now + FIRST_RETRY * 2 ** min(part.retries, MAX_DOUBLINGS)
+        if part.exclusion_reason != reason or part.excluded_since is None:
+            part.exclusion_reason, part.excluded_since = reason, part.excluded_since or time.time()
+            self._job_logs.record_exclusion(self.job, AbsentSite(site=site, since=part.excluded_since, reason=reason))
+            self._log(f"site {site} is excluded: {reason}", kind)
+        self.update()
 
-    def take_back(self, site: str) -> None:
-        """The site accepts the job. It hears of the tasks that were kept for it."""
+    def readmit(self, site: str) -> None:
+        """The site accepts the job. It gets the tasks that were kept for it."""
         part = self._part(site)
-        part.offers, part.offer_at = 0, None
-        if not part.out:
+        part.retries, part.retry_at = 0, None
+        if not part.exclusion_reason:
             return
-        part.out, part.out_since = "", None
-        self._reactions.note(self.job, site)
-        self._reactions.say(self.job, f"site {site} takes part again")
+        part.exclusion_reason, part.excluded_since = "", None
+        self._job_logs.record_exclusion(self.job, site)
+        self._log(f"site {site} rejoined the job")
         for order in part.assignments():
-            self._desks[site].tell(order)
-        self.review()
+            self._sessions[site].send(order)
+        self.update()
 
     def sweep(self, now: float) -> None:
-        """Leave out who has been silent for too long, and ask those again who are there."""
+        """Exclude sites that have been silent for too long, and ask connected ones again."""
         for site in self._sites:
-            desk, part = self._desks[site], self._part(site)
-            if now - desk.seen > self._timeout and not part.out:
-                desk.disconnect()  # it says hello when it is back, and is asked then
-                self.leave_out(site, f"no word from it for {self._timeout:g} s; it is taken back when it returns", now)
-            elif desk.session is not None and part.offer_at is not None and now >= part.offer_at:
-                part.offers, part.offer_at = part.offers + 1, None
-                desk.tell(part.deploy)
-        self.review()
+            session, part = self._sessions[site], self._part(site)
+            if now - session.last_seen > self._timeout and not part.exclusion_reason:
+                session.disconnect()  # it says hello when it is back, and is asked then
+                reason = f"no contact for {self._timeout:g} s; it rejoins when it reconnects"
+                self.exclude(site, reason, now, SITE_LOST_KIND)
+            elif session.connection is not None and part.retry_at is not None and now >= part.retry_at:
+                part.retries, part.retry_at = part.retries + 1, None
+                session.send(part.deploy)
+        self.update()
 
-    def review(self) -> None:
-        """Fail the tasks of sites that are left out, where enough others take part in their round."""
+    def update(self) -> None:
+        """Fail the tasks of excluded sites, where enough others participate in their round."""
         for site in self._sites:
             part = self._part(site)
-            for open_task in list(part.tasks.values()) if part.out else ():
-                if self._in(open_task.task.round) >= self._needed:
-                    part.left_out.add(open_task.task.round)
-                    self._fail(site, part, open_task.task.id)
-        if self._waits != self._said:
-            self._said = self._waits
-            self._reactions.say(self.job, self._lack() if self._waits else "the job goes on")
-            self._reactions.hold(self.job, self._waits)
-        if self._waits and self._in() >= self._needed:
-            self._reactions.start_again(self.job)
+            for open_task in list(part.tasks.values()) if part.exclusion_reason else ():
+                if self._participating(open_task.task.round) >= self._needed:
+                    part.excluded_rounds.add(open_task.task.round)
+                    self._fail_task(site, part, open_task.task.id)
+        if self._is_waiting != self._announced:
+            self._announced = self._is_waiting
+            self._log(self._shortage() if self._is_waiting else "the job continues")
+            self.source.pause_deadlines(self._is_waiting)
+        if self._is_waiting and self._participating() >= self._needed:
+            self.source.restart()
 
-    def absences(self) -> list[AbsentSite]:
+    def fail(self, task: str, client: int, reason: str) -> None:
+        """There will be no reply from this client."""
+        answer = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
+        self.source.reply_received(answer, None)
+
+    def exclusions(self) -> list[AbsentSite]:
         return [
-            AbsentSite(site=site, since=part.out_since, reason=part.out)
+            AbsentSite(site=site, since=part.excluded_since, reason=part.exclusion_reason)
             for site in self._sites
-            if (part := self._part(site)).out_since is not None
+            if (part := self._part(site)).excluded_since is not None
         ]
 
-    def told(self) -> str:
-        """How the job stands, in one line: who is left out, who is silent, whose answers are awaited."""
-        said = [self._lack()] if self._waits else []
-        said += [f"{each.site} is left out since {format_utc(each.since)}: {each.reason}" for each in self.absences()]
-        for site in self._silent():
-            at = self._desks[site].seen_at
-            since = f"no word from it since {format_utc(at)}" if at else "it has not come since this server leads"
-            said.append(f"{site} is not connected: {since}; it is left out after {self._timeout:g} s")
+    def summary(self) -> str:
+        """The state of the job in one line: who is excluded, who is not connected, whose replies are awaited."""
+        parts = [self._shortage()] if self._is_waiting else []
+        parts += [
+            f"{each.site} has been excluded since {format_utc(each.since)}: {each.reason}" for each in self.exclusions()
+        ]
+        for site in self._disconnected():
+            at = self._sessions[site].last_seen_utc
+            since = f"last contact {format_utc(at)}" if at else "no contact since this server became leader"
+            parts.append(f"{site} is not connected: {since}; it is excluded after {self._timeout:g} s without contact")
         awaited = {
-            site: min(each.asked for each in part.tasks.values())
+            site: min(each.assigned_at for each in part.tasks.values())
             for site in self._sites
-            if (part := self._part(site)).tasks and not part.out
+            if (part := self._part(site)).tasks and not part.exclusion_reason
         }
         if awaited:
-            said.append(f"awaits {', '.join(awaited)} since {format_utc(min(awaited.values()))}")
-        return "; ".join(said)
+            parts.append(f"waiting for replies from {', '.join(awaited)} since {format_utc(min(awaited.values()))}")
+        return "; ".join(parts)
 
-    def missing(self) -> bool:
-        """Whether a site is left out, or may soon be."""
-        return bool(self.absences() or self._silent())
+    def has_absences(self) -> bool:
+        """Whether a site is excluded, or may soon be."""
+        return bool(self.exclusions() or self._disconnected())
 
     # ------------------------------------------------------------------------------------------------------------------
 
     def _part(self, site: str) -> Participation:
-        return self._desks[site].parts[self.job]
-
-    def _parts(self) -> list[Participation]:
-        return [self._part(site) for site in self._sites]
+        return self._sessions[site].participations[self.job]
 
     @property
-    def _waits(self) -> bool:
-        """Whether tasks are kept for sites that are left out, because the others are too few."""
-        return any(part.tasks for part in self._parts() if part.out)
+    def _is_waiting(self) -> bool:
+        """Whether tasks are kept for excluded sites, because the others are too few."""
+        return any(part.tasks for part in map(self._part, self._sites) if part.exclusion_reason)
 
-    def _silent(self) -> list[str]:
-        """Who is not connected, and not yet left out."""
-        return [site for site in self._sites if self._desks[site].session is None and not self._part(site).out]
+    def _disconnected(self) -> list[str]:
+        """Who is not connected, and not yet excluded."""
+        return [
+            site
+            for site in self._sites
+            if self._sessions[site].connection is None and not self._part(site).exclusion_reason
+        ]
 
-    def _in(self, round_: int | None = None) -> int:
-        """How many sites take part now, and have in this round so far."""
-        return sum(not part.out and round_ not in part.left_out for part in self._parts())
+    def _not_reconnected(self) -> list[str]:
+        """Of those, who has not contacted this leader at all. They do not count for `min_sites`."""
+        return [site for site in self._disconnected() if self._sessions[site].last_seen_utc is None]
 
-    def _lack(self) -> str:
-        return f"the job waits for sites: {self._in()} take part, and it needs {self._needed} (min_sites)"
+    def _participating(self, round_: int | None = None) -> int:
+        """How many sites participate now, and have in this round so far."""
+        parts = [self._part(site) for site in self._sites if site not in self._not_reconnected()]
+        return sum(not part.exclusion_reason and round_ not in part.excluded_rounds for part in parts)
 
-    def _fail(self, site: str, part: Participation, task: str) -> None:
-        clients = sorted(part.tasks[task].waiting)
+    def _shortage(self) -> str:
+        count = self._participating()
+        verb = "participates" if count == 1 else "participate"
+        text = f"the job is waiting for sites: {count} {verb}, {self._needed} needed (min_sites)"
+        absent = self._not_reconnected()
+        return f"{text}; not reconnected yet: {', '.join(absent)}" if absent else text
+
+    def _fail_task(self, site: str, part: Participation, task: str) -> None:
+        clients = sorted(part.tasks[task].pending_clients)
         part.withdraw(task)
-        self._desks[site].tell(CancelTasks(job=self.job, tasks=[task]))
-        assert part.out_since is not None
-        reason = f"site {site} is left out since {format_utc(part.out_since)}: {part.out}"
+        self._sessions[site].send(CancelTasks(job=self.job, tasks=[task]))
+        assert part.excluded_since is not None
+        reason = f"{EXCLUDED_SITE.format(site)}{format_utc(part.excluded_since)}: {part.exclusion_reason}"
         for client in clients:
-            self._reactions.fail(site, self.job, task, client, reason)
+            self.fail(task, client, reason)
+
+    def _log(self, text: str, kind: str = LOG_KIND) -> None:
+        log.info("job %s: %s", self.job, text)
+        self._job_logs.add_server_line(self.job, text, kind)
 
 
 def format_utc(at: float) -> str:

@@ -1,6 +1,6 @@
-"""What a job asks of its federation: the [job] section and a few keys of its configuration.
+"""What the server reads of a job's configuration: the [job] section and a few keys.
 
-The server knows no more of an experiment than this; the rest is for the job's own processes, which check it.
+The rest of the configuration is for the job's own processes, which check it.
 """
 
 from pydantic import ValidationError
@@ -13,24 +13,22 @@ from winnow.deploy.wire.messages import Resources
 
 
 class JobSpec(Settings):
-    """What is read of a job's configuration."""
-
     title: str
     rounds: int
     data: str
-    wishes: JobSettings
+    settings: JobSettings
 
     @property
     def resources(self) -> Resources:
-        """What it takes of each site."""
-        return Resources(cpus=self.wishes.cpus, memory_mb=self.wishes.memory_mb, gpus=self.wishes.gpus)
+        """What it needs of each site."""
+        return Resources(cpus=self.settings.cpus, memory_mb=self.settings.memory_mb, gpus=self.settings.gpus)
 
 
 def read_job_spec(bundle: Bundle) -> JobSpec:
-    """Read a configuration; a mistake is told in one line."""
+    """Read a configuration; a mistake is reported in one line."""
     table = bundle.settings()
     try:
-        wishes = JobSettings.model_validate(table.get("job", {}))
+        settings = JobSettings.model_validate(table.get("job", {}))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{key}: " for key in first["loc"])
@@ -40,5 +38,5 @@ def read_job_spec(bundle: Bundle) -> JobSpec:
         title=one_line(str(table.get("name", bundle.data_name))[:200]),
         rounds=rounds if isinstance(rounds, int) and rounds > 0 else 0,
         data=bundle.data_name,
-        wishes=wishes,
+        settings=settings,
     )

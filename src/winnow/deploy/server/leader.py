@@ -1,4 +1,4 @@
-"""All that a server does while it leads. It is made when the lease is won, and dropped when it is lost."""
+"""All that a server does while it is the leader. It is created with the lease and dropped when that is lost."""
 
 import asyncio
 import logging
@@ -17,15 +17,18 @@ from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.database import Database
 from winnow.deploy.server.job_logs import AuditWriter, JobLogs
 from winnow.deploy.server.job_spec import JobSpec, read_job_spec
+from winnow.deploy.server.job_submission import JobSubmission, ServerTrust
+from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import FAILED, RUNNING, LeaderWrites
 from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.reply_inboxes import ReplyInboxes
-from winnow.deploy.server.running_job import LeaderContext
 from winnow.deploy.server.scheduler import Scheduler
+from winnow.deploy.server.site_control import SiteControl
 from winnow.deploy.server.site_hub import SiteHub
 from winnow.deploy.server.tables import JobRow
-from winnow.deploy.server.user_commands import ServerTrust, UserCommands
+from winnow.deploy.server.task_exchange import TaskExchange
+from winnow.deploy.server.user_commands import UserCommands
 from winnow.deploy.server.warm_runner import WarmRunner
 from winnow.deploy.wire.messages import Blob
 
@@ -37,96 +40,104 @@ SWEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class ServerResources:
-    """What a server has, whether it leads or not."""
+    """What a server has, whether it is the leader or not."""
 
+    name: str
     config: ServerConfig
-    state: Path
+    state_folder: Path
     database: Database
     trust: ServerTrust
-    auditor: AuditWriter
+    audit: AuditWriter
     runner: str = RUNNER_MODULE
-    spare: WarmRunner
-    moved: Callable[[int, int], None] = lambda _in, _out: None
+    warm_runner: WarmRunner
+    count_traffic: Callable[[int, int], None] = lambda _in, _out: None
 
 
 class Leader:
-    def __init__(self, estate: ServerResources, token: int) -> None:
-        config = estate.config
-        fence = FencedDatabase(database=estate.database, token=token)
-        ledger, blobs = LeaderWrites(fence=fence), open_blob_store(fence, estate.state / "blobs")
-        records = Queries(database=estate.database)
-        jobs = estate.state / "jobs"
-        inboxes = ReplyInboxes(jobs, config.limits)
+    def __init__(self, resources: ServerResources, token: int) -> None:
+        config, jobs = resources.config, resources.state_folder / "jobs"
         self.token = token
-        self._blobs, self._ledger, self._records = blobs, ledger, records
-        self.journal = JobLogs(ledger, estate.auditor, most=config.limits.lines)
-        self.hub = SiteHub(config, ledger, self.journal, inboxes, revoked=estate.trust.revoked)
-        workshop = LeaderContext(
-            ledger=ledger,
-            records=records,
-            blobs=blobs,
+        fenced = FencedDatabase(database=resources.database, token=token)
+        self._writes, self._queries = LeaderWrites(fenced=fenced), Queries(database=resources.database)
+        self._blobs = open_blob_store(fenced, resources.state_folder / "blobs")
+        self.job_logs = JobLogs(self._writes, resources.audit, max_lines=config.limits.lines)
+        self.hub = SiteHub(config, self._writes, self.job_logs, revoked=resources.trust.revoked)
+        inboxes = ReplyInboxes(jobs, config.limits)
+        self.control = SiteControl(self.hub)
+        self.exchange = TaskExchange(self.hub, self.job_logs, inboxes)
+        context = LeaderContext(
+            server=resources.name,
+            writes=self._writes,
+            queries=self._queries,
+            blobs=self._blobs,
             hub=self.hub,
-            journal=self.journal,
+            exchange=self.exchange,
+            job_logs=self.job_logs,
             inboxes=inboxes,
             jobs=jobs,
             data=config.data,
             memory_mb=config.limits.code_mb,
             disk_mb=config.limits.code_disk_mb,
-            unfenced=config.sandbox == "none" and sandbox_unavailable_reason() is not None,
-            runner=estate.runner,
-            spare=estate.spare,
+            unsandboxed=config.sandbox == "none" and sandbox_unavailable_reason() is not None,
+            runner=resources.runner,
+            warm_runner=resources.warm_runner,
         )
-        self.scheduler = Scheduler(workshop, join=config.join, most=config.limits.jobs)
-        self.hub.listen(self.scheduler)
+        self.scheduler = Scheduler(context, join_wait=config.join, max_running=config.limits.jobs)
+        self.hub.set_listener(self.scheduler)
         self.transfers = BlobTransfers(
             limits=config.limits,
-            state=estate.state,
-            blobs=blobs,
-            records=records,
+            state=resources.state_folder,
+            blobs=self._blobs,
             hub=self.hub,
             inboxes=inboxes,
-            parts=self.scheduler.parts,
-            moved=estate.moved,
+            count_traffic=resources.count_traffic,
         )
         self.commands = UserCommands(
-            trust=estate.trust,
-            ledger=ledger,
-            records=records,
-            blobs=blobs,
+            trust=resources.trust,
+            queries=self._queries,
             hub=self.hub,
-            journal=self.journal,
+            job_logs=self.job_logs,
             scheduler=self.scheduler,
             transfers=self.transfers,
+            submission=JobSubmission(
+                trust=resources.trust,
+                writes=self._writes,
+                queries=self._queries,
+                blobs=self._blobs,
+                scheduler=self.scheduler,
+                transfers=self.transfers,
+            ),
+            site_control=self.control,
         )
         self._heartbeat = config.heartbeat
 
-    async def begin(self) -> None:
-        """Take up all jobs where the last leader left them."""
-        for row in await asyncio.to_thread(self._records.open_jobs):
+    async def resume_jobs(self) -> None:
+        """Continue all jobs where the last leader left them."""
+        for row in await asyncio.to_thread(self._queries.open_jobs):
             try:
-                order = await asyncio.to_thread(self._order, row)
+                spec = await asyncio.to_thread(self._job_spec, row)
             except WinnowError as error:
-                await asyncio.to_thread(self._ledger.set_status, row.job, FAILED, str(error), line=f"failed: {error}")
+                await asyncio.to_thread(self._writes.set_status, row.job, FAILED, str(error), line=f"failed: {error}")
                 continue
             if row.status == RUNNING:
-                await self.scheduler.resume(row, order)
+                await self.scheduler.resume(row, spec)
             else:
-                self.scheduler.add(row, order)
+                self.scheduler.add(row, spec)
 
-    def _order(self, row: JobRow) -> JobSpec:
-        """What the job asks for; what an interrupted leader left of its blobs, and no row names, is cleared away."""
-        self._blobs.remove(row.job, self._blobs.digests(row.job) - self._records.referred(row.job))
+    def _job_spec(self, row: JobRow) -> JobSpec:
+        """From the job's bundle. Blobs that an interrupted leader left, and no row references, are removed."""
+        self._blobs.remove(row.job, self._blobs.digests(row.job) - self._queries.referenced_blobs(row.job))
         blob = Blob(digest=row.bundle, size=row.bundle_size)
         return read_job_spec(read_bundle(b"".join(self._blobs.read(row.job, blob))))
 
-    async def rule(self) -> None:
-        """Until cancelled; raises when something fails that only a new beginning mends."""
+    async def run(self) -> None:
+        """Until cancelled; raises when something fails that only a new leader mends."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.scheduler.run())
-            group.create_task(self.journal.run())
+            group.create_task(self.job_logs.run())
             group.create_task(self._sweep())
             group.create_task(self._sweep_uploads())
-            group.create_task(self._watch())
+            group.create_task(self._raise_failure())
 
     async def _sweep(self) -> None:
         while True:
@@ -138,16 +149,14 @@ class Leader:
             await asyncio.to_thread(self.transfers.sweep)
             await asyncio.sleep(UPLOAD_EXPIRY_SECONDS / 4)
 
-    async def _watch(self) -> None:
-        await self.scheduler.failure
+    async def _raise_failure(self) -> None:
+        await self.scheduler.running.failure
 
-    async def end(self, *, kindly: bool) -> None:
-        """Kindly: what is under way may end, and what was said is written. Else at once."""
-        if not kindly:
-            await self.scheduler.stop(kindly=False)
-        else:
-            await self.scheduler.stop(kindly=True)
+    async def stop(self, *, graceful: bool) -> None:
+        """Graceful: processes may end by themselves, and log lines are written. Else at once."""
+        await self.scheduler.running.stop(graceful=graceful)
+        if graceful:
             with suppress(WinnowError):
-                await self.journal.flush()
-                await self.journal.tell_repeats(all=True)
+                await self.job_logs.flush()
+                await self.job_logs.audit_suppressed(all=True)
         self.hub.close()

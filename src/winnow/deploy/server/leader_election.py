@@ -1,4 +1,4 @@
-"""Leading and standing by: it holds the lease if it can, and begins or ends a reign accordingly."""
+"""Leading and standing by: the server holds the lease if it can, and starts or stops leading accordingly."""
 
 import asyncio
 import logging
@@ -14,28 +14,28 @@ from winnow.deploy.server.request_router import RequestRouter
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 0.1
-"""Seconds between looks at whether the lease still holds."""
+"""Seconds between checks whether the lease still holds."""
 
 
 class LeaderElection:
-    def __init__(self, estate: ServerResources, lease: Lease, service: RequestRouter) -> None:
-        self._estate = estate
+    def __init__(self, resources: ServerResources, lease: Lease, router: RequestRouter) -> None:
+        self._resources = resources
         self._lease = lease
-        self._service = service
-        self._rule: asyncio.Task[None] | None = None
-        # A thread of its own: renewing must not wait behind transfers.
+        self._router = router
+        self._leading: asyncio.Task[None] | None = None
+        # A separate thread: renewing must not wait behind transfers.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lease")
 
-    async def occupy(self) -> None:
-        """Until cancelled; then whatever is under way is ended kindly and the lease given back."""
+    async def run(self) -> None:
+        """Until cancelled; then whatever is under way is ended gracefully and the lease released."""
         renewing = asyncio.create_task(self._renew())
         try:
             while True:
-                await self._look()
+                await self._check_lease()
                 await asyncio.sleep(CHECK_SECONDS)
         finally:
             renewing.cancel()
-            await self._depose(kindly=True)
+            await self._stop_leading(graceful=True)
             with suppress(SQLAlchemyError):
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._lease.release)
             self._thread.shutdown(wait=False)
@@ -45,51 +45,51 @@ class LeaderElection:
         reachable = True
         while True:
             try:
-                await loop.run_in_executor(self._thread, self._lease.hold)
+                await loop.run_in_executor(self._thread, self._lease.acquire_or_renew)
                 reachable = True
             except SQLAlchemyError as error:
                 if reachable:
-                    log.error("the database does not answer: %s", str(error).split("\n", maxsplit=1)[0])
+                    log.error("the database is not responding: %s", str(error).split("\n", maxsplit=1)[0])
                 reachable = False
-            await asyncio.sleep(self._lease.pause)
+            await asyncio.sleep(self._lease.retry_after)
 
-    async def _look(self) -> None:
-        token, reign = self._lease.token, self._service.reign
-        if reign is not None and token != reign.token:
-            log.error("the lease is lost: this server stands by")
-            await self._depose(kindly=False)
-        elif reign is not None and self._rule is not None and self._rule.done():
-            log.error("leading failed (%s): beginning anew", self._why())
-            self._lease.doubt()
-            await self._depose(kindly=False)
-        elif reign is None and token is not None:
-            await self._crown(token)
+    async def _check_lease(self) -> None:
+        token, leader = self._lease.token, self._router.leader
+        if leader is not None and token != leader.token:
+            log.error("lost the lease; this server is now a standby")
+            await self._stop_leading(graceful=False)
+        elif leader is not None and self._leading is not None and self._leading.done():
+            log.error("the leader failed (%s); releasing the lease and starting again", self._failure_reason())
+            self._lease.discard()
+            await self._stop_leading(graceful=False)
+        elif leader is None and token is not None:
+            await self._start_leading(token)
 
-    async def _crown(self, token: int) -> None:
-        """Requests are answered once all jobs have been taken up."""
-        reign = Leader(self._estate, token)
+    async def _start_leading(self, token: int) -> None:
+        """Requests are answered once all jobs are resumed."""
+        leader = Leader(self._resources, token)
         try:
-            await reign.begin()
+            await leader.resume_jobs()
         except Exception as error:
-            log.error("cannot lead: %s", error)
-            self._lease.doubt()
-            await reign.end(kindly=False)
+            log.error("cannot become leader: %s", error)
+            self._lease.discard()
+            await leader.stop(graceful=False)
             return
-        self._rule = asyncio.create_task(reign.rule())
-        self._service.reign = reign
-        log.info("this server leads (token %d)", token)
+        self._leading = asyncio.create_task(leader.run())
+        self._router.leader = leader
+        log.info("this server is the leader (lease token %d)", token)
 
-    async def _depose(self, *, kindly: bool) -> None:
-        reign, self._service.reign = self._service.reign, None
-        rule, self._rule = self._rule, None
-        if rule is not None:
-            rule.cancel()
-            await asyncio.wait([rule])
-        if reign is not None:
-            await reign.end(kindly=kindly)
+    async def _stop_leading(self, *, graceful: bool) -> None:
+        leader, self._router.leader = self._router.leader, None
+        leading, self._leading = self._leading, None
+        if leading is not None:
+            leading.cancel()
+            await asyncio.wait([leading])
+        if leader is not None:
+            await leader.stop(graceful=graceful)
 
-    def _why(self) -> str:
-        error = None if self._rule is None or self._rule.cancelled() else self._rule.exception()
+    def _failure_reason(self) -> str:
+        error = None if self._leading is None or self._leading.cancelled() else self._leading.exception()
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         return str(error).split("\n", maxsplit=1)[0]

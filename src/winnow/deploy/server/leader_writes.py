@@ -1,4 +1,4 @@
-"""What a leader writes down, each in one transaction that the lease's token guards: jobs, rounds, lines, members."""
+"""What a leader writes to the database, each in one transaction that checks the lease: jobs, rounds, lines, members."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from winnow.deploy.server.lease import FencedDatabase
 from winnow.deploy.server.sanitise_text import printable_line, without_nul
 from winnow.deploy.server.tables import JobRow, LogLineRow, MemberRow, OutputRow, RoundRow, SiteRow
 from winnow.deploy.wire.errors import one_line
-from winnow.deploy.wire.messages import AbsentSite, Blob, DataDescription, Hello
+from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, Blob, DataDescription, Hello
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
@@ -23,11 +23,11 @@ ENDED = (FINISHED, FAILED, ABORTED)
 OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
 
 SettledReplies = Mapping[str, Mapping[str, Sequence[int]]]
-"""By site and task, the clients whose replies were folded."""
+"""By site and task, the clients whose replies were aggregated."""
 EndedTasks = Mapping[str, Sequence[str]]
 """By site, the tasks that have ended."""
-LOG_KIND, SERVER_SOURCE = "log", "server"
-"""A kind of line, and the source of those that a server writes."""
+SERVER_SOURCE = "server"
+"""The source of log lines that a server writes."""
 
 
 class RoundOrderError(WinnowError):
@@ -43,24 +43,22 @@ class NewLogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderWrites:
-    """The leader's pen."""
-
-    fence: FencedDatabase
+    fenced: FencedDatabase
 
     def add_job(self, job: JobRow, line: NewLogLine) -> bool:
-        """Queue a job; False if it is there already."""
-        with self.fence.writing() as session:
+        """Queue a job; False if there is one of this name."""
+        with self.fenced.write_session() as session:
             if session.get(JobRow, job.job) is not None:
                 return False
-            job.submitted = self.fence.database.now(session)
+            job.submitted = self.fenced.database.now(session)
             session.add(job)
             session.flush()
             self._append(session, job.job, [line])
             return True
 
     def set_status(self, job: str, status: str, reason: str = "", *, line: str | None = None) -> bool:
-        """Change how a job stands, unless it has ended: an end is final."""
-        with self.fence.writing() as session:
+        """Change the status of a job, unless it has ended: an end is final."""
+        with self.fenced.write_session() as session:
             row = session.get_one(JobRow, job)
             if row.status in ENDED:
                 return False
@@ -70,7 +68,7 @@ class LeaderWrites:
             return True
 
     def finish(self, job: str, outputs: Mapping[str, Blob]) -> bool:
-        with self.fence.writing() as session:
+        with self.fenced.write_session() as session:
             row = session.get_one(JobRow, job)
             if row.status in ENDED:
                 return False
@@ -93,20 +91,20 @@ class LeaderWrites:
         checkpoint: Blob,
         settled: SettledReplies,
         over: EndedTasks,
-        heard: Mapping[str, int],
+        acknowledged: Mapping[str, int],
         metrics: Mapping[str, Mapping[str, float]],
         lines: Sequence[NewLogLine],
     ) -> None:
         """The round, its events and what was settled, all or nothing; rounds come one by one.
 
-        `heard` is up to which earlier round each site is known to have been told.
+        `acknowledged` is the last round such that each site has acknowledged it and all before it.
         """
-        with self.fence.writing() as session:
+        with self.fenced.write_session() as session:
             row = session.get_one(JobRow, job)
             if row.status in ENDED:
-                raise RoundOrderError(f"{job} has ended ({row.status})")
+                raise RoundOrderError(f"job {job} has ended ({row.status})")
             if number != row.round + 1:
-                raise RoundOrderError(f"{job} would commit round {number} after round {row.round}")
+                raise RoundOrderError(f"job {job} tried to commit round {number} after round {row.round}")
             session.add(
                 RoundRow(
                     job=job,
@@ -116,18 +114,18 @@ class LeaderWrites:
                     settled=msgspec.msgpack.encode(settled),
                     over=msgspec.msgpack.encode(over),
                     events=_digest(session, row, lines),
-                    token=self.fence.token,
-                    at=self.fence.database.now(session),
+                    token=self.fenced.token,
+                    at=self.fenced.database.now(session),
                 )
             )
             row.round, row.rounds, row.metrics = number, rounds, msgspec.msgpack.encode(metrics)
-            for site, told in heard.items():
-                session.get_one(MemberRow, (job, site)).heard = told
+            for site, last in acknowledged.items():
+                session.get_one(MemberRow, (job, site)).heard = last
             self._append(session, job, lines)
 
     def retire_checkpoints(self, job: str, keep: int) -> list[str]:
-        """Mark all checkpoints but the last `keep` as gone; the digests that nothing names any more."""
-        with self.fence.writing() as session:
+        """Drop all checkpoints but the last `keep`; the digests of blobs that are no longer referenced."""
+        with self.fenced.write_session() as session:
             held = (
                 select(RoundRow).where(RoundRow.job == job, RoundRow.checkpoint.is_not(None)).order_by(RoundRow.number)
             )
@@ -141,13 +139,13 @@ class LeaderWrites:
             return sorted(digests - kept)
 
     def append(self, job: str, lines: Sequence[NewLogLine]) -> None:
-        with self.fence.writing() as session:
+        with self.fenced.write_session() as session:
             self._append(session, job, lines)
 
     def _append(self, session: Session, job: str, lines: Sequence[NewLogLine]) -> None:
         last = session.scalar(select(func.max(LogLineRow.number)).where(LogLineRow.job == job))
         first = 0 if last is None else last + 1
-        now = self.fence.database.now(session)
+        now = self.fenced.database.now(session)
         session.add_all(
             LogLineRow(job=job, number=first + index, at=now, source=line.source, kind=line.kind, text=_text(line))
             for index, line in enumerate(lines)
@@ -155,23 +153,23 @@ class LeaderWrites:
 
     # Members and sites ------------------------------------------------------------------------------------------------
 
-    def offer(self, job: str, sites: Iterable[str]) -> None:
-        """The job goes to these sites; forget what any said before."""
-        with self.fence.writing() as session:
+    def offer_job(self, job: str, sites: Iterable[str]) -> None:
+        """The job is offered to these sites; earlier replies to an offer no longer count."""
+        with self.fenced.write_session() as session:
             for site in sites:
                 session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", clients_from=None, data=None))
 
-    def joined(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
-        """What the site says last counts, until the job begins."""
-        with self.fence.writing() as session:
+    def record_join(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
+        """The site's last reply counts, until the job starts."""
+        with self.fenced.write_session() as session:
             row = session.get_one(MemberRow, (job, site))
             if row.clients_from is None:
                 row.state, row.reason = (ACCEPTED if accepted else REFUSED), one_line(reason)
                 row.data = None if data is None else msgspec.msgpack.encode(data)
 
-    def begin(self, job: str, members: Sequence[JobSite]) -> bool:
+    def start_job(self, job: str, members: Sequence[JobSite]) -> bool:
         """Fix the members, their data and the numbers of their first clients; the job runs. False if it has ended."""
-        with self.fence.writing() as session:
+        with self.fenced.write_session() as session:
             row = session.get_one(JobRow, job)
             if row.status in ENDED:
                 return False
@@ -184,24 +182,24 @@ class LeaderWrites:
             self._append(session, job, [NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=text)])
             return True
 
-    def note_absences(self, job: str, changes: Mapping[str, AbsentSite | None]) -> None:
-        """Which sites are left out of a running job, and which no longer are."""
-        with self.fence.writing() as session:
-            for site, absence in changes.items():
+    def record_exclusions(self, job: str, changes: Mapping[str, AbsentSite | None]) -> None:
+        """Which sites are excluded from a running job, and which no longer are."""
+        with self.fenced.write_session() as session:
+            for site, exclusion in changes.items():
                 row = session.get_one(MemberRow, (job, site))
-                row.reason = "" if absence is None else absence.reason
-                row.out_since = None if absence is None else absence.since
+                row.reason = "" if exclusion is None else exclusion.reason
+                row.out_since = None if exclusion is None else exclusion.since
 
-    def seen(self, site: str, organisation: str, hello: Hello) -> float:
-        """Note how a site introduced itself; the time by the database's clock."""
-        with self.fence.writing() as session:
-            now = self.fence.database.now(session)
+    def record_site(self, site: str, organisation: str, hello: Hello) -> float:
+        """How a site introduced itself; returns the time by the database's clock."""
+        with self.fenced.write_session() as session:
+            now = self.fenced.database.now(session)
             session.merge(
                 SiteRow(
                     site=site,
                     organisation=organisation,
                     seen=now,
-                    winnow=one_line(hello.winnow),
+                    winnow=one_line(hello.winnow_version),
                     data=msgspec.msgpack.encode(hello.data),
                     resources=msgspec.msgpack.encode(hello.resources),
                     certificate=hello.certificate,
@@ -219,4 +217,4 @@ def _digest(session: Session, job: JobRow, lines: Sequence[NewLogLine]) -> str |
 
 def _text(line: NewLogLine) -> str:
     """Events and metrics are for programs: they stay as they are."""
-    return printable_line(line.text) if line.kind == LOG_KIND else without_nul(line.text)
+    return printable_line(line.text) if line.kind in (LOG_KIND, SITE_LOST_KIND) else without_nul(line.text)

@@ -1,4 +1,4 @@
-"""What Prometheus may see: counted when it asks, from the database and from what the leader knows."""
+"""Metrics for Prometheus, counted when it asks: from the database, and of the leader."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from winnow.deploy.server.request_router import RequestRouter
 
 
 class TrafficCounter:
-    """Bytes of blobs that came and went."""
+    """Bytes of blobs that were received and sent."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -27,36 +27,40 @@ class TrafficCounter:
 
 
 class PrometheusCollector(Collector):
-    def __init__(self, service: RequestRouter, records: Queries, traffic: TrafficCounter) -> None:
-        self._service = service
-        self._records = records
+    def __init__(self, router: RequestRouter, queries: Queries, traffic: TrafficCounter) -> None:
+        self._router = router
+        self._queries = queries
         self._traffic = traffic
 
     def collect(self) -> Iterator[Metric]:
-        reign = self._service.reign
-        yield _gauge("winnow_leader", "1 while this server leads", 0 if reign is None else 1)
-        yield _gauge("winnow_lease_token", "The token under which it leads", 0 if reign is None else reign.token)
-        sites = 0 if reign is None else sum(desk.session is not None for desk in list(reign.hub.desks.values()))
-        yield _gauge("winnow_sites_connected", "Sites with a session here", sites)
-        jobs = GaugeMetricFamily("winnow_jobs", "Jobs of the project", labels=["status"])
-        for status, count in self._records.counts().items():
+        leader = self._router.leader
+        yield _gauge("winnow_leader", "1 while this server is the leader, else 0", 0 if leader is None else 1)
+        yield _gauge(
+            "winnow_lease_token",
+            "Fencing token of this server's lease; 0 without one",
+            0 if leader is None else leader.token,
+        )
+        sites = 0 if leader is None else sum(each.connection is not None for each in list(leader.hub.sites.values()))
+        yield _gauge("winnow_sites_connected", "Sites connected to this server", sites)
+        jobs = GaugeMetricFamily("winnow_jobs", "Jobs of the project, by status", labels=["status"])
+        for status, count in self._queries.job_counts().items():
             jobs.add_metric([status], count)
         yield jobs
-        yield _counter("winnow_rounds_committed", "Rounds of all jobs", self._records.rounds())
-        yield _counter("winnow_received_bytes", "Of blobs that came in", self._traffic.received)
-        yield _counter("winnow_sent_bytes", "Of blobs that went out", self._traffic.sent)
+        yield _counter("winnow_rounds_committed", "Rounds committed, over all jobs", self._queries.round_count())
+        yield _counter("winnow_received_bytes", "Bytes of blobs received", self._traffic.received)
+        yield _counter("winnow_sent_bytes", "Bytes of blobs sent", self._traffic.sent)
 
 
 @contextmanager
 def serve_metrics(address: str, collector: PrometheusCollector) -> Iterator[None]:
-    """Answer Prometheus at HOST:PORT, in a thread of its own."""
+    """Serve the metrics at HOST:PORT, in a thread."""
     host, _, port = address.rpartition(":")
     registry = CollectorRegistry()
     registry.register(collector)
     try:
         server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"metrics = {address!r}: cannot listen there: {error}") from error
+        raise ConfigError(f"metrics = {address!r}: cannot listen at this address: {error}") from error
     try:
         yield
     finally:

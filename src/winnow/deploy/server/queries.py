@@ -1,4 +1,4 @@
-"""What anybody may read in the database: how jobs, sites and rounds stand."""
+"""What any server may read in the database, whether it is the leader or not: the state of jobs, sites and rounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from winnow.deploy.wire.messages import MAX_TEXT, Blob, DataDescription, JobInfo
 
 PAGE_ROWS = 500
 LOG_PAGE_ROWS = 64
-"""That are read of a log at a time, so that many may follow one whose lines are long."""
+"""Log lines that are read at a time, so that many users may follow a log whose lines are long."""
 MAX_LISTED_JOBS = 500
-"""That are listed at most, the latest."""
+"""The latest; no more are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,68 +29,65 @@ class StoredRound:
     settled: dict[str, dict[str, list[int]]]
     over: dict[str, list[str]]
 
-    def told_to(self, site: str, job: str) -> Settle:
-        """What this site hears of the round."""
+    def settle_for(self, site: str, job: str) -> Settle:
+        """What this site is sent about the round."""
         tasks, over = self.settled.get(site, {}), self.over.get(site, [])
-        return Settle(job=job, round=self.number, tasks=tasks, over=over)
+        return Settle(job=job, round=self.number, tasks=tasks, ended_tasks=over)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMember:
     site: str
-    state: str
     reason: str
     clients_from: int | None
     data: DataDescription | None
-    heard: int
-    out_since: float | None
+    acknowledged_round: int
+    excluded_since: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queries:
-    """Reads; any server may, whether it leads or not."""
-
     database: Database
 
     def job(self, job: str) -> JobRow | None:
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             return session.get(JobRow, job)
 
     def open_jobs(self) -> list[JobRow]:
         """Those that have not ended, in the order in which they are to start."""
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             open_ones = select(JobRow).where(JobRow.status.not_in(ENDED))
             return list(session.scalars(open_ones.order_by(JobRow.priority.desc(), JobRow.submitted, JobRow.job)))
 
-    def states(self, job: str | None = None) -> list[JobInfo]:
+    def job_states(self, job: str | None = None) -> list[JobInfo]:
         """One job, or the latest ones; the oldest first."""
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             jobs = select(JobRow).order_by(JobRow.submitted.desc(), JobRow.job.desc()).limit(MAX_LISTED_JOBS)
             rows = session.scalars(jobs if job is None else jobs.where(JobRow.job == job))
             return [_state(session, row) for row in rows][::-1]
 
-    def counts(self) -> dict[str, int]:
-        with self.database.reading() as session:
+    def job_counts(self) -> dict[str, int]:
+        with self.database.read_session() as session:
             rows = session.execute(select(JobRow.status, func.count()).group_by(JobRow.status))
             return {row[0]: row[1] for row in rows}
 
-    def rounds(self) -> int:
+    def round_count(self) -> int:
         """Of all jobs together."""
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             return session.scalar(select(func.count()).select_from(RoundRow)) or 0
 
     def last_round(self, job: str) -> StoredRound | None:
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             row = session.scalar(select(RoundRow).where(RoundRow.job == job).order_by(RoundRow.number.desc()).limit(1))
             return None if row is None else _round(row)
 
-    def settles(self, job: str, heard: Mapping[str, int]) -> list[tuple[str, Settle]]:
-        """What sites have yet to hear, given the last round of which each did; the oldest first."""
+    def pending_settles(self, job: str, acknowledged: Mapping[str, int]) -> list[tuple[str, Settle]]:
+        """What sites have not acknowledged, given the last round that each has; the oldest first."""
         found: list[tuple[str, Settle]] = []
-        for row in self._rounds_after(job, min(heard.values(), default=0)):
-            for site, last in heard.items():
-                order = row.told_to(site, job)
-                if row.number > last and (order.tasks or order.over):
+        for row in self._rounds_after(job, min(acknowledged.values(), default=0)):
+            for site, last in acknowledged.items():
+                order = row.settle_for(site, job)
+                if row.number > last and (order.tasks or order.ended_tasks):
                     found.append((site, order))
         return found
 
@@ -102,7 +99,7 @@ class Queries:
                 .order_by(RoundRow.number)
                 .limit(PAGE_ROWS)
             )
-            with self.database.reading() as session:
+            with self.database.read_session() as session:
                 rows = [_round(row) for row in session.scalars(later)]
             if not rows:
                 return
@@ -111,26 +108,26 @@ class Queries:
 
     def members(self, job: str) -> list[StoredMember]:
         """In the order of their clients' numbers, then by name."""
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             rows = session.scalars(select(MemberRow).where(MemberRow.job == job).order_by(MemberRow.site))
             return sorted(map(_member, rows), key=lambda member: (member.clients_from is None, member.clients_from))
 
     def sites(self) -> list[SiteRow]:
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             return list(session.scalars(select(SiteRow).order_by(SiteRow.site)))
 
     def certificates(self) -> dict[str, bytes]:
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             return {row.site: row.certificate for row in session.scalars(select(SiteRow))}
 
     def outputs(self, job: str) -> dict[str, Blob]:
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             rows = session.scalars(select(OutputRow).where(OutputRow.job == job).order_by(OutputRow.name))
             return {row.name: Blob(digest=row.digest, size=row.size) for row in rows}
 
-    def referred(self, job: str) -> set[str]:
+    def referenced_blobs(self, job: str) -> set[str]:
         """The digests of all blobs that the job's rows name."""
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             checkpoints = select(RoundRow.checkpoint).where(RoundRow.job == job, RoundRow.checkpoint.is_not(None))
             found = {digest for digest in session.scalars(checkpoints) if digest is not None}
             found |= set(session.scalars(select(OutputRow.digest).where(OutputRow.job == job)))
@@ -143,7 +140,7 @@ class Queries:
         wanted = wanted.where(LogLineRow.job == job, LogLineRow.number >= first).order_by(LogLineRow.number)
         if kind is not None:
             wanted = wanted.where(LogLineRow.kind == kind)
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             rows = session.execute(wanted.limit(PAGE_ROWS if kind is not None else LOG_PAGE_ROWS)).all()
         return [_line(*row, whole=kind is not None) for row in rows]
 
@@ -152,13 +149,13 @@ class Queries:
         first, check = 0, self._check(job)
         with path.open("w", encoding="utf-8") as file:
             while page := self.lines(job, first, kind="event"):
-                check.follow(line.text for line in page)
+                check.add_lines(line.text for line in page)
                 file.writelines(line.text + "\n" for line in page)
                 first = page[-1].number + 1
         check.finish()
 
     def _check(self, job: str) -> EventDigestCheck:
-        with self.database.reading() as session:
+        with self.database.read_session() as session:
             config = session.get_one(JobRow, job).config
             rounds = session.execute(
                 select(RoundRow.number, RoundRow.events).where(RoundRow.job == job).order_by(RoundRow.number)
@@ -195,15 +192,14 @@ def _member(row: MemberRow) -> StoredMember:
     data = None if row.data is None else msgspec.msgpack.decode(row.data, type=DataDescription)
     return StoredMember(
         site=row.site,
-        state=row.state,
         reason=row.reason,
         clients_from=row.clients_from,
         data=data,
-        heard=row.heard,
-        out_since=row.out_since,
+        acknowledged_round=row.heard,
+        excluded_since=row.out_since,
     )
 
 
 def _line(number: int, at: float, source: str, kind: str, text: str, *, whole: bool) -> LogLine:
-    told = text if whole or len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + ELLIPSIS
-    return LogLine(number=number, at=at, source=source, kind=kind, text=told)
+    shown = text if whole or len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + ELLIPSIS
+    return LogLine(number=number, at=at, source=source, kind=kind, text=shown)

@@ -1,4 +1,4 @@
-"""Requests and who answers them. A server that does not lead says who does."""
+"""Requests and who answers them. A standby server replies which server is the leader."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,6 +11,7 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
     AbortJob,
+    ControlResult,
     ControlSite,
     DeployResult,
     FetchBlob,
@@ -27,86 +28,85 @@ from winnow.deploy.wire.messages import (
     Request,
     Response,
     ServerStatus,
-    SiteReport,
     SubmitJob,
     SubmitResult,
     UploadedSize,
 )
 
-SITE_REQUESTS = (Hello, Poll, DeployResult, SubmitResult, SiteReport)
+SITE_REQUESTS = (Hello, Poll, DeployResult, ControlResult, SubmitResult)
 
 
 class RequestRouter:
-    """The `Service` that a transport puts before the world."""
+    """The `Service` of the transports."""
 
-    def __init__(self, *, name: str, version: str, lease: Lease, records: Queries) -> None:
+    def __init__(self, *, name: str, version: str, lease: Lease, queries: Queries) -> None:
         self._name = name
         self._version = version
         self._lease = lease
-        self._records = records
-        self.reign: Leader | None = None
+        self._queries = queries
+        self.leader: Leader | None = None
 
     async def call(self, peer: Peer, request: Request) -> Response:
-        reign = await self._leading()
+        leader = await self._require_leader()
         if isinstance(request, GetUploadedSize):
             if peer.kind == "person":
-                await reign.commands.may_put(peer)
-            return await reign.transfers.held(peer, request)
+                await leader.commands.authorise_upload(peer)
+            return await leader.transfers.received_so_far(peer, request)
         if isinstance(request, SITE_REQUESTS):
             if peer.kind != "site":
                 raise RequestRefusedError(f"{peer} is not a site")
-            return await self._from_site(reign, peer, request)
-        return await self._from_person(reign, peer, request)
+            return await self._from_site(leader, peer, request)
+        return await self._from_user(leader, peer, request)
 
     async def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        reign = await self._leading()
+        leader = await self._require_leader()
         if peer.kind != "site":
-            await reign.commands.may_fetch(peer, request.job)
-        async with aclosing(reign.transfers.fetch(peer, request)) as chunks:
+            await leader.commands.authorise_download(peer, request.job)
+        async with aclosing(leader.transfers.fetch(peer, request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
-        reign = await self._leading()
+        leader = await self._require_leader()
         if peer.kind != "site":
-            await reign.commands.may_put(peer)
-        return await reign.transfers.put(peer, head, chunks)
+            await leader.commands.authorise_upload(peer)
+        return await leader.transfers.put(peer, head, chunks)
 
     async def follow(self, peer: Peer, request: FollowLog) -> AsyncIterator[LogLine]:
-        reign = await self._leading()
-        async with aclosing(reign.commands.follow(peer, request)) as lines:
+        leader = await self._require_leader()
+        async with aclosing(leader.commands.follow(peer, request)) as lines:
             async for line in lines:
                 yield line
-                if self.reign is not reign:
-                    await self._leading()
+                if self.leader is not leader:
+                    await self._require_leader()
 
-    async def _leading(self) -> Leader:
-        if self.reign is not None:
-            return self.reign
-        leader = await asyncio.to_thread(self._lease.leader)
-        if leader is None or leader.server == self._name:
-            raise RequestRefusedError(f"server {self._name} does not lead, and nobody else does yet", again=True)
+    async def _require_leader(self) -> Leader:
+        if self.leader is not None:
+            return self.leader
+        holder = await asyncio.to_thread(self._lease.current_holder)
+        if holder is None or holder.server == self._name:
+            raise RequestRefusedError(f"server {self._name} is not the leader, and no other server is yet", retry=True)
         raise RequestRefusedError(
-            f"server {self._name} stands by; {leader.server} leads", leader=leader.address, again=True
+            f"server {self._name} is a standby; the leader is {holder.server}", leader=holder.address, retry=True
         )
 
     @staticmethod
-    async def _from_site(reign: Leader, peer: Peer, request: Request) -> Response:
+    async def _from_site(leader: Leader, peer: Peer, request: Request) -> Response:
         match request:
             case Hello():
-                return await reign.hub.hello(peer, request)
+                return await leader.hub.hello(peer, request)
             case Poll():
-                return await reign.hub.poll(peer, request)
+                return await leader.hub.poll(peer, request)
             case DeployResult():
-                return await reign.hub.joined(peer, request)
+                return await leader.hub.deploy_result(peer, request)
+            case ControlResult():
+                return leader.control.control_result(peer, request)
             case SubmitResult():
-                return await reign.hub.given(peer, request)
-            case SiteReport():
-                return await reign.hub.report(peer, request)
-        raise RequestRefusedError(f"{type(request).__name__} is nothing for a site to ask")
+                return await leader.exchange.submit_result(peer, request)
+        raise RequestRefusedError(f"a site may not send {type(request).__name__}")
 
-    async def _from_person(self, reign: Leader, peer: Peer, request: Request) -> Response:
-        commands = reign.commands
+    async def _from_user(self, leader: Leader, peer: Peer, request: Request) -> Response:
+        commands = leader.commands
         match request:
             case SubmitJob():
                 return await commands.submit(peer, request)
@@ -119,21 +119,21 @@ class RequestRouter:
             case ControlSite():
                 return await commands.control(peer, request)
             case GetStatus():
-                return await self._status(reign, peer)
+                return await self._status(leader, peer)
             case GetJobResult():
                 return await commands.result(peer, request)
-        raise RequestRefusedError(f"{type(request).__name__} is nothing for a person to ask")
+        raise RequestRefusedError(f"a person may not send {type(request).__name__}")
 
-    async def _status(self, reign: Leader, peer: Peer) -> ServerStatus:
-        await reign.commands.authorise(peer, "status")
-        leader = await asyncio.to_thread(self._lease.leader)
+    async def _status(self, leader: Leader, peer: Peer) -> ServerStatus:
+        await leader.commands.authorise(peer, "status")
+        holder = await asyncio.to_thread(self._lease.current_holder)
         return ServerStatus(
             server=self._name,
             leader=self._name,
-            token=reign.token,
-            since=0.0 if leader is None else leader.since,
-            winnow=self._version,
-            sites=len(reign.hub.connected()),
-            jobs=await asyncio.to_thread(self._records.counts),
-            notices=reign.hub.notices(),
+            lease_token=leader.token,
+            since=0.0 if holder is None else holder.since,
+            winnow_version=self._version,
+            sites=len(leader.hub.connected()),
+            jobs=await asyncio.to_thread(self._queries.job_counts),
+            notices=leader.hub.notices(),
         )

@@ -1,4 +1,4 @@
-"""Text of strangers on its way into the database and to people's screens."""
+"""Makes untrusted text safe for the database and for terminals."""
 
 from winnow.deploy.wire.messages import MAX_TEXT
 
@@ -11,6 +11,6 @@ def without_nul(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """A line for a log: no letter moves a cursor or ends it, and it is not too long. Columns stay where they were."""
-    line = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text[:MAX_TEXT])
+    """A line for a log, without control characters and not too long. Columns stay where they were."""
+    line = "".join(char if char.isprintable() or char == "\t" else "?" for char in text[:MAX_TEXT])
     return line if len(text) <= MAX_TEXT else line[:-1] + ELLIPSIS

@@ -8,11 +8,11 @@ DIGEST = String(64)
 
 
 class TableBase(DeclarativeBase):
-    """Whatever has rows."""
+    """Base class of all tables."""
 
 
 class JobRow(TableBase):
-    """A job and how it stands. `round` is its last committed round."""
+    """A job and its status. `round` is its last committed round."""
 
     __tablename__ = "jobs"
 
@@ -45,11 +45,11 @@ class RoundRow(TableBase):
     """None once a later round has made it superfluous."""
     checkpoint_size: Mapped[int] = mapped_column(BigInteger)
     settled: Mapped[bytes] = mapped_column(LargeBinary)
-    """Msgpack of whose replies were folded: site, task, clients."""
+    """Msgpack of whose replies were aggregated: site, task, clients."""
     over: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Msgpack of the tasks that ended, by site."""
     events: Mapped[str | None] = mapped_column(DIGEST)
-    """Of the configuration and all event lines up to this round; None in jobs that an earlier version began."""
+    """Of the configuration and all event lines up to this round; None in jobs that an earlier version started."""
     token: Mapped[int] = mapped_column(BigInteger)
     """Of the lease under which it was committed."""
     at: Mapped[float] = mapped_column(Float)
@@ -81,13 +81,13 @@ class MemberRow(TableBase):
     data: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Msgpack of its `DataDescription`."""
     heard: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    """The last round of which the site is known to have heard what was settled."""
+    """The last round such that the site has acknowledged its settlement and all before."""
     out_since: Mapped[float | None] = mapped_column(Float)
-    """Since when it is left out of the running job, for `reason`; None while it takes part."""
+    """Since when it is excluded from the running job, for `reason`; None while it participates."""
 
 
 class OutputRow(TableBase):
-    """A file that a finished job left."""
+    """An output file of a finished job."""
 
     __tablename__ = "outputs"
 
@@ -98,7 +98,7 @@ class OutputRow(TableBase):
 
 
 class BlobRow(TableBase):
-    """A blob that is there as a whole. Blobs belong to a job, so that clearing up after one cannot hurt another."""
+    """A complete blob. Blobs belong to a job, so that removing those of one cannot hurt another."""
 
     __tablename__ = "blobs"
 
@@ -130,11 +130,11 @@ class SiteRow(TableBase):
     data: Mapped[bytes] = mapped_column(LargeBinary)
     resources: Mapped[bytes] = mapped_column(LargeBinary)
     certificate: Mapped[bytes] = mapped_column(LargeBinary)
-    """PEM, for those who seal letters to it."""
+    """PEM, for those who encrypt messages to it."""
 
 
 class LeaseRow(TableBase):
-    """The one row that says who leads. Its lock orders everything that a leader writes."""
+    """The one row that names the leader. Its lock orders everything that a leader writes."""
 
     __tablename__ = "lease"
 
@@ -149,7 +149,7 @@ class LeaseRow(TableBase):
 
 
 class AuditRow(TableBase):
-    """An entry of the audit's chain."""
+    """An entry of the audit log."""
 
     __tablename__ = "audit"
 
@@ -158,7 +158,7 @@ class AuditRow(TableBase):
 
 
 class AuditHeadRow(TableBase):
-    """The one row that says how far the chain reaches. Its lock lets one server at a time extend it."""
+    """The one row with the end of the audit log. Its lock lets one server at a time append."""
 
     __tablename__ = "audit_head"
 

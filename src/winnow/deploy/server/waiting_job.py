@@ -1,4 +1,4 @@
-"""A job that has not begun: which sites could take part, what they said, and what it still waits for."""
+"""A job that has not started: which sites could participate, what they replied, and what it is waiting for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ RETRY_SECONDS = 30.0
 @dataclass(kw_only=True)
 class WaitingJob:
     job: str
-    order: JobSpec
+    spec: JobSpec
     deploy: DeployJob
     rank: tuple[int, float, str]
     """Jobs are considered in this order."""
@@ -28,53 +28,54 @@ class WaitingJob:
     enough_since: float | None = None
 
     @property
-    def wishes(self) -> JobSettings:
-        return self.order.wishes
+    def settings(self) -> JobSettings:
+        return self.spec.settings
 
-    def forgive(self, now: float) -> None:
-        """Those who refused long ago may be asked again."""
+    def expire_refusals(self, now: float) -> None:
+        """Sites that refused long ago may be asked again."""
         self.refused = {site: (why, at) for site, (why, at) in self.refused.items() if now - at <= RETRY_SECONDS}
 
-    def able(self, connected: Mapping[str, SiteSession]) -> list[str]:
-        """The sites that could take part now, in the order in which their clients will be numbered."""
-        wanted = list(dict.fromkeys(self.wishes.sites)) or sorted(connected)
-        return [site for site in wanted if site in connected and not self._objection(connected[site])]
+    def available_sites(self, connected: Mapping[str, SiteSession]) -> list[str]:
+        """The sites that could participate now, in the order in which their clients will be numbered."""
+        wanted = list(dict.fromkeys(self.settings.sites)) or sorted(connected)
+        return [site for site in wanted if site in connected and not self._unavailability(connected[site])]
 
-    def ready(self, here: Sequence[str], now: float, patience: float) -> bool:
-        """Whether to begin: all who could take part have accepted, or enough have and the others were given time."""
-        willing = [site for site in here if site in self.accepted]
-        if len(willing) < self.wishes.needed:
+    def ready(self, available: Sequence[str], now: float, join_wait: float) -> bool:
+        """Whether to start: all available sites have accepted, or enough have and the others were given time."""
+        accepted = [site for site in available if site in self.accepted]
+        if len(accepted) < self.settings.needed:
             self.enough_since = None
             return False
         if self.enough_since is None:
             self.enough_since = now
-        return len(willing) == len(here) or now - self.enough_since >= patience
+        return len(accepted) == len(available) or now - self.enough_since >= join_wait
 
-    def lacking(self, connected: Mapping[str, SiteSession]) -> str:
-        """Why too few sites can take part, in one line."""
-        here = self.able(connected)
-        known = {site: connected.get(site) for site in self.wishes.sites or sorted(connected)}
+    def shortage(self, connected: Mapping[str, SiteSession]) -> str:
+        """Why too few sites can participate, in one line."""
+        available = self.available_sites(connected)
+        known = {site: connected.get(site) for site in self.settings.sites or sorted(connected)}
         why = [
-            f"{site} {'is not connected' if desk is None else self._objection(desk)}"
-            for site, desk in known.items()
-            if site not in here
+            f"{site} {'is not connected' if session is None else self._unavailability(session)}"
+            for site, session in known.items()
+            if site not in available
         ]
         why += [f"{site} refused: {reason}" for site, (reason, _) in self.refused.items() if site not in known]
-        return "; ".join([f"waits for sites: {len(here)} of {self.wishes.needed} can take part", *why])
+        return "; ".join([f"waiting for sites: {len(available)} of {self.settings.needed} can participate", *why])
 
-    def unanswered(self) -> str:
-        """Whose answer is missing, in one line."""
+    def pending_replies(self) -> str:
+        """Which sites have not replied to the offer, in one line."""
         silent = sorted(self.offered - self.accepted.keys())
         refusals = [f"{site} refused: {reason}" for site, (reason, _) in sorted(self.refused.items())]
-        return "; ".join([f"waits for answers of {', '.join(silent)}" if silent else "waits for sites", *refusals])
+        first = f"waiting for replies from {', '.join(silent)}" if silent else "waiting for sites"
+        return "; ".join([first, *refusals])
 
-    def _objection(self, desk: SiteSession) -> str:
-        """Why a site that is there cannot take part now; nothing if it can."""
-        assert desk.session is not None
-        if desk.site in self.refused:
-            return f"refused: {self.refused[desk.site][0]}"
-        if self.order.data not in desk.session.hello.data:
-            return f"has no data called {self.order.data}"
-        if self.job not in desk.parts and not desk.has_room(self.order.resources):
-            return "has not enough free"
+    def _unavailability(self, session: SiteSession) -> str:
+        """Why a connected site cannot participate now; empty if it can."""
+        assert session.connection is not None
+        if session.site in self.refused:
+            return f"refused: {self.refused[session.site][0]}"
+        if self.spec.data not in session.connection.hello.data:
+            return f"has no data called {self.spec.data}"
+        if self.job not in session.participations and not session.has_capacity(self.spec.resources):
+            return "has too few free resources"
         return ""

@@ -124,10 +124,10 @@ class Agent:
     def _greet(self) -> Welcome:
         hello = Hello(
             protocols=list(PROTOCOLS),
-            winnow=_version(),
+            winnow_version=_version(),
             data=sorted(self._config.data),
             resources=self._config.resources,
-            now=self._now(),
+            clock=self._now(),
             jobs=self._office.state.jobs(),
             certificate=self._kit.certificate_pem,
         )
@@ -136,7 +136,7 @@ class Agent:
             raise WireError(f"the server answered a greeting with {type(welcome).__name__}")
         if welcome.protocol not in PROTOCOLS:
             raise RequestRefusedError(
-                f"the server wants to speak protocol {welcome.protocol}, which this Winnow does not know"
+                f"the server speaks protocol {welcome.protocol}; this site speaks {PROTOCOLS[0]}: update Winnow here"
             )
         self._received = 0
         self._office.uplink.begin(welcome.session)
@@ -152,7 +152,7 @@ class Agent:
             if not isinstance(orders, SiteInstructions):
                 raise WireError(f"the server answered a poll with {type(orders).__name__}")
             self._polled = True
-            for number, order in enumerate(orders.orders, orders.first):
+            for number, order in enumerate(orders.instructions, orders.first_number):
                 if number > self._received:
                     self._follow(order)
                     self._received = number
@@ -170,7 +170,7 @@ class Agent:
                 self._jobs[order.job].cancel(order.tasks)
         elif isinstance(order, Settle):
             if order.job in self._jobs:
-                self._jobs[order.job].cancel(order.over)
+                self._jobs[order.job].cancel(order.ended_tasks)
             self._office.state.settle(order)
             if order.job in self._jobs:
                 self._jobs[order.job].order(order)
@@ -217,6 +217,7 @@ class Agent:
         what = "restart" if order.restart else "stop"
         reason = self._office.judge.controllable()
         self._office.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
+        self._office.uplink.controlled(reason)
         if reason is not None:
             log.warning("told to %s from afar, and did not: %s", what, reason)
             return

@@ -20,7 +20,6 @@ from winnow.deploy.site.process_spec import ProcessSpec
 from winnow.deploy.site.result_delivery import ResultDelivery
 from winnow.deploy.site.results import keep_results
 from winnow.deploy.site.signing_proxy import SigningProxy
-from winnow.deploy.site.worker_log import WorkerLog
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.errors import UnreachableError, one_line
@@ -45,7 +44,6 @@ class HostedJob(Thread):
         self._folder = office.folder(job)
         self._orders: SimpleQueue[JobOrder | None] = SimpleQueue()
         self._cancelled: set[str] = set()
-        self._reports = WorkerLog(office.uplink, job)
         self._lock = Lock()
         self._over = self._forget = False
         self._labour: JobProcesses | None = None
@@ -118,11 +116,11 @@ class HostedJob(Thread):
         try:
             if self._description is None:
                 self._description = self._prepare(order)
-            elif order.clients_from is not None and self._labour is not None:
+            elif order.first_client is not None and self._labour is not None:
                 assert self._fingerprint is not None
                 self._fingerprint.check()
-                self._notary.number(order.clients_from, len(self._description.sizes))
-                self._labour.assign_numbers(order.clients_from)
+                self._notary.number(order.first_client, len(self._description.sizes))
+                self._labour.assign_numbers(order.first_client)
             self._office.state.remember(order)
         except (JobStoppedError, UnreachableError):
             raise
@@ -132,7 +130,7 @@ class HostedJob(Thread):
             self._refuse(str(error))
             return
         if self._answers is not None:
-            self._answers.know(order.neighbours)
+            self._answers.know(order.peer_sites)
         self._refused = ""
         self._office.uplink.joined(self.job, self._description)
 
@@ -151,7 +149,7 @@ class HostedJob(Thread):
             raise ConfigError(f"what its author signed ran here as job {name}; it must be submitted anew")
         data = self._data(terms)
         self._fingerprint = self._fingerprint or DataFingerprint(self._office.state, submission, data)
-        self._fingerprint.check(started=order.clients_from is not None)
+        self._fingerprint.check(started=order.first_client is not None)
         place = ProcessSpec(
             job=self.job,
             folder=self._folder,
@@ -162,12 +160,11 @@ class HostedJob(Thread):
             worker=self._office.worker,
             screen=self._office.gate,
         )
-        labour = JobProcesses(place, self._reports.hear)
+        labour = JobProcesses(place)
         with self._lock:
             if self._over:
                 raise JobStoppedError(f"job {self.job} is being stopped")
             self._labour = labour
-        self._reports.silent = place.gated
         office = self._office
         self._notary = SigningProxy(
             office.kit,
@@ -178,8 +175,8 @@ class HostedJob(Thread):
         )
         self._answers = ResultDelivery(self._office, self.job, labour, self._notary, spool, self._cancelled)
         self._answers.sweep(-1, order.bundle.digest)
-        description = labour.prepare(self._notary.first_number(order.clients_from))
-        self._notary.number(order.clients_from, len(description.sizes))
+        description = labour.prepare(self._notary.first_number(order.first_client))
+        self._notary.number(order.first_client, len(description.sizes))
         self._note("joined", f"with data {terms.data}")
         log.info("job %s runs here, with data %s", self.job, terms.data)
         return description
@@ -226,7 +223,6 @@ class HostedJob(Thread):
             self._refuse(reason)  # the server fails the task, or keeps it for us
         else:
             self._answers.give(task)
-            self._reports.task_is_over()
 
     def _decline(self, task: WireTask, reason: str) -> None:
         for client in task.clients:
@@ -258,7 +254,6 @@ class HostedJob(Thread):
         if terms != labour.place.terms:
             log.info("job %s goes on under changed terms of this site's policy", self.job)
             labour.change(terms)
-            self._reports.silent = labour.place.gated
         self._barred = False
         return None
 

@@ -20,12 +20,10 @@ from winnow.deploy.jobs.ipc import (
     FilterResult,
     FromWorker,
     JobReady,
-    Measured,
     ReleaseNoteRequest,
     ReleaseNoteResponse,
     ReleaseRequest,
     ReleaseResponse,
-    RunnerLogLine,
     RunTask,
     SignRequest,
     SignResponse,
@@ -45,7 +43,9 @@ MAX_ATTEMPTS = 2
 """A task that ends its process so often is answered with a failure."""
 CANCEL_GRACE_SECONDS = 10.0
 """Seconds that a process may go on with a task that nobody waits for, before it is ended for the next one."""
-
+MAX_LINES_PER_TASK = 1000
+"""Lines that a job's processes may add to the site's log during one task; the rest is dropped."""
+MAX_LINE_LENGTH = 4096
 
 REDACTED_FAILURE = "the job's own code failed here, or did not pass this site's filters; the site's log says how"
 
@@ -66,9 +66,9 @@ class JobStoppedError(WinnowError):
 class JobProcesses:
     """One thread has the work done; any other may stop it."""
 
-    def __init__(self, place: ProcessSpec, hear: Callable[[RunnerLogLine | Measured | WorkerLogLine], None]) -> None:
+    def __init__(self, place: ProcessSpec) -> None:
         self.place = place
-        self._hear = hear
+        self._logged = 0
         self._clients_from: int | None = None
         self._worker: WorkerProcess | None = None
         self._gate: WorkerProcess | None = None
@@ -113,6 +113,7 @@ class JobProcesses:
     def do(self, order: RunTask, cancelled: Callable[[], bool], certify: SigningCallback) -> Iterator[TaskResult]:
         """Each client's answer, its files still where the process wrote them."""
         waiting, reason = set(order.task.clients), ""
+        self._logged = 0
         for _ in range(MAX_ATTEMPTS):
             try:
                 worker = self._ready()
@@ -137,7 +138,7 @@ class JobProcesses:
         if self._gate is None or not self._gate.alive:
             self._end(self._gate)
             self._gate, _ = self._started(gate=True)
-        files = {key: self._inside(key, getattr(did, key)) for key in ("payload", "keep")}
+        files = {key: self._inside(key, getattr(did, key)) for key in ("payload", "new_client_state")}
         alone = replace(order, task=replace(order.task, clients=[did.answer.client]))
         self._gate.send(FilterResult(order=alone, did=replace(did, **files)))
         while True:
@@ -225,16 +226,26 @@ class JobProcesses:
                     return
 
     def _heard(self, process: WorkerProcess) -> FromWorker | None:
-        """The next message, after a short while at most; what is only said is passed on."""
+        """The next message, or None after a short while. A line for the site's log is logged."""
         try:
             message = process.receive()
         except WorkerExitedError:
             self._check_stopped()
             raise
-        if isinstance(message, RunnerLogLine | Measured | WorkerLogLine):
-            self._hear(message)
+        if isinstance(message, WorkerLogLine):
+            self._log(message.line)
             return None
         return message
+
+    def _log(self, line: str) -> None:
+        """Write a line to the site's log. A job's process may send any number of them, and nobody else sees them."""
+        self._logged += 1
+        if self._logged <= MAX_LINES_PER_TASK:
+            log.warning("job %s: %s", self.place.job, one_line(line[:MAX_LINE_LENGTH]))
+        elif self._logged == MAX_LINES_PER_TASK + 1:
+            log.warning(
+                "job %s: more than %d log lines in one task; dropped the rest", self.place.job, MAX_LINES_PER_TASK
+            )
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():

@@ -39,7 +39,7 @@ class PeerMessageCipher:
 
         return {
             to: {sender: plain(sender, to, box) for sender, box in letters.items()}
-            for to, letters in task.letters.items()
+            for to, letters in task.peer_messages.items()
         }
 
     def _context(self, task: WireTask, sender: int, to: int) -> SealingContext:
@@ -53,6 +53,6 @@ class PeerMessageCipher:
 
     def _home(self, client: int) -> PeerSite:
         for each in self._neighbours:
-            if each.clients_from <= client < each.clients_from + each.clients:
+            if each.first_client <= client < each.first_client + each.client_count:
                 return each
         raise SealedMessageError(f"no site of job {self._job} is known to have client {client}")

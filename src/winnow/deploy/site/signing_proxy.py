@@ -160,7 +160,7 @@ class SigningProxy:
             return None
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return SitePublicKey(
-            site=neighbour.site, clients_from=neighbour.clients_from, clients=neighbour.clients, key=key
+            site=neighbour.site, clients_from=neighbour.first_client, clients=neighbour.client_count, key=key
         )
 
     @property
@@ -187,4 +187,4 @@ class SigningProxy:
 
 
 def _numbers(neighbours: Sequence[PeerSite]) -> dict[str, range]:
-    return {each.site: range(each.clients_from, each.clients_from + each.clients) for each in neighbours}
+    return {each.site: range(each.first_client, each.first_client + each.client_count) for each in neighbours}

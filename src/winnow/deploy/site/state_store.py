@@ -154,7 +154,7 @@ class SiteStateStore:
             )
             base.executemany("DELETE FROM replies WHERE job = ? AND task = ? AND client = ?", folded)
             base.executemany(
-                "DELETE FROM replies WHERE job = ? AND task = ?", [(order.job, task) for task in order.over]
+                "DELETE FROM replies WHERE job = ? AND task = ?", [(order.job, task) for task in order.ended_tasks]
             )
 
     def claim(self, submission: str, job: str) -> str:

@@ -1,7 +1,7 @@
 """What a site says to its server. Nothing leaves without passing here, and where the data are is taken out of it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Lock
 
@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download, upload
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
-from winnow.deploy.wire.messages import Blob, ClientResult, DataDescription, DeployResult, SiteReport, SubmitResult
+from winnow.deploy.wire.messages import (
+    Blob,
+    ClientResult,
+    ControlResult,
+    DataDescription,
+    DeployResult,
+    SubmitResult,
+)
 from winnow.deploy.wire.transport import ServerLink
 
 log = logging.getLogger(__name__)
@@ -46,6 +53,14 @@ class Uplink:
             f"the word about job {job}",
         )
 
+    def controlled(self, refusal: str | None) -> None:
+        """The agent stops or restarts as it was asked to, or why it does not."""
+        reason = self._outward(refusal or "")
+        self._deliver(
+            lambda session: self.link.call(ControlResult(session=session, accepted=refusal is None, reason=reason)),
+            "the answer to a request to stop or restart",
+        )
+
     def give(self, answer: ClientResult, payload: Path | None) -> None:
         """Hand over an answer, its blob first."""
         if answer.failure is not None:
@@ -57,13 +72,6 @@ class Uplink:
             self.link.call(SubmitResult(session=session, answer=answer))
 
         self._deliver(send, f"the answer of client {answer.client} to task {answer.task[:12]} of job {answer.job}")
-
-    def report(self, job: str, lines: Sequence[str], metrics: dict[str, float]) -> None:
-        told = [self._outward(line) for line in lines]
-        self._deliver(
-            lambda session: self.link.call(SiteReport(session=session, job=job, lines=told, metrics=metrics)),
-            f"the log of job {job}",
-        )
 
     def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
         try:
@@ -81,7 +89,7 @@ class Uplink:
             send(session)
         except RequestRefusedError as refused:
             log.warning("the server refused %s: %s", what, refused.reason)
-            if refused.again:
+            if refused.retry:
                 self._lost.set()
         except UnreachableError as error:
             log.warning("%s was not delivered: %s", what, error)

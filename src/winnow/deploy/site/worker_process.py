@@ -1,4 +1,4 @@
-"""A job's process: started behind its walls, spoken to over one line, ended with all it started."""
+"""A job's process at a site: a worker or an output filter, spoken to by one thread that waits for its replies."""
 
 import os
 import select
@@ -6,29 +6,24 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
-from msgspec.structs import replace
 
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.ipc import FromWorker, StopWorker, ToWorker
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
-from winnow.deploy.sandbox.disk_quota import DiskQuotaMonitor
-from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE, ForkedProcess
-from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, environment
-from winnow.deploy.sandbox.launch import WORKER_MODULE, LaunchEnvironment, LaunchSpec
+from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
+from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
+from winnow.deploy.sandbox.job_process import JobProcess, Process, fork_from, start_new
+from winnow.deploy.sandbox.launch import WORKER_MODULE, LaunchSpec
 
 EXIT_GRACE_SECONDS = 2.0
-"""Seconds that a process has to leave by itself."""
+"""Seconds that a process has to end by itself."""
 POLL_SECONDS = 0.5
-MAX_LOG_BYTES = 8 << 20
-"""What a process has said on its standard output is cut to this when it starts again."""
 
 
 class WorkerExitedError(WinnowError):
@@ -42,25 +37,11 @@ class WorkerProcess:
         self, *, folder: Path, log: Path, limits: ProcessLimits, sandbox: Sandbox | None, worker: str = WORKER_MODULE
     ) -> None:
         self.life = uuid4().hex
-        ours, theirs = socket.socketpair()
-        self._channel: Channel[Any] = Channel(ours, cast(Any, FromWorker))
-        folder.mkdir(parents=True, exist_ok=True)
-        launch = LaunchSpec(channel=theirs.fileno(), limits=limits, sandbox=sandbox, worker=worker)
-        place = LaunchEnvironment(folder=str(folder), log=str(log), environment=environment(folder, limits))
-        self._process: subprocess.Popen[bytes] | ForkedProcess
-        try:
-            with theirs, _log(log) as output:
-                if FORK_SERVER_VARIABLE in os.environ:
-                    self._process = _forked(os.environ[FORK_SERVER_VARIABLE], replace(launch, place=place))
-                else:
-                    self._process = _started(launch, place, output)
-        except BaseException:
-            self._channel.close()
-            raise
+        self._process = JobProcess(
+            folder=folder, log=log, limits=limits, sandbox=sandbox, worker=worker, launch=_start_or_fork
+        )
+        self._channel: Channel[Any] = Channel(self._process.socket, cast(Any, FromWorker))
         self._folder, self._disk_mb = folder, limits.disk_mb
-        as_started: Any = self._process  # the watch needs what both kinds have
-        self._watch = DiskQuotaMonitor(as_started, [folder, log], limits.disk_mb * MB, self.kill)
-        self._watch.start()
 
     @property
     def alive(self) -> bool:
@@ -70,7 +51,7 @@ class WorkerProcess:
         try:
             self._channel.send(message)
         except ChannelClosedError as error:
-            raise WorkerExitedError(self._end()) from error
+            raise WorkerExitedError(self._exit_reason()) from error
 
     def receive(self, timeout: float = POLL_SECONDS) -> FromWorker | None:
         """The next message, or None if there is none yet."""
@@ -80,72 +61,44 @@ class WorkerProcess:
             return cast(FromWorker, self._channel.receive())
         except InvalidMessageError as error:
             self.kill()
-            raise WorkerExitedError("the job's process said something that is no message") from error
+            raise WorkerExitedError("the job's process sent an invalid message") from error
         except (ChannelClosedError, ValueError, OSError) as error:
-            raise WorkerExitedError(self._end()) from error
+            raise WorkerExitedError(self._exit_reason()) from error
 
     def kill(self) -> None:
         """End it and whatever it started, now. May be called by any thread, and twice."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self._process.kill()
-        self._process.wait()
+        self._process.end()
 
     def close(self) -> None:
-        """Let it leave, or make it. What it wrote beyond all measure is deleted."""
-        try:
+        """Let it end, or make it. The files of a process that exceeded its disk quota are deleted."""
+        with suppress(ChannelClosedError, subprocess.TimeoutExpired):
             self._channel.send(StopWorker())
             self._process.wait(EXIT_GRACE_SECONDS)
-        except (ChannelClosedError, subprocess.TimeoutExpired):
-            pass
         self.kill()
-        self._watch.stop()
         self._channel.close()
-        if self._watch.exceeded:
+        if self._process.exceeded_disk:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _end(self) -> str:
-        """How it ended; it has hung up, so it ends soon or is made to."""
-        until = time.monotonic() + EXIT_GRACE_SECONDS
-        while self._process.poll() is None and time.monotonic() < until:
-            time.sleep(0.01)
-        code = self._process.poll()
+    def _exit_reason(self) -> str:
+        """How it ended. It has closed the connection, so it ends soon or is made to."""
+        code = None
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(EXIT_GRACE_SECONDS)
         self.kill()
-        if self._watch.exceeded:
-            return f"the job's process was ended: it wrote more than {self._disk_mb} MB"
+        if self._process.exceeded_disk:
+            return f"the job's process was stopped: it wrote more than {self._disk_mb} MB"
         if code is None:
-            return "the job's process hung up"
+            return "the job's process closed its connection"
         if code < 0:
             return f"the job's process was ended by {signal.Signals(-code).name}"
         return f"the job's process ended with status {code}"
 
 
-def _forked(preloaded: str, launch: LaunchSpec) -> ForkedProcess:
+def _start_or_fork(spec: LaunchSpec) -> tuple[Process, socket.socket]:
+    server = os.environ.get(FORK_SERVER_VARIABLE)
+    if server is None:
+        return start_new(spec)
     try:
-        return ForkedProcess(Path(preloaded), launch)
+        return fork_from(Path(server), spec)
     except (OSError, msgspec.MsgspecError) as error:
-        raise WorkerExitedError(f"the process that forks workers does not answer: {error}") from error
-
-
-def _started(launch: LaunchSpec, place: LaunchEnvironment, output: IO[bytes]) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "winnow.deploy.sandbox.launch"],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
-        cwd=place.folder,
-        env=place.environment,
-        pass_fds=(launch.channel,),
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin as line:  # it is dead already, which the first message will show
-        line.write(msgspec.json.encode(launch))
-    return process
-
-
-def _log(path: Path) -> Any:
-    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-        path.replace(path.with_name(path.name + ".old"))
-    return path.open("ab")
+        raise WorkerExitedError(f"the fork server does not respond: {error}") from error

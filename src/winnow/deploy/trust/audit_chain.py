@@ -26,7 +26,7 @@ HEAD_PURPOSE = "audit head"
 ADOPTED = "audit adopted"
 """What an entry says that follows one which was not signed when its owner opened the log."""
 LONGEST = 4096
-NOT_SIGNED = "a process was killed before it could sign it, or somebody else wrote it"
+NOT_SIGNED = "the writing process was killed before it signed the entry, or another program wrote the entry"
 MAX_UNSIGNED_ENTRIES = 1
 """An entry is durable before the head that covers it: so many may stand after the head when a process is killed."""
 
@@ -45,7 +45,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     hash: str = ""
 
     @classmethod
-    def after(
+    def following(
         cls,
         last: "AuditEntry | None",
         *,
@@ -75,7 +75,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.json.encode(self)
 
     @classmethod
-    def of(cls, line: bytes) -> "AuditEntry | None":
+    def parse(cls, line: bytes) -> "AuditEntry | None":
         """Read a line; None for anything but the very bytes of an entry."""
         try:
             entry = from_json(line, cls)
@@ -109,7 +109,7 @@ class AuditLogOwner:
     kind: str = ""
     name: str = ""
 
-    def signed_as(self, signer: Peer) -> bool:
+    def matches(self, signer: Peer) -> bool:
         return self.kind in ("", signer.kind) and self.name in ("", signer.name) and signer.kind != "person"
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def chain_problems(
     last: AuditEntry | None = None
     at_head = START
     for number, line in enumerate(lines, start=1):
-        entry = AuditEntry.of(line)
+        entry = AuditEntry.parse(line)
         if entry is None:
             yield f"line {number} is not an entry"
             continue
@@ -138,7 +138,7 @@ def chain_problems(
 def unsigned_entries(lines: Iterable[bytes], head: ChainHead | None) -> Iterator[str]:
     """The entries of a sound chain that were not signed when they were written, or are not yet."""
     covered = head.seq if head else 0
-    for entry in filter(None, map(AuditEntry.of, lines)):
+    for entry in filter(None, map(AuditEntry.parse, lines)):
         if entry.what == ADOPTED:
             yield f"{entry.target} was adopted on {entry.time[:19]}: {entry.outcome}"
         if entry.seq > covered:
@@ -155,7 +155,7 @@ def _links(number: int, entry: AuditEntry, last: AuditEntry | None) -> Iterator[
     if entry.digest() != entry.hash:
         yield f"line {number}: entry {entry.seq} was changed"
     if entry.seq != seq:
-        yield f"line {number}: entry {seq} should stand here, not {entry.seq}"
+        yield f"line {number}: expected entry {seq}, found entry {entry.seq}"
     elif entry.previous != previous:
         yield f"line {number}: entry {entry.seq} does not follow the one before it"
 
@@ -164,20 +164,20 @@ def _reach(last: AuditEntry | None, head: ChainHead | None, at_head: str) -> Ite
     reached = last.seq if last else 0
     if head is None:
         if reached > MAX_UNSIGNED_ENTRIES:
-            yield "there is no head: entries may be missing at the end"
+            yield "the log has no signed head: entries may be missing at the end"
     elif reached < head.seq:
-        yield f"entries are missing at the end: {head.seq} were written, the last one here is {reached}"
+        yield f"entries are missing at the end: {head.seq} were written, the log ends at {reached}"
     elif at_head != head.hash:
-        yield f"entry {head.seq} is not the one that the head was signed for"
+        yield f"entry {head.seq} does not match the signed head"
     elif reached > head.seq + MAX_UNSIGNED_ENTRIES:
-        yield f"entries after {head.seq} were not written by the log's owner"
+        yield f"entries after {head.seq} were not signed by the owner of the log"
 
 
 def _signature(head: ChainHead, authority: x509.Certificate, owner: AuditLogOwner) -> Iterator[str]:
     try:
         signer = head.signer(authority)
     except IdentityError as error:
-        yield f"the head is not to be believed: {error}"
+        yield f"the signature of the head is invalid: {error}"
         return
-    if not owner.signed_as(signer):
-        yield f"the head was signed by {signer}; this is the log of {owner}"
+    if not owner.matches(signer):
+        yield f"the head was signed by {signer}; expected {owner}"

@@ -31,7 +31,7 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.signing import sign
 
 TRIES = 20
-REMEDY = "look into it (winnow audit verify), then move the log and its head away to begin a new one"
+REMEDY = "run winnow audit verify to find the cause; to start a new log, move this log and its .head file away"
 MakeEntry: TypeAlias = Callable[[AuditEntry | None, ChainHead | None], AuditEntry]
 """Makes the entry that follows the last one, given the head; raises where the head does not vouch for the last one."""
 
@@ -39,7 +39,7 @@ MakeEntry: TypeAlias = Callable[[AuditEntry | None, ChainHead | None], AuditEntr
 class AuditStore(Protocol):
     """Keeps a chain and its head."""
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
         """Make the entry that follows the last one and keep it, then its head; durable on return.
 
         Nobody else may extend the chain meanwhile: in a database, all this is one transaction that locks the head.
@@ -69,11 +69,11 @@ class AuditLog:
     def append(self, *, who: str, organisation: str, what: str, target: str = "", outcome: str = "") -> AuditEntry:
         def make(last: AuditEntry | None, head: ChainHead | None) -> AuditEntry:
             self.check(last, head)
-            return AuditEntry.after(
+            return AuditEntry.following(
                 last, at=self._now(), who=who, organisation=organisation, what=what, target=target, outcome=outcome
             )
 
-        return self._store.extend(make, self.crown)
+        return self._store.extend(make, self.sign_head)
 
     def append_for(self, peer: Peer, what: str, target: str = "", outcome: str = "") -> AuditEntry:
         return self.append(who=peer.name, organisation=peer.organisation, what=what, target=target, outcome=outcome)
@@ -82,13 +82,13 @@ class AuditLog:
         """Something that the server or the site itself did."""
         return self.append_for(self._kit.peer, what, target, outcome)
 
-    def adopt(self) -> AuditEntry:
+    def adopt_unsigned_entry(self) -> AuditEntry:
         """Go on behind an entry that is not signed, and say so in the chain: whoever wrote it, it is marked."""
 
         def make(last: AuditEntry | None, head: ChainHead | None) -> AuditEntry:
             assert last is not None
             self._check_head(last.seq - 1, last.previous, head)
-            return AuditEntry.after(
+            return AuditEntry.following(
                 last,
                 at=self._now(),
                 who=self._kit.name,
@@ -98,7 +98,7 @@ class AuditLog:
                 outcome=f"it was not signed: {NOT_SIGNED}",
             )
 
-        return self._store.extend(make, self.crown)
+        return self._store.extend(make, self.sign_head)
 
     def check(self, last: AuditEntry | None, head: ChainHead | None) -> None:
         """That the owner signed the chain up to this entry."""
@@ -108,20 +108,20 @@ class AuditLog:
         if head is None and seq == 0:
             return
         if head is None or (head.seq, head.hash) != (seq, hash):
-            raise AuditError(f"{self._store}: its head was not signed for entry {seq}; {REMEDY}")
+            raise AuditError(f"{self._store}: the signed head does not cover entry {seq}; {REMEDY}")
         if head == self._signed:
             return
         try:
             signer = head.signer(self._kit.authority)
         except IdentityError as error:
-            raise AuditError(f"{self._store}: its head is not to be believed: {error}; {REMEDY}") from error
-        if not self._owner.signed_as(signer):
+            raise AuditError(f"{self._store}: the signature of its head is invalid: {error}; {REMEDY}") from error
+        if not self._owner.matches(signer):
             raise AuditError(f"{self._store}: its head was signed by {signer}, not by {self._owner}; {REMEDY}")
 
     def close(self) -> None:
         self._store.close()
 
-    def crown(self, entry: AuditEntry) -> ChainHead:
+    def sign_head(self, entry: AuditEntry) -> ChainHead:
         """The head of a chain that ends with this entry."""
         at = self._now()
         signature = sign(self._kit, ChainHead.signed_part(entry.seq, entry.hash, at), HEAD_PURPOSE)
@@ -150,10 +150,3 @@ def verify_audit_log(store: AuditStore, authority: x509.Certificate | None, owne
         if not (found.problems or found.unsigned) or store.head() == head:
             break
     return found
-
-
-def problems(
-    store: AuditStore, authority: x509.Certificate | None = None, owner: AuditLogOwner | None = None
-) -> list[str]:
-    """All that is wrong with a log; nothing if it is as it was written."""
-    return verify_audit_log(store, authority, owner or AuditLogOwner()).problems

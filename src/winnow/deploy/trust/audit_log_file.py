@@ -62,12 +62,12 @@ class FileAuditStore:
                 raise
             return AuditTail(torn, unsigned, self._last, self._head)
 
-    def extend(self, make: MakeEntry, crown: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
+    def extend(self, make: MakeEntry, sign_head: Callable[[AuditEntry], ChainHead]) -> AuditEntry:
         with self._lock:
             if self._descriptor is None:
                 raise AuditError(f"the audit log {self.path} is not open for writing")
             entry = make(self._last, self._head)
-            head = crown(entry)
+            head = sign_head(entry)
             self._write(entry.line() + b"\n", head)
             self._last, self._head = entry, head
             return entry
@@ -142,7 +142,7 @@ class FileAuditStore:
         reached, covered = self._last.seq if self._last else 0, self._head.seq if self._head else 0
         if not covered <= reached <= covered + MAX_UNSIGNED_ENTRIES:
             raise AuditError(
-                f"the audit log {self.path} ends at entry {reached}, but its head says {covered}; {REMEDY}"
+                f"the audit log {self.path} ends at entry {reached}, but its signed head covers {covered}; {REMEDY}"
             )
         return reached > covered
 
@@ -157,7 +157,7 @@ def open_audit_log(path: Path, kit: Kit) -> AuditLog:
     torn, unsigned, last, head = store.claim()
     try:
         if unsigned:
-            log.adopt()
+            log.adopt_unsigned_entry()
         else:
             log.check(last, head)
     except AuditError:
@@ -174,7 +174,7 @@ def _claimed(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise AuditError(f"the audit log {path} is being written by another process") from None
+        raise AuditError(f"the audit log {path} is in use by another process") from None
     return descriptor
 
 
@@ -203,7 +203,7 @@ def _last_entries(path: Path) -> list[AuditEntry]:
             tail, end = file.read(end - start) + tail, start
     found = []
     for line in tail.split(b"\n")[:-1][-2:]:
-        if (entry := AuditEntry.of(line)) is None:
-            raise AuditError(f"one of the last lines of the audit log {path} is not an entry; {REMEDY}")
+        if (entry := AuditEntry.parse(line)) is None:
+            raise AuditError(f"the audit log {path} has an invalid entry near its end; {REMEDY}")
         found.append(entry)
     return found

@@ -53,9 +53,9 @@ class CertificateAuthority:
         try:
             key = load_pem_private_key(read_small(path), password=passphrase if is_encrypted(folder) else None)
         except (ValueError, TypeError) as error:
-            raise KitError(f"{path} cannot be opened: the passphrase is wrong, or the file is damaged") from error
+            raise KitError(f"{path} cannot be decrypted: wrong passphrase or damaged file") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise KitError(f"{path} is not the key of {CA_CERTIFICATE_FILE} beside it")
+            raise KitError(f"{path} does not match {CA_CERTIFICATE_FILE} in the same folder")
         return cls(certificate=certificate, key=key)
 
     def save(self, folder: Path, passphrase: bytes | None) -> None:
@@ -72,7 +72,7 @@ class CertificateAuthority:
         self,
         party: ProjectServer | ProjectSite | ProjectPerson,
         key: ec.EllipticCurvePublicKey,
-        letter_key: X25519PublicKey | None,
+        sealing_key: X25519PublicKey | None,
         now: datetime,
         days: int,
     ) -> x509.Certificate:
@@ -94,8 +94,8 @@ class CertificateAuthority:
         builder = builder.add_extension(
             x509.UnrecognizedExtension(PARTY_OID, msgspec.json.encode(said)), critical=False
         )
-        if letter_key is not None:
-            public = x509.UnrecognizedExtension(SEALING_KEY_OID, letter_key.public_bytes_raw())
+        if sealing_key is not None:
+            public = x509.UnrecognizedExtension(SEALING_KEY_OID, sealing_key.public_bytes_raw())
             builder = builder.add_extension(public, critical=False)
         return builder.sign(self.key, SHA256())
 

@@ -1,11 +1,11 @@
-"""What can be wrong with a party's papers. Every message is one line.
+"""Errors about kits, certificates, policies and audit logs. Every message is one line.
 
 TrustError
-├── KitError         a kit is incomplete, tampered with, foreign, expired, or for another purpose
-├── IdentityError    a certificate, signature or revocation list is not to be believed
-├── PolicyError      a policy file cannot be understood
-├── LetterError      a sealed letter cannot be made or opened
-└── AuditError       an audit log is in use, or has lost what was in it
+├── KitError            a kit is incomplete, changed, of another project, expired, or for another purpose
+├── IdentityError       a certificate, signature or revocation list is invalid
+├── PolicyError         a policy file is invalid
+├── SealedMessageError  a sealed message cannot be made or opened
+└── AuditError          an audit log is in use, or has lost entries
 """
 
 from winnow.core.errors import WinnowError
@@ -28,7 +28,7 @@ class PolicyError(TrustError):
 
 
 class SealedMessageError(TrustError):
-    """A sealed letter cannot be made or opened."""
+    """A sealed message cannot be made or opened."""
 
 
 class AuditError(TrustError):

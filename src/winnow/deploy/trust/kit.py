@@ -78,7 +78,7 @@ class Kit:
     authority_pem: bytes = field(repr=False)
     key: ec.EllipticCurvePrivateKey = field(repr=False)
     key_pem: bytes = field(repr=False)
-    letter_key: X25519PrivateKey | None = field(repr=False)
+    sealing_key: X25519PrivateKey | None = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ def read_manifest(folder: Path, authority: x509.Certificate) -> KitManifest:
 
 def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
     if not folder.is_dir():
-        raise KitError(f"kit {folder} is not there; a kit is a folder made by winnow provision")
+        raise KitError(f"kit {folder} does not exist; winnow provision creates kits")
     authority_pem = _file(folder, AUTHORITY_FILE)
     authority = read_certificate(authority_pem)
     manifest = read_manifest(folder, authority)
@@ -126,9 +126,9 @@ def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
     certificate = read_certificate(files[CERTIFICATE_FILE])
     peer = check_certificate(certificate, authority, now)
     if (peer.name, peer.kind) != (manifest.name, manifest.kind):
-        raise KitError(f"kit {folder}: its certificate is that of {peer}, not of {manifest.kind} {manifest.name}")
+        raise KitError(f"kit {folder}: its certificate belongs to {peer}, not to {manifest.kind} {manifest.name}")
     if kind is not None and peer.kind != kind:
-        raise KitError(f"kit {folder} is that of {peer}; the kit of a {kind} is needed here")
+        raise KitError(f"kit {folder} belongs to {peer}; this command needs the kit of a {kind}")
     revocations = RevocationList.read(_file(folder, REVOKED_FILE), authority, at_least=manifest.revocations)
     revocations.check(peer)
     return Kit(
@@ -143,7 +143,7 @@ def _load(folder: Path, kind: PartyKind | None, now: datetime) -> Kit:
         revocations=revocations,
         key=_key(folder, files[KEY_FILE], certificate),
         key_pem=files[KEY_FILE],
-        letter_key=_letter_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
+        sealing_key=_sealing_key(folder, files[SEALING_KEY_FILE], certificate) if peer.kind == "site" else None,
     )
 
 
@@ -152,7 +152,7 @@ def _file(folder: Path, name: str) -> bytes:
     try:
         return read_small(path)
     except FileNotFoundError:
-        raise KitError(f"kit {folder} is incomplete: {name} is missing; ask for it again") from None
+        raise KitError(f"kit {folder} is incomplete: {name} is missing; ask the project owner for a new kit") from None
     except OSError as error:
         raise KitError(f"kit {folder}: {name} cannot be read: {error.strerror}") from error
 
@@ -161,9 +161,11 @@ def _listed(folder: Path, name: str, digest: str) -> bytes:
     """A file of the manifest, as it was when it was signed, and readable by its owner alone where it is secret."""
     content = _file(folder, name)
     if sha256(content).hexdigest() != digest:
-        raise KitError(f"kit {folder} was tampered with: {name} is not the file that was signed; ask for the kit again")
+        raise KitError(
+            f"kit {folder} was changed: {name} does not match the signed manifest; ask the project owner for a new kit"
+        )
     if name in PRIVATE_FILES and (folder / name).stat().st_mode & 0o077:
-        raise KitError(f"kit {folder}: others may read {name}; say: chmod 600 {folder / name}")
+        raise KitError(f"kit {folder}: {name} is readable by other users; run: chmod 600 {folder / name}")
     return content
 
 
@@ -171,7 +173,9 @@ def _refuse_gaps(folder: Path, manifest: KitManifest) -> None:
     needed = {KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE, PARTY_FILE, ENDPOINTS_FILE}
     needed |= {SEALING_KEY_FILE} if manifest.kind == "site" else set()
     for name in sorted(needed - manifest.files.keys()):
-        raise KitError(f"kit {folder} is incomplete: {name} is not listed in {MANIFEST_FILE}; ask for the kit again")
+        raise KitError(
+            f"kit {folder} is incomplete: {name} is not listed in {MANIFEST_FILE}; ask the project owner for a new kit"
+        )
 
 
 def _key(folder: Path, pem: bytes, certificate: x509.Certificate) -> ec.EllipticCurvePrivateKey:
@@ -181,7 +185,7 @@ def _key(folder: Path, pem: bytes, certificate: x509.Certificate) -> ec.Elliptic
     return key
 
 
-def _letter_key(folder: Path, pem: bytes, certificate: x509.Certificate) -> X25519PrivateKey:
+def _sealing_key(folder: Path, pem: bytes, certificate: x509.Certificate) -> X25519PrivateKey:
     key = _private_key(folder, SEALING_KEY_FILE, pem)
     if not isinstance(key, X25519PrivateKey) or key.public_key() != sealing_key_of(certificate):
         _mismatch(folder, SEALING_KEY_FILE)
@@ -196,7 +200,7 @@ def _private_key(folder: Path, name: str, pem: bytes) -> PrivateKeyTypes:
 
 
 def _mismatch(folder: Path, name: str) -> NoReturn:
-    raise KitError(f"kit {folder}: {name} does not belong to its certificate; ask for the kit again")
+    raise KitError(f"kit {folder}: {name} does not match the certificate; ask the project owner for a new kit")
 
 
 def _endpoints(folder: Path, content: bytes) -> tuple[str, ...]:

@@ -47,9 +47,9 @@ def build_kit(
     revocations: RevocationList,
 ) -> NewKit:
     key = ec.generate_private_key(ec.SECP256R1())
-    letter_key = X25519PrivateKey.generate() if party.kind == "site" else None
-    letter_public = letter_key.public_key() if letter_key else None
-    certificate = authority.issue(party, key.public_key(), letter_public, now, project.validity_days)
+    sealing_key = X25519PrivateKey.generate() if party.kind == "site" else None
+    sealing_public = sealing_key.public_key() if sealing_key else None
+    certificate = authority.issue(party, key.public_key(), sealing_public, now, project.validity_days)
     description = PartyDescription(
         project=project.name, name=party.name, kind=party.kind, organisation=party.organisation, role=party.role
     )
@@ -60,8 +60,8 @@ def build_kit(
         PARTY_FILE: msgspec.json.format(msgspec.json.encode(description), indent=2) + b"\n",
         ENDPOINTS_FILE: _encoded(project.endpoints),
     }
-    if letter_key is not None:
-        files[SEALING_KEY_FILE] = letter_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    if sealing_key is not None:
+        files[SEALING_KEY_FILE] = sealing_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     manifest = KitManifest(
         project=project.name,
         name=party.name,

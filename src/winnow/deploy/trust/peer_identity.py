@@ -2,7 +2,7 @@
 
 One private authority vouches for every party of a project directly; there are no chains. A certificate's subject holds
 the party's name and organisation. Two extensions of our own hold the rest: what kind of party it is and in which role,
-and a site's public key for letters.
+and a site's public key for sealed messages.
 """
 
 import warnings
@@ -71,7 +71,7 @@ class Peer:
                 serial=certificate.serial_number,
             )
         except (ValueError, x509.ExtensionNotFound) as error:
-            raise IdentityError("this certificate does not name a party of a Winnow project") from error
+            raise IdentityError("the certificate does not identify a party of a Winnow project") from error
 
     @classmethod
     def of_pem(cls, pem: bytes) -> "Peer":
@@ -89,7 +89,7 @@ def read_certificate(pem: bytes) -> x509.Certificate:
             getattr(certificate, part)
         certificate.public_key()
     except Exception as error:  # the library raises a dozen kinds for what is hostile, not all of them documented
-        raise IdentityError("this is not a certificate in PEM format, or a damaged one") from error
+        raise IdentityError("not a valid certificate in PEM format") from error
     return certificate
 
 
@@ -99,7 +99,7 @@ def check_certificate(certificate: x509.Certificate, authority: x509.Certificate
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as error:
-        raise IdentityError(f"the certificate of {peer} is foreign: this project's CA did not issue it") from error
+        raise IdentityError(f"the certificate of {peer} was not issued by the CA of this project") from error
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now + SKEW < begins:
         raise IdentityError(f"the certificate of {peer} is not valid before {begins:%Y-%m-%d %H:%M}; check the clock")
@@ -119,11 +119,11 @@ def peer_identifier(authority: x509.Certificate, now: Callable[[], datetime] = u
 
 
 def sealing_key_of(certificate: x509.Certificate) -> X25519PublicKey:
-    """The key to seal letters for this party with."""
+    """The key to seal messages for this party with."""
     try:
         return X25519PublicKey.from_public_bytes(_extension(certificate, SEALING_KEY_OID))
     except (x509.ExtensionNotFound, ValueError) as error:
-        raise IdentityError(f"{Peer.of(certificate)} has no key for letters; only sites have") from error
+        raise IdentityError(f"{Peer.of(certificate)} has no sealing key; only sites have one") from error
 
 
 def _extension(certificate: x509.Certificate, identifier: x509.ObjectIdentifier) -> bytes:

@@ -1,5 +1,6 @@
 """What policies of servers and sites have in common. Both are lists of rules that allow; the rest is denied."""
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from winnow.deploy.trust.peer_identity import Peer
 
 POLICY_FILE = "policy.toml"
 ANY = "*"
+RENAMED_KEYS = {"control": "remote_control", "of": "scope"}
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -48,8 +50,11 @@ def read_policy(content: bytes, kind: type[T]) -> T:
     try:
         table = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PolicyError(f"it is not a TOML file: {error}") from error
+        raise PolicyError(f"not a valid TOML file: {error}") from error
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise PolicyError(f"it cannot be understood: {error}") from error
+        unknown = re.search("unknown field `(.*?)`", str(error))
+        if unknown is not None and unknown[1] in RENAMED_KEYS:
+            raise PolicyError(f"the key {unknown[1]} is now named {RENAMED_KEYS[unknown[1]]}") from error
+        raise PolicyError(f"invalid policy: {error}") from error

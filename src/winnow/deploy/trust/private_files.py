@@ -51,7 +51,7 @@ def read_small(path: Path) -> bytes:
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
-        raise TrustError(f"{path} is larger than {LARGEST} bytes and cannot be what it is named")
+        raise TrustError(f"{path} is larger than {LARGEST} bytes, the limit for such a file")
     return content
 
 
@@ -62,5 +62,5 @@ def hold_lock_file(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TrustError(f"{path.parent} is in use by another process; wait for it") from None
+            raise TrustError(f"{path.parent} is in use by another process; try again when it has finished") from None
         yield

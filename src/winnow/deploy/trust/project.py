@@ -29,7 +29,7 @@ def is_ip_address(host: str) -> bool:
 
 def _host(host: str) -> str:
     if not is_ip_address(host) and not HOST_NAME.match(host):
-        raise ValueError(f"{host!r} is neither a host's name nor its address")
+        raise ValueError(f"{host!r} is neither a host name nor an IP address")
     return host
 
 
@@ -97,7 +97,7 @@ class Project(Settings):
         """Over all kinds, and whatever their case: names are also names of folders."""
         counts = Counter(party.name.lower() for party in self.parties)
         for name in (name for name, count in counts.items() if count > 1):
-            raise ValueError(f"the name {name!r} is given twice; every server, site and person needs its own")
+            raise ValueError(f"the name {name!r} is used twice; every server, site and person needs a unique name")
         return self
 
 

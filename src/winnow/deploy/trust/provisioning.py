@@ -55,41 +55,41 @@ class Provisioner:
     def kit(self, name: str) -> Path:
         return self.folder / "kits" / name
 
-    def add_new(self) -> Iterator[str]:
+    def issue_missing(self) -> Iterator[str]:
         """Kits for those who have none yet; what is amiss with the others is said."""
-        ledger = self._ledger()
+        ledger = self._issued()
         for party in self.project.parties:
             if party.name not in ledger:
                 yield f"made {self.kit(party.name)}: {self._issue(party, ledger)}"
             else:
-                yield from self._remarks(party, ledger[party.name])
+                yield from self._status_lines(party, ledger[party.name])
         for name in sorted(ledger.keys() - {party.name for party in self.project.parties}):
             if not self._is_revoked(ledger[name]):
-                yield f"{name} is no longer in the project, but its certificate is valid: --revoke {name} ends that"
-        yield from self._spread_endpoints()
+                yield f"{name} is no longer in the project, but its certificate is valid; revoke it: --revoke {name}"
+        yield from self._update_endpoints()
 
     def renew(self, name: str) -> Iterator[str]:
         """A new key and certificate. The old certificate stays valid until it expires or is revoked."""
         party = next((party for party in self.project.parties if party.name == name), None)
         if party is None:
-            raise KitError(f"nobody in the project is named {name!r}; {suggest(name, self._names())}")
-        peer = self._issue(party, self._ledger())
+            raise KitError(f"the project has no party named {name!r}; {suggest(name, self._names())}")
+        peer = self._issue(party, self._issued())
         yield f"renewed {self.kit(name)}: {peer}"
         yield f"hand out to {name}: {self.kit(name)}"
 
     def revoke(self, name: str) -> Iterator[str]:
         """No certificate that was ever issued to this party counts any longer."""
-        ledger = self._ledger()
+        ledger = self._issued()
         if name not in ledger:
-            raise KitError(f"nothing was issued to {name!r}; {suggest(name, ledger)}")
+            raise KitError(f"no certificate was issued to {name!r}; {suggest(name, ledger)}")
         revocations = self._revocations()
         if self._is_revoked(ledger[name]):
-            yield f"{name} is revoked already: list number {revocations.number}"
+            yield f"{name} is already revoked (revocation list {revocations.number})"
         else:
-            revocations = revocations.adding(int(serial, 16) for serial in ledger[name].serials)
-            write_atomically(self.ca / REVOKED_FILE, revocations.signed(self.project.name, self.authority.key))
-            yield f"revoked {name}: list number {revocations.number}"
-        yield from self._spread_revocations(ledger, leaving_out=name)
+            revocations = revocations.with_serials(int(serial, 16) for serial in ledger[name].serials)
+            write_atomically(self.ca / REVOKED_FILE, revocations.sign(self.project.name, self.authority.key))
+            yield f"revoked {name} (revocation list {revocations.number})"
+        yield from self._distribute_revocations(ledger, leaving_out=name)
 
     def _issue(self, party: ProjectServer | ProjectSite | ProjectPerson, ledger: dict[str, IssuedCertificates]) -> Peer:
         made = build_kit(self.project, party, self.authority, self.now, self._revocations())
@@ -106,27 +106,29 @@ class Provisioner:
         install_kit(self.kit(party.name), made.files | {REVOKED_FILE: read_small(self.ca / REVOKED_FILE)})
         return Peer.of(made.certificate)
 
-    def _remarks(self, party: ProjectServer | ProjectSite | ProjectPerson, issued: IssuedCertificates) -> Iterator[str]:
+    def _status_lines(
+        self, party: ProjectServer | ProjectSite | ProjectPerson, issued: IssuedCertificates
+    ) -> Iterator[str]:
         now = (party.kind, party.organisation, party.role, _hosts(party))
         if self._is_revoked(issued):
-            yield f"{party.name} is revoked: --renew {party.name} gives it a new certificate"
+            yield f"{party.name} is revoked; issue a new certificate with --renew {party.name}"
         elif now != (issued.kind, issued.organisation, issued.role, issued.hosts):
-            yield f"{party.name} has changed since its kit was made: --renew {party.name} makes a new one"
+            yield f"{party.name} has changed since its kit was made; make a new kit with --renew {party.name}"
         elif issued.expires - self.now < EXPIRY_WARNING:
-            yield f"{party.name} expires on {issued.expires:%Y-%m-%d}: --renew {party.name} makes a new kit"
+            yield f"{party.name} expires on {issued.expires:%Y-%m-%d}; make a new kit with --renew {party.name}"
         elif not self.kit(party.name).is_dir():
-            yield f"{party.name} has its kit, which is not here any more: --renew {party.name} makes a new one"
+            yield f"{party.name} was issued a kit that is no longer here; make a new kit with --renew {party.name}"
         else:
             yield f"kept {self.kit(party.name)}"
 
-    def _spread_endpoints(self) -> Iterator[str]:
+    def _update_endpoints(self) -> Iterator[str]:
         """Tell kits made earlier about new servers; keys and certificates stay."""
         for party in self.project.parties:
             changed = update_endpoints(self.kit(party.name), self.project.endpoints, self.authority)
             if changed:
                 yield f"hand out to {party.name}: {' and '.join(map(str, changed))} (the servers' addresses changed)"
 
-    def _spread_revocations(self, ledger: dict[str, IssuedCertificates], leaving_out: str) -> Iterator[str]:
+    def _distribute_revocations(self, ledger: dict[str, IssuedCertificates], leaving_out: str) -> Iterator[str]:
         """Into every kit that is here; servers and sites must have it, as they decide by it."""
         content = read_small(self.ca / REVOKED_FILE)
         for name, issued in ledger.items():
@@ -136,12 +138,12 @@ class Provisioner:
                 here = self.kit(name) if self.kit(name).is_dir() else self.ca
                 yield f"hand out to {name}: {here / REVOKED_FILE}"
 
-    def _ledger(self) -> dict[str, IssuedCertificates]:
+    def _issued(self) -> dict[str, IssuedCertificates]:
         path = self.ca / ISSUED_FILE
         try:
             return from_json(path.read_bytes(), dict[str, IssuedCertificates])
         except UnreadableError as error:
-            raise KitError(f"{path} is damaged: {error}; put back a copy of it") from error
+            raise KitError(f"{path} is damaged: {error}; restore it from a backup") from error
 
     def _revocations(self) -> RevocationList:
         return RevocationList.read(read_small(self.ca / REVOKED_FILE), self.authority.certificate)
@@ -177,7 +179,7 @@ def is_provisioned(folder: Path) -> bool:
 def _begin(ca: Path, project: Project, passphrase: bytes | None, now: datetime) -> CertificateAuthority:
     authority = CertificateAuthority.create(project.name, now)
     write_atomically(ca / ISSUED_FILE, b"{}")
-    write_atomically(ca / REVOKED_FILE, RevocationList().signed(project.name, authority.key))
+    write_atomically(ca / REVOKED_FILE, RevocationList().sign(project.name, authority.key))
     authority.save(ca, passphrase)
     return authority
 

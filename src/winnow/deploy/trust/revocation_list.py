@@ -34,21 +34,23 @@ class RevocationList:
         """Check and read a list; `at_least` is the highest number seen so far."""
         body = read_document(content, PURPOSE, authority, _Body)
         if body.number < at_least:
-            raise IdentityError(f"this list is number {body.number}, older than number {at_least} seen here")
+            raise IdentityError(
+                f"revocation list {body.number} is older than list {at_least}, which was already seen here"
+            )
         try:
             serials = frozenset(int(serial, 16) for serial in body.serials)
         except ValueError as error:
-            raise IdentityError("this revocation list holds something that is no serial number") from error
+            raise IdentityError("the revocation list contains an invalid serial number") from error
         return cls(number=body.number, serials=serials)
 
     def check(self, peer: Peer) -> None:
         if peer.serial in self.serials:
             raise IdentityError(f"the certificate of {peer} was revoked; ask for a renewed kit")
 
-    def adding(self, serials: Iterable[int]) -> "RevocationList":
+    def with_serials(self, serials: Iterable[int]) -> "RevocationList":
         return RevocationList(number=self.number + 1, serials=self.serials | frozenset(serials))
 
-    def signed(self, project: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    def sign(self, project: str, key: ec.EllipticCurvePrivateKey) -> bytes:
         serials = [f"{serial:x}" for serial in sorted(self.serials)]
         return sign_document(_Body(project=project, number=self.number, serials=serials), PURPOSE, key)
 
@@ -62,4 +64,4 @@ def watch_revocations(path: Path, authority: x509.Certificate, known: Revocation
     def unchanged(newest: RevocationList) -> RevocationList:
         return newest
 
-    return WatchedFile(path, read, first=known, absent=unchanged, broken=unchanged)
+    return WatchedFile(path, read, first=known, on_missing=unchanged, on_invalid=unchanged)

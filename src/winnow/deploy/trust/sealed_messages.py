@@ -1,12 +1,11 @@
-"""Letters between sites, which pass through the server sealed.
+"""Sealed messages between sites, which pass through the server.
 
-A letter's key comes from an ephemeral X25519 key and the recipient's, through HKDF-SHA256; the text is encrypted with
-AES-256-GCM, with the context as associated data; the sender signs context, keys and ciphertext. So only the recipient
-can read it, and a letter put into another job, round or pair of sites does not open. The text is padded before: the
-server sees how long a letter is, and that tells the text's length to no more than an eighth.
+The key of a message comes from an ephemeral X25519 key and the recipient's, through HKDF-SHA256; the text is encrypted
+with AES-256-GCM, with the context as associated data; the sender signs context, keys and ciphertext. So only the
+recipient can read it, and a message that is moved to another job, round or pair of sites cannot be opened. The text is
+padded first: the length of the message reveals the length of the text to no more than an eighth.
 
-Whether a letter was seen before is the caller's business: the same letter opens as often as it is delivered. A caller
-that must not act twice remembers the contexts it has seen.
+A message can be opened as often as it is delivered. A caller that must not act twice remembers the contexts.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from winnow.deploy.trust.peer_identity import Peer, check_certificate, read_cert
 from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.signing import Signature, sign, verify
 
-PURPOSE = "letter"
+PURPOSE = "sealed message"
 KEY_BYTES, NONCE_BYTES = 32, 12
 PADDING_MARK = b"\x80"
 """Where the text ends; zeros follow."""
@@ -37,14 +36,14 @@ PADDING_STEP = 256
 
 @dataclass(frozen=True, kw_only=True)
 class SealingContext:
-    """Where a letter belongs. Both ends must say the same, or it does not open."""
+    """Where a message belongs. Both ends must say the same, or it does not open."""
 
     job: str
     round: int
     sender: str
     recipient: str
     subject: str = ""
-    """Tells apart the letters of one round between the same sites, for instance by their clients."""
+    """Tells apart the messages of one round between the same sites, for instance by their clients."""
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +55,7 @@ class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def seal(
     kit: Kit, recipient_pem: bytes, context: SealingContext, plaintext: bytes, revocations: RevocationList | None = None
 ) -> bytes:
-    """Seal a letter for the site with this certificate, which is checked: the server that passed it on may lie."""
+    """Seal a message for the site with this certificate, which is checked: the server that passed it on may lie."""
     recipient = _recipient(kit, recipient_pem, context, revocations)
     ephemeral = X25519PrivateKey.generate()
     own = ephemeral.public_key().public_bytes_raw()
@@ -75,25 +74,27 @@ def unseal(
     now: datetime | None = None,
 ) -> tuple[Peer, bytes]:
     """Who wrote it, and what."""
-    if kit.letter_key is None:
-        raise SealedMessageError(f"{kit.peer} has no key for letters; only sites have")
+    if kit.sealing_key is None:
+        raise SealedMessageError(f"{kit.peer} has no sealing key; only sites have one")
     if context.recipient != kit.name:
-        raise SealedMessageError(f"this letter is for {context.recipient}, not for {kit.name}")
+        raise SealedMessageError(f"this sealed message is addressed to {context.recipient}, not to {kit.name}")
     try:
-        letter = from_msgpack(sealed, _Sealed)
-        theirs = X25519PublicKey.from_public_bytes(letter.ephemeral)
+        message = from_msgpack(sealed, _Sealed)
+        theirs = X25519PublicKey.from_public_bytes(message.ephemeral)
     except ValueError as error:
-        raise SealedMessageError(f"a letter of {context.sender} is malformed") from error
-    own = kit.letter_key.public_key().public_bytes_raw()
-    sender = _sender(kit, letter, context, own, revocations or kit.revocations, now or utc_now())
+        raise SealedMessageError(f"a sealed message from {context.sender} is malformed") from error
+    own = kit.sealing_key.public_key().public_bytes_raw()
+    sender = _sender(kit, message, context, own, revocations or kit.revocations, now or utc_now())
     try:
-        key, nonce = _derive(kit.letter_key.exchange(theirs), letter.ephemeral, own)
-        padded = AESGCM(key).decrypt(nonce, letter.box, _encoded(context))
+        key, nonce = _derive(kit.sealing_key.exchange(theirs), message.ephemeral, own)
+        padded = AESGCM(key).decrypt(nonce, message.box, _encoded(context))
     except (InvalidTag, ValueError) as error:
-        raise SealedMessageError(f"a letter of {sender} does not open: it was made for another key") from error
+        raise SealedMessageError(
+            f"a sealed message from {sender} cannot be decrypted: it was encrypted for another key"
+        ) from error
     text = padded.rstrip(b"\0")
     if text[-1:] != PADDING_MARK:
-        raise SealedMessageError(f"a letter of {sender} has no end")
+        raise SealedMessageError(f"a sealed message from {sender} has invalid padding")
     return sender, text[:-1]
 
 
@@ -105,34 +106,34 @@ def _padded(plaintext: bytes) -> bytes:
 
 def _recipient(kit: Kit, pem: bytes, context: SealingContext, revocations: RevocationList | None) -> X25519PublicKey:
     if context.sender != kit.name:
-        raise SealedMessageError(f"{kit.name} cannot write in the name of {context.sender}")
+        raise SealedMessageError(f"{kit.name} cannot seal messages as {context.sender}")
     try:
         certificate: x509.Certificate = read_certificate(pem)
         peer = check_certificate(certificate, kit.authority, utc_now())
         (revocations or kit.revocations).check(peer)
         key = sealing_key_of(certificate)
     except IdentityError as error:
-        raise SealedMessageError(f"no letter for {context.recipient}: {error}") from error
+        raise SealedMessageError(f"cannot seal a message for {context.recipient}: {error}") from error
     if peer.name != context.recipient:
-        raise SealedMessageError(f"no letter for {context.recipient}: the certificate is that of {peer}")
+        raise SealedMessageError(f"cannot seal a message for {context.recipient}: the certificate belongs to {peer}")
     return key
 
 
 def _sender(
-    kit: Kit, letter: _Sealed, context: SealingContext, own: bytes, revocations: RevocationList, now: datetime
+    kit: Kit, message: _Sealed, context: SealingContext, own: bytes, revocations: RevocationList, now: datetime
 ) -> Peer:
-    content = _signed_part(context, letter.ephemeral, own, letter.box)
+    content = _signed_part(context, message.ephemeral, own, message.box)
     try:
-        sender = verify(letter.signature, content, kit.authority, revocations, now, PURPOSE)
+        sender = verify(message.signature, content, kit.authority, revocations, now, PURPOSE)
     except IdentityError as error:
-        raise SealedMessageError(f"a letter in the name of {context.sender} is refused: {error}") from error
+        raise SealedMessageError(f"rejected a sealed message claiming to be from {context.sender}: {error}") from error
     if (sender.name, sender.kind) != (context.sender, "site"):
-        raise SealedMessageError(f"a letter in the name of {context.sender} was written by {sender}")
+        raise SealedMessageError(f"a sealed message claiming to be from {context.sender} was signed by {sender}")
     return sender
 
 
 def _derive(secret: bytes, ephemeral: bytes, recipient: bytes) -> tuple[bytes, bytes]:
-    """Key and nonce. The secret is new for every letter, so neither is ever used twice."""
+    """Key and nonce. The secret is new for every message, so neither is ever used twice."""
     hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=ephemeral + recipient, info=b"winnow letter 1")
     made = hkdf.derive(secret)
     return made[:KEY_BYTES], made[KEY_BYTES:]

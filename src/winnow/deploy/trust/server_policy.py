@@ -30,17 +30,17 @@ commands = ["submit"]
 [[allow]]
 roles = ["lead"]
 commands = ["download"]
-of = "organisation"
+scope = "organisation"
 
 [[allow]]
 roles = ["lead"]
 commands = ["abort"]
-of = "own"
+scope = "own"
 
 [[allow]]
 roles = ["org-admin"]
 commands = ["control"]
-of = "organisation"
+scope = "organisation"
 """
 
 
@@ -58,7 +58,7 @@ NO_TARGET = CommandTarget()
 
 class CommandRule(PolicyRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commands: tuple[Command | Literal["*"], ...]
-    of: Literal["any", "organisation", "own"] = "any"
+    scope: Literal["any", "organisation", "own"] = "any"
     """Whose jobs or sites: anybody's, those of the person's organisation, or the person's own."""
 
 
@@ -69,13 +69,13 @@ class ServerPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def allows(policy: ServerPolicy, peer: Peer, command: Command, target: CommandTarget = NO_TARGET) -> PolicyDecision:
     """Whether some rule allows this person this command on this target."""
     if peer.kind != "person":
-        return PolicyDecision(allowed=False, reason=f"{peer} is not a person and may give no commands")
+        return PolicyDecision(allowed=False, reason=f"{peer} is not a person; only persons may give commands")
     about = [rule for rule in policy.allow if rule.includes(peer) and matches(rule.commands, command)]
     if not about:
         return PolicyDecision(allowed=False, reason=f"{peer} may not {command} here")
     if not any(_reaches(rule, peer, target) for rule in about):
         return PolicyDecision(
-            allowed=False, reason=f"{peer} may not {command} {target.name or 'this'}: it is another's"
+            allowed=False, reason=f"{peer} may not {command} {target.name or 'this'}: it belongs to somebody else"
         )
     return PolicyDecision(allowed=True, reason=f"{peer} may {command}")
 
@@ -88,11 +88,11 @@ def watch_server_policy(folder: Path) -> WatchedFile[ServerPolicy]:
         return read_policy(content, ServerPolicy)
 
     return WatchedFile(
-        folder / POLICY_FILE, read, first=usual, absent=lambda _: usual, broken=lambda _: ServerPolicy(allow=())
+        folder / POLICY_FILE, read, first=usual, on_missing=lambda _: usual, on_invalid=lambda _: ServerPolicy(allow=())
     )
 
 
 def _reaches(rule: CommandRule, peer: Peer, target: CommandTarget) -> bool:
-    if rule.of == "organisation":
+    if rule.scope == "organisation":
         return target.organisation == peer.organisation
-    return rule.of == "any" or target.owner == peer.name
+    return rule.scope == "any" or target.owner == peer.name

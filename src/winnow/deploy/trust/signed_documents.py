@@ -46,11 +46,11 @@ def read_document(content: bytes, purpose: str, authority: x509.Certificate, kin
         raise IdentityError(f"it is not a signed {purpose}: {error}") from error
     body = bytes(signed.body)
     if signed.encoded() != content or not is_signed(signed.signature, with_purpose(purpose, body), authority):
-        raise IdentityError(f"the CA did not sign this {purpose}, or it was changed afterwards")
+        raise IdentityError(f"this {purpose} was not signed by the CA or was changed after signing")
     try:
         return from_json(body, kind)
     except UnreadableError as error:
-        raise IdentityError(f"this {purpose} is of another version of Winnow: {error}") from error
+        raise IdentityError(f"this {purpose} was written by another version of Winnow: {error}") from error
 
 
 def is_signed(signature: bytes, content: bytes, certificate: x509.Certificate) -> bool:

@@ -43,7 +43,7 @@ def verify(
     peer = check_certificate(certificate, authority, now)
     revocations.check(peer)
     if not is_signed(signature.value, with_purpose(purpose, content), certificate):
-        raise IdentityError(f"the signature of {peer} does not fit: the {purpose} was changed after it was signed")
+        raise IdentityError(f"the signature of {peer} is invalid: the {purpose} was changed after signing")
     return peer
 
 
@@ -51,6 +51,6 @@ def check_job_age(issued: float, now: datetime, days: float) -> None:
     """Refuse a job that was signed too long ago to be begun now: whoever kept it could bring it at any time."""
     age = now.timestamp() - issued
     if age < -SKEW.total_seconds():
-        raise IdentityError("the job was signed at a time that has yet to come; check the clocks")
+        raise IdentityError("the signing time of the job is in the future; check the clocks")
     if not age <= days * DAY:  # refuses what is no number, too
-        raise IdentityError(f"the job was signed {age / DAY:.0f} days ago, and {days:g} are the most; submit it anew")
+        raise IdentityError(f"the job was signed {age / DAY:.0f} days ago; the limit is {days:g} days; submit it again")

@@ -36,7 +36,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limits: JobResourceLimits = JobResourceLimits()
     filters: tuple[dict[str, Any], ...] = ()
     """Forced on every job, in this order: tables with a `name` and the filter's settings."""
-    control: bool = False
+    remote_control: bool = False
     """Whether the agent stops or restarts when a person asks for it through the server."""
     keeper: bool = False
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
@@ -70,13 +70,13 @@ def admits(policy: SitePolicy, author: Peer, job: JobRequest) -> PolicyDecision:
     if not fitting:
         return _denied(f"{author} may not use these data together here: {', '.join(job.data)}")
     if job.own_code and not any(rule.own_code for rule in fitting):
-        return _denied(f"{author} may not bring code of their own here")
+        return _denied(f"{author} may not run custom code here")
     return _within(policy.limits, author, job)
 
 
 def allows_control(policy: SitePolicy) -> PolicyDecision:
-    if not policy.control:
-        return _denied("this site's agent takes no orders to stop or restart")
+    if not policy.remote_control:
+        return _denied("this site's policy does not allow its agent to be stopped or restarted remotely")
     return PolicyDecision(allowed=True, reason="this site's agent may be stopped and restarted")
 
 
@@ -86,14 +86,14 @@ def watch_site_policy(folder: Path) -> WatchedFile[SitePolicy]:
     def deny_all(_: SitePolicy) -> SitePolicy:
         return DENY_ALL
 
-    return WatchedFile(folder / POLICY_FILE, _read, first=DENY_ALL, absent=deny_all, broken=deny_all)
+    return WatchedFile(folder / POLICY_FILE, _read, first=DENY_ALL, on_missing=deny_all, on_invalid=deny_all)
 
 
 def _read(content: bytes, _: SitePolicy) -> SitePolicy:
     policy = read_policy(content, SitePolicy)
     for each in policy.filters:
         if not isinstance(each.get("name"), str):
-            raise PolicyError("it has a [[filters]] table without a name")
+            raise PolicyError("a [[filters]] table has no name")
     return policy
 
 
@@ -102,7 +102,7 @@ def _within(limits: JobResourceLimits, author: Peer, job: JobRequest) -> PolicyD
     for resource, wanted in asked.items():
         most = getattr(limits, resource)
         if most is not None and not wanted <= most:  # refuses what is no number, too
-            return _denied(f"the job asks for {wanted:g} {resource}, and {most:g} is the most here")
+            return _denied(f"the job asks for {wanted:g} {resource}; this site allows {most:g}")
     return PolicyDecision(allowed=True, reason=f"{author} may run this job")
 
 

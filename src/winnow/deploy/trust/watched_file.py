@@ -30,11 +30,11 @@ class WatchedFile(Generic[T]):
         read: Callable[[bytes, T], T],
         *,
         first: T,
-        absent: Callable[[T], T],
-        broken: Callable[[T], T],
+        on_missing: Callable[[T], T],
+        on_invalid: Callable[[T], T],
     ) -> None:
         self.path = path
-        self._read, self._absent, self._broken = read, absent, broken
+        self._read, self._on_missing, self._on_invalid = read, on_missing, on_invalid
         self._good = self._value = first
         self._stamp = _NEVER
         self._is_broken = False
@@ -46,7 +46,7 @@ class WatchedFile(Generic[T]):
             if stamp != self._stamp:
                 # The stamp was taken before reading: a change in between is seen as one more change next time.
                 self._stamp = stamp
-                self._value = self._absent(self._good) if stamp is None else self._load()
+                self._value = self._on_missing(self._good) if stamp is None else self._load()
             return self._value
 
     def _look(self) -> Stamp:
@@ -63,9 +63,9 @@ class WatchedFile(Generic[T]):
             self._good = self._read(read_small(self.path), self._good)
         except (TrustError, OSError) as error:
             self._is_broken = True
-            log.error("%s is not in force: %s", self.path, error)
-            return self._broken(self._good)
+            log.error("%s is invalid and was not applied: %s", self.path, error)
+            return self._on_invalid(self._good)
         if self._is_broken:
-            log.info("%s is in force again", self.path)
+            log.info("%s is valid again and was applied", self.path)
         self._is_broken = False
         return self._good

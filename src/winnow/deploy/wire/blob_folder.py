@@ -44,10 +44,10 @@ class BlobFolder:
     def path(self, blob: Blob) -> Path:
         """Where the whole blob is."""
         if not self.has(blob):
-            raise WireError(f"blob {blob.digest[:12]} is not here")
+            raise WireError(f"blob {blob.digest[:12]} is not stored here")
         return self.folder / blob.digest
 
-    def held(self, blob: Blob, owner: str = "") -> int:
+    def stored_size(self, blob: Blob, owner: str = "") -> int:
         """How many of its bytes are here already. One that was never checked lacks a byte at least, whatever arrived:
         who sends that has it finished.
         """
@@ -58,18 +58,18 @@ class BlobFolder:
     def read(self, blob: Blob, offset: int = 0) -> Generator[bytes, None, None]:
         return read_chunks(self.path(blob), offset)
 
-    def receive(self, blob: Blob, offset: int, owner: str = "") -> "BlobWriter":
+    def open_writer(self, blob: Blob, offset: int, owner: str = "") -> "BlobWriter":
         """A writer that continues at `offset`. It takes over from one whose sender came back before we noticed that it
         had gone.
         """
         partial = self._partial(blob, owner)
         with self._lock:
             if (older := self._writers.get(partial)) is not None:
-                older.abandon()
+                older.suspend()
             self._check_room(blob, partial)
             writer = BlobWriter(self, blob, partial, offset)
             self._writers[partial] = writer
-        writer.catch_up()
+        writer.hash_existing()
         return writer
 
     def adopt(self, path: Path) -> Blob:
@@ -85,7 +85,7 @@ class BlobFolder:
             for path in self.folder.glob(f"*{blob.digest}*"):
                 path.unlink(missing_ok=True)
 
-    def sweep(self, seconds: float) -> None:
+    def delete_stale(self, seconds: float) -> None:
         """Delete what nobody has written to for so long, and at once what holds nothing, unless it is being sent."""
         with self._lock, wire_errors(self.folder):
             for path in self.folder.iterdir():
@@ -112,10 +112,12 @@ class BlobFolder:
         with wire_errors(self.folder):
             present = {path: self._size(path) for path in self.folder.iterdir()}
         if self._files is not None and len(present.keys() - {partial}) >= self._files:
-            raise StorageFullError(f"no room for one more blob: {len(present)} are here; {self._files} are the most")
+            raise StorageFullError(f"cannot store another blob: {len(present)} are stored; the limit is {self._files}")
         others = sum(size for path, size in {**present, **promised}.items() if path != partial)
         if others + blob.size > self._quota:
-            raise StorageFullError(f"no room for a blob of {blob.size} bytes: {others} of {self._quota} are taken")
+            raise StorageFullError(
+                f"cannot store a blob of {blob.size} bytes: {others} of {self._quota} bytes are in use"
+            )
 
     @staticmethod
     def _size(path: Path) -> int:
@@ -143,13 +145,15 @@ class BlobWriter:
         self.size = self._file.tell()
         if offset > min(self.size, blob.size):
             self._close()
-            raise WireError(f"blob {blob.digest[:12]} cannot continue at byte {offset}: {self.size} are here")
+            raise WireError(
+                f"blob {blob.digest[:12]} cannot resume at byte {offset}: only {self.size} bytes are stored"
+            )
         with wire_errors(partial):
             self._file.truncate(offset)
         self.size = self._written_back = offset
         self._digest = sha256()
 
-    def catch_up(self) -> None:
+    def hash_existing(self) -> None:
         """Digest what was here before. It takes seconds where gigabytes were."""
         with self._lock:
             for chunk in read_chunks(self._partial):
@@ -160,7 +164,7 @@ class BlobWriter:
             self._check_open()
             if self.size + len(chunk) > self.blob.size:
                 self._discard()
-                raise WireError(f"blob {self.blob.digest[:12]} is longer than the {self.blob.size} bytes it should be")
+                raise WireError(f"blob {self.blob.digest[:12]} is longer than the declared {self.blob.size} bytes")
             try:
                 with wire_errors(self._partial):
                     self._file.write(chunk)
@@ -179,13 +183,17 @@ class BlobWriter:
             self._check_open()
             if self.size < self.blob.size:
                 self._close()
-                raise WireError(f"blob {self.blob.digest[:12]} broke off after {self.size} of {self.blob.size} bytes")
+                raise WireError(
+                    f"blob {self.blob.digest[:12]} is incomplete: received {self.size} of {self.blob.size} bytes"
+                )
             if self._digest.hexdigest() != self.blob.digest:
                 self._discard()
-                raise BlobDamagedError(f"blob {self.blob.digest[:12]} is damaged: its digest is another; send it again")
+                raise BlobDamagedError(
+                    f"blob {self.blob.digest[:12]} is damaged: its digest does not match; send it again"
+                )
             return self._show()
 
-    def abandon(self) -> None:
+    def suspend(self) -> None:
         """Leave what was written for another time."""
         with self._lock:
             self._close()
@@ -204,7 +212,7 @@ class BlobWriter:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise WireError(f"blob {self.blob.digest[:12]} is being sent anew over another connection")
+            raise WireError(f"blob {self.blob.digest[:12]} is being sent again over another connection")
 
     def _discard(self) -> None:
         self._close()
@@ -227,4 +235,4 @@ class BlobWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.abandon()
+        self.suspend()

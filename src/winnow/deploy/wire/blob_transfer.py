@@ -24,13 +24,13 @@ def download(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> Path:
     """Have the blob in the spool folder. If that fails, what arrived is kept for the next attempt."""
     attempt = _Attempts()
     while not spool.has(blob):
-        held = spool.held(blob)
+        held = spool.stored_size(blob)
         try:
-            with spool.receive(blob, held) as writer:
+            with spool.open_writer(blob, held) as writer:
                 _write_all(writer, link.fetch(FetchBlob(job=job, blob=blob, offset=held)))
                 writer.finish()
         except (UnreachableError, RequestRefusedError, WireError) as error:
-            attempt.failed(error, spool.held(blob))
+            attempt.record_failure(error, spool.stored_size(blob))
     return spool.path(blob)
 
 
@@ -43,7 +43,7 @@ def upload(link: ServerLink, job: str, path: Path, blob: Blob) -> None:
         try:
             link.put(PutBlob(job=job, blob=blob, offset=held), read_chunks(path, held))
         except (UnreachableError, RequestRefusedError) as error:
-            attempt.failed(error, held)
+            attempt.record_failure(error, held)
 
 
 def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
@@ -61,7 +61,7 @@ def _write_all(writer: BlobWriter, chunks: Iterable[bytes]) -> None:
 def _held(link: ServerLink, job: str, blob: Blob) -> int:
     answer = link.call(GetUploadedSize(job=job, blob=blob))
     if not isinstance(answer, UploadedSize):
-        raise WireError(f"the server answered {type(answer).__name__} when it was asked what it holds")
+        raise WireError(f"expected UploadedSize from the server, received {type(answer).__name__}")
     return answer.size
 
 
@@ -72,12 +72,12 @@ class _Attempts:
         self._most = 0
         self._vain = 0
 
-    def failed(self, error: Exception, held: int) -> None:
+    def record_failure(self, error: Exception, held: int) -> None:
         """Wait a little, or raise the error when it has been enough, or is final."""
         self._vain = 0 if held > self._most else self._vain + 1
         self._most = max(self._most, held)
         final = isinstance(error, StorageFullError) or (
-            isinstance(error, RequestRefusedError) and not (error.again or error.leader)
+            isinstance(error, RequestRefusedError) and not (error.retry or error.leader)
         )
         if final or self._vain >= ATTEMPTS:
             raise error

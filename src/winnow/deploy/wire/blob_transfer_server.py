@@ -16,7 +16,7 @@ MAX_QUEUED_CHUNKS = 2
 async def send_blob(spool: BlobFolder, request: FetchBlob) -> AsyncIterator[bytes]:
     """Answer a `FetchBlob` from a spool folder."""
     if request.offset > request.blob.size:
-        raise WireError(f"blob {request.blob.digest[:12]} has no byte {request.offset}")
+        raise WireError(f"offset {request.offset} is past the end of blob {request.blob.digest[:12]}")
     async with aclosing(read_ahead(read_chunks(spool.path(request.blob), request.offset))) as chunks:
         async for chunk in chunks:
             yield chunk
@@ -54,7 +54,7 @@ async def receive_blob(spool: BlobFolder, head: PutBlob, chunks: AsyncIterator[b
         await asyncio.to_thread(writer.finish)
     finally:
         await asyncio.wait([writing])
-        await asyncio.to_thread(writer.abandon)
+        await asyncio.to_thread(writer.suspend)
     return UploadedSize(size=head.blob.size)
 
 
@@ -65,19 +65,19 @@ def _write(writer: BlobWriter, chunks: list[bytes]) -> None:
 
 async def _opened(spool: BlobFolder, head: PutBlob, owner: str) -> BlobWriter:
     """It may take a while, in which the sender may go away; the thread that opens the file does not notice."""
-    opening = asyncio.create_task(asyncio.to_thread(spool.receive, head.blob, head.offset, owner))
+    opening = asyncio.create_task(asyncio.to_thread(spool.open_writer, head.blob, head.offset, owner))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        opening.add_done_callback(_abandon)
+        opening.add_done_callback(_suspend)
         raise
 
 
-def _abandon(opening: "asyncio.Task[BlobWriter]") -> None:
+def _suspend(opening: "asyncio.Task[BlobWriter]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().abandon()
+        opening.result().suspend()
 
 
 def uploaded_size(spool: BlobFolder, blob: Blob, owner: str) -> UploadedSize:
     """Answer a `Held`."""
-    return UploadedSize(size=spool.held(blob, owner))
+    return UploadedSize(size=spool.stored_size(blob, owner))

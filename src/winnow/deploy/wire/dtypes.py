@@ -51,7 +51,7 @@ def dtype_of(array: Any) -> Dtype:
     else:
         found = _BY_NUMPY.get(array.dtype.newbyteorder("<").str)
     if found is None:
-        raise WireError(f"arrays of {array.dtype} do not travel; there are {', '.join(_BY_TORCH)}")
+        raise WireError(f"arrays of {array.dtype} cannot be sent; supported: {', '.join(_BY_TORCH)}")
     return found
 
 

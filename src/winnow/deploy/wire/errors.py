@@ -1,12 +1,12 @@
-"""What can go wrong between two parties. Each is one line.
+"""Errors between two parties. Every message is one line.
 
 WinnowError
-├── WireError        what arrived is malformed, damaged, too large or incomplete
-│   ├── NoRoom       it cannot be stored now: the disk or the quota is full
-│   └── Damaged      a blob's digest is not its name; what was here of it is gone
-├── Unreachable      nobody answered: try again, or elsewhere
-└── Refused          the other side said no, and why
-    └── TooMuch      it has enough to do for whoever asks
+├── WireError                 what arrived is malformed, damaged, too large or incomplete
+│   ├── StorageFullError      it cannot be stored now: the disk or the quota is full
+│   └── BlobDamagedError      the digest of a blob does not match; what was stored of it is deleted
+├── UnreachableError          no answer: try again, or another server
+└── RequestRefusedError       the other side refused, and says why
+    └── TooManyRequestsError  the caller has too many requests open
 """
 
 from winnow.core.errors import WinnowError
@@ -24,25 +24,25 @@ class StorageFullError(WireError):
 
 
 class BlobDamagedError(WireError):
-    """It must be sent anew, from its first byte on."""
+    """It must be sent again, from its first byte."""
 
 
 class UnreachableError(WinnowError):
-    """Nobody answered. The request may or may not have been heard; all requests may be sent twice."""
+    """No answer. The request may or may not have arrived; all requests may be sent twice."""
 
 
 class RequestRefusedError(WinnowError):
-    """The other side said no. `leader` is the endpoint to ask instead; `again` says that it may work later."""
+    """The other side refused. `leader` is the endpoint to ask instead; `retry`: it may work later."""
 
-    def __init__(self, reason: str, *, leader: str = "", again: bool = False) -> None:
+    def __init__(self, reason: str, *, leader: str = "", retry: bool = False) -> None:
         super().__init__(one_line(reason))
         self.reason = one_line(reason)
         self.leader = leader
-        self.again = again
+        self.retry = retry
 
 
 class TooManyRequestsError(RequestRefusedError):
-    """Whoever asks has too much under way already; later it may work."""
+    """The caller has too many requests open; it may work later."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, again=True)
+        super().__init__(reason, retry=True)

@@ -28,15 +28,15 @@ KEEPALIVE_TIMEOUT_MS = 4_000
 
 
 def encode_refusal(refused: RequestRefusedError) -> bytes:
-    return encode(RequestRefusal(reason=refused.reason, leader=one_line(refused.leader), again=refused.again))
+    return encode(RequestRefusal(reason=refused.reason, leader=one_line(refused.leader), retry=refused.retry))
 
 
 def decode_refusal(data: bytes) -> RequestRefusedError:
     try:
         refusal = decode(data, RequestRefusal)
     except WireError:
-        return RequestRefusedError("the server refused and gave no reason that can be read")
-    return RequestRefusedError(refusal.reason, leader=refusal.leader, again=refusal.again)
+        return RequestRefusedError("the server refused the request; its reason could not be decoded")
+    return RequestRefusedError(refusal.reason, leader=refusal.leader, retry=refusal.retry)
 
 
 def host_and_port(url: str) -> str:

@@ -76,7 +76,7 @@ class GrpcLink:
         self._under_way: set[Any] = set()
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
-        with self._telling():
+        with self._translated_errors():
             try:
                 return decode_response(self._call(encode(request), timeout=timeout))
             except grpc.RpcError as error:
@@ -85,9 +85,9 @@ class GrpcLink:
                 raise
 
     def fetch(self, request: FetchBlob) -> Iterator[bytes]:
-        with self._telling():
+        with self._translated_errors():
             watch = StallDetector(self._stall)
-            with self._moving(self._fetch(encode(request))) as arriving, watch.watching(arriving.cancel):
+            with self._tracked_transfer(self._fetch(encode(request))) as arriving, watch.running(arriving.cancel):
                 for chunk in arriving:
                     with watch.paused():
                         yield chunk
@@ -95,17 +95,17 @@ class GrpcLink:
     def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize:
         failures: list[Exception] = []
         watch = StallDetector(self._stall)
-        with self._telling():
-            sent = watch.each(chain([encode(head)], _remembering(chunks, failures)))
+        with self._translated_errors():
+            sent = watch.track(chain([encode(head)], _remembering(chunks, failures)))
             try:
-                with self._moving(self._put.future(sent)) as leaving, watch.watching(leaving.cancel):
+                with self._tracked_transfer(self._put.future(sent)) as leaving, watch.running(leaving.cancel):
                     return decode(leaving.result(), UploadedSize)
             finally:
                 if failures:
                     raise failures[0]
 
     def follow(self, request: FollowLog) -> Iterator[LogLine]:
-        with self._telling():
+        with self._translated_errors():
             arriving = self._follow(encode(request))
             try:
                 for line in arriving:
@@ -118,7 +118,7 @@ class GrpcLink:
             channel.close()
 
     @contextmanager
-    def _moving(self, transfer: Any) -> Iterator[Any]:
+    def _tracked_transfer(self, transfer: Any) -> Iterator[Any]:
         with self._lock:
             self._under_way.add(transfer)
         try:
@@ -135,14 +135,14 @@ class GrpcLink:
             transfer.cancel()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """gRPC's errors in our words."""
         try:
             yield
         except grpc.RpcError as error:
             raise self._translated(error) from None
         except grpc.FutureCancelledError:
-            raise UnreachableError(f"{self.url}: nothing moved for {self._stall:g} seconds") from None
+            raise UnreachableError(f"{self.url}: no data transferred for {self._stall:g} seconds") from None
         except ValueError as error:
             if "closed channel" not in str(error):
                 raise
@@ -153,7 +153,9 @@ class GrpcLink:
             if key == REFUSAL_KEY:
                 return decode_refusal(value)
         if error.code() is grpc.StatusCode.CANCELLED:
-            return UnreachableError(f"{self.url}: the link was lost, or nothing moved for {self._stall:g} seconds")
+            return UnreachableError(
+                f"{self.url}: the connection was lost, or no data was transferred for {self._stall:g} seconds"
+            )
         if error.code() in _FINAL:
             return RequestRefusedError(f"{self.url}: {one_line(error.details())}")
         return UnreachableError(f"{self.url}: {_plainly(error.details() or str(error.code()))}")
@@ -164,11 +166,11 @@ def _plainly(details: str) -> str:
     if not details.startswith("failed to connect"):
         return one_line(details)
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "the server's certificate is not one of this project's, expired, or for another host"
+        return "the server's certificate is expired, for another host, or from another project"
     if "Connection refused" in details:
-        return "nobody listens there"
+        return "no server is listening"
     if "Socket closed" in details or "reset" in details:
-        return "the server hung up; if it is no passing fault, it does not accept our certificate (expired or foreign?)"
+        return "the server closed the connection; if that persists, it rejects our certificate (expired or foreign)"
     return one_line(details)
 
 

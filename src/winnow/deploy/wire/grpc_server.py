@@ -60,9 +60,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class GrpcServer:
-    def __init__(self, url: str, tls: Tls, door: RequestFrontend) -> None:
+    def __init__(self, url: str, tls: Tls, frontend: RequestFrontend) -> None:
         self.url = url
-        self._door = door
+        self._frontend = frontend
         self._server = grpc.aio.server(options=[*OPTIONS, (MAX_CONNECTIONS_OPTION, _open_files() // 2)])
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._credentials = grpc.ssl_server_credentials(
@@ -73,7 +73,7 @@ class GrpcServer:
         try:
             port = self._server.add_secure_port(host_and_port(self.url), self._credentials)
         except RuntimeError as error:
-            raise WireError(f"cannot listen at {self.url}: is the port taken, or the certificate broken?") from error
+            raise WireError(f"cannot listen at {self.url}: the port is in use or the certificate is invalid") from error
         self.url = f"{self.url.rpartition(':')[0]}:{port}"
         await self._server.start()
 
@@ -91,20 +91,20 @@ class GrpcServer:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def _call(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
-        return await _or_refuse(context, lambda: self._door.call(_certificate(context), messages))
+        return await _or_refuse(context, lambda: self._frontend.call(_certificate(context), messages))
 
     async def _put(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
-        return await _or_refuse(context, lambda: self._door.put(_certificate(context), messages))
+        return await _or_refuse(context, lambda: self._frontend.put(_certificate(context), messages))
 
     async def _fetch(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        await _or_refuse(context, lambda: self._send(self._door.fetch(_certificate(context), messages), context))
+        await _or_refuse(context, lambda: self._send(self._frontend.fetch(_certificate(context), messages), context))
 
     async def _follow(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        await _or_refuse(context, lambda: self._send(self._door.follow(_certificate(context), messages), context))
+        await _or_refuse(context, lambda: self._send(self._frontend.follow(_certificate(context), messages), context))
 
     async def _send(self, stream: AsyncIterator[bytes], context: Context) -> bytes:
         async for piece in stream:
-            async with self._door.moving():
+            async with self._frontend.stall_timeout():
                 await context.write(piece)
         return b""
 

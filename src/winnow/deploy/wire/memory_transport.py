@@ -28,7 +28,7 @@ class NetworkFaults:
     drop_after: int | None = None
     """Break, once, the stream in which so many more bytes have gone by."""
 
-    async def strike(self, size: int = 0) -> None:
+    async def apply(self, size: int = 0) -> None:
         """A message of `size` bytes wants to go by."""
         if self.delay:
             await asyncio.sleep(self.delay)
@@ -44,16 +44,16 @@ class NetworkFaults:
 class MemoryServer:
     """Reached at memory://name by links of the same process, from other threads than its own."""
 
-    def __init__(self, url: str, tls: Tls, door: RequestFrontend) -> None:
+    def __init__(self, url: str, tls: Tls, frontend: RequestFrontend) -> None:
         self.url = url
-        self.door = door
+        self.frontend = frontend
         self.faults = NetworkFaults()
         self.loop: asyncio.AbstractEventLoop
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         if self.url in _servers:
-            raise WireError(f"cannot listen at {self.url}: it is taken")
+            raise WireError(f"cannot listen at {self.url}: the address is in use")
         self.loop = asyncio.get_running_loop()
         _servers[self.url] = self
 
@@ -87,16 +87,16 @@ class MemoryLink:
         server = self._server()
 
         async def exchange() -> bytes:
-            await server.faults.strike()
-            answer = await server.door.call(self._certificate, _only(encode(request)))
-            await server.faults.strike()
+            await server.faults.apply()
+            answer = await server.frontend.call(self._certificate, _only(encode(request)))
+            await server.faults.apply()
             return answer
 
         return decode_response(self._wait(server, exchange(), timeout))
 
     def fetch(self, request: FetchBlob) -> Iterator[bytes]:
         server = self._server()
-        return self._stream(server, server.door.fetch(self._certificate, _only(encode(request))), self._stall)
+        return self._stream(server, server.frontend.fetch(self._certificate, _only(encode(request))), self._stall)
 
     def put(self, head: PutBlob, chunks: Iterable[bytes]) -> UploadedSize:
         server = self._server()
@@ -107,20 +107,20 @@ class MemoryLink:
             """As over a network, a server is not told why a stream broke: its work is cancelled."""
             try:
                 while (message := await asyncio.to_thread(next, leaving, None)) is not None:
-                    await server.faults.strike(len(message))
+                    await server.faults.apply(len(message))
                     yield _checked(message)
             except Exception as error:
                 failures.append(error)
                 raise asyncio.CancelledError from None
 
         try:
-            return decode(self._wait(server, server.door.put(self._certificate, messages()), None), UploadedSize)
+            return decode(self._wait(server, server.frontend.put(self._certificate, messages()), None), UploadedSize)
         except UnreachableError as error:
             raise failures[0] if failures else error from None
 
     def follow(self, request: FollowLog) -> Iterator[LogLine]:
         server = self._server()
-        for line in self._stream(server, server.door.follow(self._certificate, _only(encode(request))), None):
+        for line in self._stream(server, server.frontend.follow(self._certificate, _only(encode(request))), None):
             yield decode(line, LogLine)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class MemoryLink:
     ) -> Iterator[bytes]:
         async def arriving() -> bytes | None:
             piece = await anext(stream, None)
-            await server.faults.strike(len(piece or b""))
+            await server.faults.apply(len(piece or b""))
             return piece
 
         async def end() -> None:
@@ -150,7 +150,7 @@ class MemoryLink:
         if self._closed:
             raise UnreachableError(f"the link to {self.url} is closed")
         if self.url not in _servers:
-            raise UnreachableError(f"{self.url}: nobody listens there")
+            raise UnreachableError(f"{self.url}: no server is listening")
         return _servers[self.url]
 
     def _wait(self, server: MemoryServer, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
@@ -178,5 +178,5 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 def _checked(message: bytes) -> bytes:
     if len(message) > MAX_MESSAGE:
-        raise RequestRefusedError(f"a message of {len(message)} bytes is too large: at most {MAX_MESSAGE} are read")
+        raise RequestRefusedError(f"received a message of {len(message)} bytes; the limit is {MAX_MESSAGE}")
     return message

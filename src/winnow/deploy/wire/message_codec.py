@@ -19,7 +19,7 @@ _encoder = msgspec.msgpack.Encoder()
 def encode(message: WireMessage) -> bytes:
     data = _encoder.encode(message)
     if len(data) > MAX_MESSAGE:
-        raise WireError(f"{type(message).__name__} is too large to send: {len(data)} bytes of at most {MAX_MESSAGE}")
+        raise WireError(f"{type(message).__name__} is too large to send: {len(data)} bytes; the limit is {MAX_MESSAGE}")
     return data
 
 
@@ -38,8 +38,8 @@ def decode_response(data: bytes) -> Response:
 
 def _decode(data: bytes, kind: Any) -> object:
     if len(data) > MAX_MESSAGE:
-        raise WireError(f"a message of {len(data)} bytes is too large: at most {MAX_MESSAGE} are read")
+        raise WireError(f"received a message of {len(data)} bytes; the limit is {MAX_MESSAGE}")
     try:
         return from_msgpack(data, kind)
     except UnreadableError as error:
-        raise WireError(f"a malformed message: {error}") from None
+        raise WireError(f"malformed message: {error}") from None

@@ -1,18 +1,25 @@
-"""The messages. Each is a frozen struct, told apart by its tag; what does not fit its type is refused when it is read.
+"""The messages. Each is a frozen struct with a tag; what does not match its type is rejected when it is decoded.
 
-Three conversations use them: a site with its server (it calls, the server answers), a person with a server, and a
-server or site with the process of a job (`winnow.deploy.jobs`). Arrays never travel in messages: they are *blobs*,
-files of safetensors that are named by the digest of their contents and move in chunks.
+They are used between a site and its server (the site calls, the server answers), between a user and a server, and
+between a server or site and the process of a job (`winnow.deploy.jobs`). Arrays are never part of a message: they are
+*blobs*, safetensors files that are named by the digest of their contents and transferred in chunks.
 """
 
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-PROTOCOLS = (1,)
-"""The versions of these messages that this Winnow speaks."""
+PROTOCOLS = (2,)
+"""The versions of these messages that this Winnow speaks. `Hello` and `RequestRefusal` keep the tags and fields of
+version 1, so that parties of any two versions can say which they speak.
+"""
 
 MAX_TEXT = 65_536
+
+LOG_KIND, EVENT_KIND, SITE_LOST_KIND = "log", "event", "site-lost"
+"""Kinds of log lines: text; an event of the run as JSON; the server's text about a site that rejected the job before it
+started or stopped responding. Only the server itself writes the last kind, so a program may act on it.
+"""
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 """Names of sites, jobs, data: safe as the name of a file."""
@@ -24,11 +31,11 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
 class WireMessage(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """Whatever is sent."""
+    """Base class of all messages."""
 
 
 class Blob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file's contents, by name."""
+    """The contents of a file, named by their digest."""
 
     digest: Digest
     size: Count
@@ -43,7 +50,7 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a job may know of a site's data: how many clients hold how many samples, of which shape and kind."""
+    """What a job learns about a site's data: how many clients hold how many samples, of which shape and kind."""
 
     sizes: list[Count]
     own_test_sizes: list[Count] = []
@@ -53,14 +60,14 @@ class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     classification: bool = True
     tokens: bool = False
     columns: Text = ""
-    """A digest of the features' names in their order, where they have names; nobody can tell names by it."""
+    """A digest of the names of the features in their order, where they have names; it does not reveal the names."""
     labels: Text = ""
-    """A digest of the classes' labels in the order of their numbers, likewise."""
+    """The same for the labels of the classes, in the order of their numbers."""
 
 
 class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task for some of a site's clients. Its `id` is the digest of everything else, so that a task delivered twice,
-    even by another server, is known to be the same.
+    """A task for some of a site's clients. Its `id` is the digest of everything else, so that a task that is
+    delivered twice, even by another server, is recognised.
     """
 
     id: Digest
@@ -71,12 +78,12 @@ class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settings: bytes = b"null"
     """JSON of the handler's settings."""
     parts: dict[str, Blob] = {}
-    letters: dict[int, dict[int, bytes]] = {}
+    peer_messages: dict[int, dict[int, bytes]] = {}
     """To a client, from clients: sealed, or meant for everybody's eyes."""
 
 
 class ClientResult(WireMessage, frozen=True, kw_only=True):
-    """One client's outcome of a task: a blob with its parts, or why there is none."""
+    """The result of one client for a task: a blob with its parts, or why there is none."""
 
     job: Name
     task: Digest
@@ -84,7 +91,7 @@ class ClientResult(WireMessage, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     seconds: Seconds = 0.0
     blob: Blob | None = None
-    letters: dict[int, bytes] = {}
+    peer_messages: dict[int, bytes] = {}
     stage: Text = ""
     failure: Text | None = None
 
@@ -92,31 +99,37 @@ class ClientResult(WireMessage, frozen=True, kw_only=True):
 # A site and its server ------------------------------------------------------------------------------------------------
 
 
-class Hello(WireMessage, frozen=True, kw_only=True):
+class Hello(
+    WireMessage,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=False,
+    rename={"winnow_version": "winnow", "clock": "now"},
+):
     """A site introduces itself. Its name is that of its certificate; clocks are compared."""
 
     protocols: list[int]
-    winnow: Text
+    winnow_version: Text
     data: list[Name]
     resources: Resources
-    now: float
+    clock: float
     jobs: list[Name] = []
-    """Those that it takes part in; the server has it stop those that are over or that it never knew."""
+    """Those it takes part in; the server tells it to stop those that have ended or that the server does not know."""
     certificate: bytes = b""
-    """For sites that want to seal letters to this one (PEM; vouched for by the project's authority)."""
+    """For sites that seal messages to this one (PEM, issued by the CA of the project)."""
 
 
 class Welcome(WireMessage, frozen=True, kw_only=True):
     protocol: int
     session: Name
     heartbeat: Seconds
-    """Poll at least so often."""
+    """Seconds within which the site must poll again."""
 
 
 class Poll(WireMessage, frozen=True, kw_only=True):
-    """What a site asks all the time; the server answers when there is something to do, or after a heartbeat.
+    """Ask for instructions; the server answers when there are any, or after a heartbeat.
 
-    Orders are numbered; those up to `received` need not be sent again.
+    Instructions are numbered; those up to `received` are not sent again.
     """
 
     session: Name
@@ -125,27 +138,25 @@ class Poll(WireMessage, frozen=True, kw_only=True):
 
 
 class PeerSite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A site of the same job: which clients are its, and the certificate to seal letters with."""
+    """A site of the same job: its clients, and the certificate to seal messages with."""
 
     site: Name
-    clients_from: Count
-    clients: Count
+    first_client: Count
+    client_count: Count
     certificate: bytes
 
 
 class DeployJob(WireMessage, frozen=True, kw_only=True):
-    """Prepare for a job: judge it by the site's policy, start its process, and say how it went (`DeployResult`)."""
+    """Prepare a job: check it against the site's policy, start its process, and report the outcome (`DeployResult`)."""
 
     job: Name
     bundle: Blob
     submitter: Name
-    organisation: Text
-    role: Text
     resources: Resources
-    clients_from: Count | None = None
+    first_client: Count | None = None
     """The number of this site's first client, once it is known."""
-    neighbours: list[PeerSite] = []
-    """All sites of the job, once their clients are numbered and where letters go between them."""
+    peer_sites: list[PeerSite] = []
+    """All sites of the job, once their clients are numbered and if they exchange sealed messages."""
 
 
 class AssignTask(WireMessage, frozen=True, kw_only=True):
@@ -154,32 +165,32 @@ class AssignTask(WireMessage, frozen=True, kw_only=True):
 
 
 class CancelTasks(WireMessage, frozen=True, kw_only=True):
-    """Nobody waits for these tasks any more."""
+    """The results of these tasks are no longer needed."""
 
     job: Name
     tasks: list[Digest]
 
 
 class Settle(WireMessage, frozen=True, kw_only=True):
-    """A round is committed. What the clients listed with a task proposed to keep is kept, and their replies are needed
-    no more. Tasks that are `over` have ended: what others proposed for them is forgotten. Other tasks go on.
+    """A round is committed. The new state of the clients listed with a task becomes valid, and their results may be
+    deleted. For `ended_tasks` the proposed state of all other clients is discarded. Other tasks continue.
     """
 
     job: Name
     round: Count
     tasks: dict[Digest, list[Count]]
-    over: list[Digest] = []
+    ended_tasks: list[Digest] = []
 
 
 class StopJob(WireMessage, frozen=True, kw_only=True):
-    """The job is over at this site; its process ends, and what it kept is deleted."""
+    """The job has ended at this site: stop its process and delete its files."""
 
     job: Name
     reason: Text = ""
 
 
 class ControlAgent(WireMessage, frozen=True, kw_only=True):
-    """A person wants the site's agent to stop or to start anew."""
+    """Stop or restart the site's agent, if its policy allows that, and say so first (`ControlResult`)."""
 
     restart: bool
 
@@ -188,9 +199,9 @@ SiteInstruction: TypeAlias = DeployJob | AssignTask | CancelTasks | Settle | Sto
 
 
 class SiteInstructions(WireMessage, frozen=True, kw_only=True):
-    first: Count
-    """The number of the first of these orders."""
-    orders: list[SiteInstruction]
+    first_number: Count
+    """The number of the first of these instructions."""
+    instructions: list[SiteInstruction]
 
 
 class DeployResult(WireMessage, frozen=True, kw_only=True):
@@ -203,27 +214,26 @@ class DeployResult(WireMessage, frozen=True, kw_only=True):
     data: DataDescription | None = None
 
 
+class ControlResult(WireMessage, frozen=True, kw_only=True):
+    """Whether the agent stops or restarts as it was asked to; `reason` says why not."""
+
+    session: Name
+    accepted: bool
+    reason: Text = ""
+
+
 class SubmitResult(WireMessage, frozen=True, kw_only=True):
-    """A site hands over an answer; its blob has been put before."""
+    """The result of a client; its blob was uploaded before."""
 
     session: Name
     answer: ClientResult
-
-
-class SiteReport(WireMessage, frozen=True, kw_only=True):
-    """What a site wants to be seen: lines of a job's log, metrics while it works."""
-
-    session: Name
-    job: Name
-    lines: list[Text] = []
-    metrics: dict[str, float] = {}
 
 
 # Blobs ----------------------------------------------------------------------------------------------------------------
 
 
 class GetUploadedSize(WireMessage, frozen=True, kw_only=True):
-    """How much of this blob do you have already?"""
+    """Ask how many bytes of a blob the server already has."""
 
     job: Name
     blob: Blob
@@ -238,7 +248,7 @@ class FetchBlob(WireMessage, frozen=True, kw_only=True):
 
 
 class PutBlob(WireMessage, frozen=True, kw_only=True):
-    """The head of a stream of chunks: the blob from `offset` on."""
+    """The first message of an upload: chunks of the blob from `offset` on follow."""
 
     job: Name
     blob: Blob
@@ -246,29 +256,29 @@ class PutBlob(WireMessage, frozen=True, kw_only=True):
 
 
 class UploadedSize(WireMessage, frozen=True, kw_only=True):
-    """So much of a blob is there."""
+    """How many bytes of a blob the server has."""
 
     size: Count
 
 
-# A person and a server ------------------------------------------------------------------------------------------------
+# A user and a server --------------------------------------------------------------------------------------------------
 
 
 class SubmitJob(WireMessage, frozen=True, kw_only=True):
-    """A new job; its bundle has been put under this name. Submitting the same again changes nothing."""
+    """A new job; its bundle was uploaded under this name. Submitting the same job again changes nothing."""
 
     job: Name
     bundle: Blob
 
 
 class ListJobs(WireMessage, frozen=True, kw_only=True):
-    """All jobs, or one."""
+    """List all jobs, or one."""
 
     job: Name | None = None
 
 
 class AbsentSite(Struct, frozen=True, kw_only=True):
-    """A site that is left out of a running job at present."""
+    """A site that is currently excluded from a running job."""
 
     site: Name
     since: float
@@ -289,7 +299,7 @@ class JobInfo(Struct, frozen=True, kw_only=True):
     sites: list[Name]
     submitted: float
     metrics: dict[str, dict[str, float]]
-    out: list[AbsentSite] = []
+    absent_sites: list[AbsentSite] = []
 
 
 class JobList(WireMessage, frozen=True, kw_only=True):
@@ -302,15 +312,17 @@ class AbortJob(WireMessage, frozen=True, kw_only=True):
 
 
 class ListSites(WireMessage, frozen=True, kw_only=True):
-    """All sites."""
+    """List all sites."""
 
 
 class SiteInfo(Struct, frozen=True, kw_only=True):
     site: Name
     organisation: Text
     connected: bool
-    seen: float
-    winnow: Text
+    revoked: bool
+    """Whether the certificate it last showed is revoked."""
+    last_seen: float
+    winnow_version: Text
     data: list[Name]
     free: Resources
     jobs: list[Name]
@@ -326,23 +338,23 @@ class ControlSite(WireMessage, frozen=True, kw_only=True):
 
 
 class GetStatus(WireMessage, frozen=True, kw_only=True):
-    """How is the federation?"""
+    """Ask for the status of the federation."""
 
 
 class ServerStatus(WireMessage, frozen=True, kw_only=True):
     server: Name
     leader: Name
-    token: Count
+    lease_token: Count
     since: float
-    winnow: Text
+    winnow_version: Text
     sites: Count
     jobs: dict[str, int]
     notices: list[Text] = []
-    """What an operator should know of running jobs, a line each."""
+    """What an operator should know about running jobs, one line each."""
 
 
 class GetJobResult(WireMessage, frozen=True, kw_only=True):
-    """What is there of a job to download?"""
+    """Ask what there is to download of a job."""
 
     job: Name
 
@@ -356,7 +368,7 @@ class JobResult(WireMessage, frozen=True, kw_only=True):
 
 
 class FollowLog(WireMessage, frozen=True, kw_only=True):
-    """Stream a job's lines from this number on, until it ends or (unless `wait`) there are no more."""
+    """Stream the log of a job from this line on, until the job ends or, without `wait`, until the last line."""
 
     job: Name
     first: Count = 0
@@ -367,9 +379,9 @@ class LogLine(WireMessage, frozen=True, kw_only=True):
     number: Count
     at: float
     source: Name
-    """server, or a site's name"""
+    """server, or the name of a site"""
     kind: Text
-    """log, event or metric"""
+    """log, event or site-lost"""
     text: Text
 
 
@@ -377,25 +389,25 @@ class LogLine(WireMessage, frozen=True, kw_only=True):
 
 
 class Acknowledgement(WireMessage, frozen=True, kw_only=True):
-    """So be it."""
+    """The request was carried out."""
 
     note: Text = ""
 
 
-class RequestRefusal(WireMessage, frozen=True, kw_only=True):
-    """No, and why, in one line. `leader` says whom to ask instead; `again` that it may work later."""
+class RequestRefusal(WireMessage, frozen=True, kw_only=True, tag="Refusal", rename={"retry": "again"}):
+    """Why a request was refused, in one line. `leader` is the endpoint to ask instead; `retry`: it may work later."""
 
     reason: Text
     leader: Text = ""
-    again: bool = False
+    retry: bool = False
 
 
 Request: TypeAlias = (
     Hello
     | Poll
     | DeployResult
+    | ControlResult
     | SubmitResult
-    | SiteReport
     | GetUploadedSize
     | SubmitJob
     | ListJobs

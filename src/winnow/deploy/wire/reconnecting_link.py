@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Event, Lock
+from threading import Event, Lock, Timer
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -15,6 +15,9 @@ from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, 
 from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink
 
 T = TypeVar("T")
+
+NOTICE_SECONDS = 2.0
+"""Seconds without an answer after which a user is told that the link is still trying."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +47,21 @@ class ReconnectingLink:
         *,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
         patience: float | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
+        """`notify` gets one line when a request has had no answer for a while."""
         self._endpoints = tuple(endpoints)
         self._connect = connect
         self._backoff = backoff
         self._patience = patience
+        self._notify = notify
         self._lock = Lock()
         self._links: dict[str, ServerLink] = {}
         self._at = 0
         self._closed = Event()
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
-        return self._persist(lambda link: link.call(request, timeout=timeout))
+        return self._retry(lambda link: link.call(request, timeout=timeout))
 
     def fetch(self, request: FetchBlob) -> Iterator[bytes]:
         return self._stream(
@@ -69,10 +75,10 @@ class ReconnectingLink:
         try:
             return link.put(head, chunks)
         except UnreachableError:
-            self._turn_from(endpoint)
+            self._switch_endpoint(endpoint)
             raise
         except RequestRefusedError as refused:
-            self._turn_from(endpoint, refused.leader)
+            self._switch_endpoint(endpoint, refused.leader)
             raise
 
     def follow(self, request: FollowLog) -> Iterator[LogLine]:
@@ -94,7 +100,7 @@ class ReconnectingLink:
     ) -> Iterator[T]:
         """The items of a stream that is begun anew, at the place after the last item, whenever it breaks."""
         while True:
-            stream, item = self._persist(partial(_begun, begin, at))
+            stream, item = self._retry(partial(_begun, begin, at), may_wait=True)
             try:
                 while item is not None:
                     at = after(at, item)
@@ -104,22 +110,37 @@ class ReconnectingLink:
                 continue
             return
 
-    def _persist(self, attempt: Callable[[ServerLink], T]) -> T:
+    def _retry(self, attempt: Callable[[ServerLink], T], *, may_wait: bool = False) -> T:
+        """The result of the first attempt that succeeds. With `may_wait` a long attempt is normal, not a delay."""
         begun, failures = time.monotonic(), 0
-        while True:
-            endpoint, link = self._current()
-            try:
-                return attempt(link)
-            except UnreachableError as error:
-                self._turn_from(endpoint)
-                failure: Exception = error
-            except RequestRefusedError as refused:
-                if not refused.leader and not refused.again:
-                    raise
-                self._turn_from(endpoint, refused.leader)
-                failure = refused
-            failures += 1
-            self._pause(failures, begun, failure)
+        notice = Timer(NOTICE_SECONDS, self._notice)
+        notice.daemon = True
+        if self._notify is not None and not may_wait:
+            notice.start()
+        try:
+            while True:
+                endpoint, link = self._current()
+                try:
+                    return attempt(link)
+                except UnreachableError as error:
+                    self._switch_endpoint(endpoint)
+                    failure: Exception = error
+                except RequestRefusedError as refused:
+                    if not refused.leader and not refused.retry:
+                        raise
+                    self._switch_endpoint(endpoint, refused.leader)
+                    failure = refused
+                failures += 1
+                if self._notify is not None and may_wait and failures == 1:
+                    notice.start()
+                self._pause(failures, begun, failure)
+        finally:
+            notice.cancel()
+
+    def _notice(self) -> None:
+        if self._notify is not None and self._patience is not None:
+            left = max(0.0, self._patience - NOTICE_SECONDS)
+            self._notify(f"no answer from {', '.join(self._endpoints)} yet; trying for {left:.0f} s more")
 
     def _current(self) -> tuple[str, ServerLink]:
         """A link stays open when another is turned to: transfers over it may be doing well."""
@@ -131,7 +152,7 @@ class ReconnectingLink:
                 self._links[endpoint] = self._connect(endpoint)
             return endpoint, self._links[endpoint]
 
-    def _turn_from(self, endpoint: str, leader: str = "") -> None:
+    def _switch_endpoint(self, endpoint: str, leader: str = "") -> None:
         """To the leader where it is an endpoint of ours; else to the next, unless another thread has done so."""
         with self._lock:
             if leader in self._endpoints:

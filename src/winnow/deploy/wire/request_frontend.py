@@ -1,6 +1,6 @@
-"""Where requests come in, whichever transport brought them: who is it, may they come in, what do they want.
+"""Where requests arrive, from any transport: identify the caller, check that it is admitted, decode, call the service.
 
-Everything that goes wrong leaves here as `RequestRefusedError`, in one line, and the server goes on.
+Every failure leaves as a `RequestRefusedError` of one line, and the server continues.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READMISSION_SECONDS = 5.0
-"""After which it is asked again whether somebody whose request takes long may be here."""
+"""Seconds after which the certificate of a caller with a long request is checked again."""
 
 
 class RequestFrontend:
-    """Messages in, messages out, by certificate. Only `RequestRefusedError` and cancellation get through.
+    """Handles requests by certificate. It raises nothing but `RequestRefusedError` and cancellation.
 
-    Nothing of a request is read before it is known whose it is, and that they do not have too much under way.
+    Nothing of a request is read before the caller is identified and within its limits.
     """
 
     def __init__(
@@ -39,68 +39,71 @@ class RequestFrontend:
         admit: Admit,
         *,
         stall: float = STALL_SECONDS,
-        in_flight: RequestLimiter | None = None,
+        limiter: RequestLimiter | None = None,
     ) -> None:
         self._service = service
         self._identify = identify
         self._admit = admit
         self._stall = stall
-        self._in_flight = in_flight or RequestLimiter()
+        self._limiter = limiter or RequestLimiter()
 
     async def call(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             data = await self._first(peer, messages)
-            with self._in_flight.message(peer, len(data)):
+            with self._limiter.message(peer, len(data)):
                 response = await self._service.call(peer, decode_request(data))
-            self._enter(certificate)  # it may have waited long
+            self._identify_and_admit(certificate)  # the call may have taken long
             if isinstance(response, RequestRefusal):
-                raise RequestRefusedError(response.reason, leader=response.leader, again=response.again)
+                raise RequestRefusedError(response.reason, leader=response.leader, retry=response.retry)
             return encode(response)
 
     async def fetch(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             request = decode(await self._first(peer, messages), FetchBlob)
-            async with _closing(self._while_admitted(certificate, self._service.fetch(peer, request))) as chunks:
+            async with _closing(self._while_admitted(certificate, peer, self._service.fetch(peer, request))) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
     async def put(self, certificate: bytes, messages: AsyncIterator[bytes]) -> bytes:
         """The first message is the head; the rest are chunks."""
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             head = decode(await self._first(peer, messages), PutBlob)
-            async with _closing(self._while_admitted(certificate, self._unless_stalled(messages))) as chunks:
+            async with _closing(self._while_admitted(certificate, peer, self._unless_stalled(messages))) as chunks:
                 return encode(await self._service.put(peer, head, chunks))
 
     async def follow(self, certificate: bytes, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        with self._entered(certificate) as peer:
+        with self._admitted_request(certificate) as peer:
             request = decode(await self._first(peer, messages), FollowLog)
-            async with _closing(self._while_admitted(certificate, self._service.follow(peer, request))) as lines:
+            async with _closing(self._while_admitted(certificate, peer, self._service.follow(peer, request))) as lines:
                 async for line in lines:
                     yield encode(line)
 
     @asynccontextmanager
-    async def moving(self) -> AsyncIterator[None]:
-        """Around what waits for the other side to take something: it must not take for ever."""
+    async def stall_timeout(self) -> AsyncIterator[None]:
+        """Limits how long the other side may take for one step of a transfer."""
         try:
             async with asyncio.timeout(self._stall):
                 yield
         except TimeoutError:
-            raise RequestRefusedError(f"nothing moved for {self._stall:g} seconds", again=True) from None
+            raise RequestRefusedError(f"no data transferred for {self._stall:g} seconds", retry=True) from None
 
     async def _first(self, peer: Peer, messages: AsyncIterator[bytes]) -> bytes:
-        async with self.moving(), self._in_flight.arriving(peer):
+        async with self.stall_timeout(), self._limiter.reading_slot(peer):
             return await anext(messages, b"")
 
     async def _unless_stalled(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         while True:
-            async with self.moving():
+            async with self.stall_timeout():
                 message = await anext(messages, None)
             if message is None:
                 return
             yield message
 
-    async def _while_admitted(self, certificate: bytes, stream: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Its items, until their reader or sender is to be let in no more; also while nothing comes."""
+    async def _while_admitted(self, certificate: bytes, peer: Peer, stream: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Its items, as long as their reader or sender is admitted: checked for every item, and while none arrives.
+
+        The certificate itself, which may expire, is checked less often.
+        """
         checked = time.monotonic()
         async with _closing(stream):
             while True:
@@ -109,7 +112,7 @@ class RequestFrontend:
                     while not coming.done():
                         await asyncio.wait([coming], timeout=READMISSION_SECONDS)
                         if time.monotonic() - checked >= READMISSION_SECONDS:
-                            self._enter(certificate)
+                            self._identify_and_admit(certificate)
                             checked = time.monotonic()
                 finally:
                     if not coming.done():
@@ -117,29 +120,33 @@ class RequestFrontend:
                         await asyncio.wait([coming])
                 if not (item := coming.result()):
                     return
+                self._check_admitted(peer)
                 yield item[0]
 
     @contextmanager
-    def _entered(self, certificate: bytes) -> Iterator[Peer]:
-        peer = self._enter(certificate)
-        with _refusing(peer), self._in_flight.request(peer):
+    def _admitted_request(self, certificate: bytes) -> Iterator[Peer]:
+        peer = self._identify_and_admit(certificate)
+        with _refusing(peer), self._limiter.request(peer):
             yield peer
 
-    def _enter(self, certificate: bytes) -> Peer:
+    def _identify_and_admit(self, certificate: bytes) -> Peer:
         try:
             peer = self._identify(certificate)
         except WinnowError as error:
-            log.warning("refused a certificate: %s", error)
+            log.warning("rejected a certificate: %s", error)
             raise RequestRefusedError(str(error)) from None
+        self._check_admitted(peer)
+        return peer
+
+    def _check_admitted(self, peer: Peer) -> None:
         if (reason := self._admit(peer)) is not None:
             log.warning("refused %s: %s", peer.name, reason)
             raise RequestRefusedError(reason)
-        return peer
 
 
 @contextmanager
 def _refusing(peer: Peer) -> Iterator[None]:
-    """Turn what a service raises into what its caller is told. Faults of our own are logged here and not shown."""
+    """Turn errors of a service into refusals. Internal errors are logged and not shown to the caller."""
     try:
         yield
     except RequestRefusedError as refused:
@@ -147,10 +154,10 @@ def _refusing(peer: Peer) -> Iterator[None]:
         raise
     except WinnowError as error:
         log.warning("refused %s: %s", peer.name, error)
-        raise RequestRefusedError(str(error), again=isinstance(error, StorageFullError | BlobDamagedError)) from None
+        raise RequestRefusedError(str(error), retry=isinstance(error, StorageFullError | BlobDamagedError)) from None
     except Exception:
-        log.exception("failed at a request of %s", peer.name)
-        raise RequestRefusedError("the server failed at this request; its log says why", again=True) from None
+        log.exception("a request from %s failed", peer.name)
+        raise RequestRefusedError("internal server error; see the server log", retry=True) from None
 
 
 async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:
@@ -162,7 +169,7 @@ async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:
 
 @asynccontextmanager
 async def _closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """End a stream at once when its reader goes away, not when the garbage collector finds it."""
+    """Close a stream as soon as its reader is gone, not when it is garbage collected."""
     try:
         yield stream
     finally:

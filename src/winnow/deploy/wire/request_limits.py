@@ -31,7 +31,7 @@ class RequestLimiter:
         self._bytes: Counter[str] = Counter()
         self._arriving: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def arriving(self, peer: Peer) -> asyncio.Semaphore:
+    def reading_slot(self, peer: Peer) -> asyncio.Semaphore:
         """To be held while a message of unknown size is read."""
         return self._arriving.setdefault(peer.name, asyncio.Semaphore(MAX_UNREAD_PER_PARTY))
 
@@ -39,9 +39,13 @@ class RequestLimiter:
     def request(self, peer: Peer) -> Iterator[None]:
         """Around all that is done for a request, before any of it is read."""
         if self._calls[peer.name] >= self._most:
-            raise TooManyRequestsError(f"{peer} has {self._most} requests under way; wait for one to end")
+            raise TooManyRequestsError(
+                f"{peer} already has {self._most} open requests, the limit; wait for one to finish"
+            )
         if self._calls.total() >= MAX_REQUESTS:
-            raise TooManyRequestsError(f"this server has {MAX_REQUESTS} requests under way; try again later")
+            raise TooManyRequestsError(
+                f"this server already has {MAX_REQUESTS} open requests, the limit; try again later"
+            )
         with _counted(self._calls, peer.name, 1):
             yield
 
@@ -50,10 +54,10 @@ class RequestLimiter:
         """Around the answering of a message."""
         if self._bytes[peer.name] + size > MAX_BYTES_PER_PARTY:
             raise TooManyRequestsError(
-                f"{peer} has messages of {self._bytes[peer.name]} bytes under way; wait for one to end"
+                f"{peer} already has {self._bytes[peer.name]} bytes of messages in progress; wait for one to finish"
             )
         if self._bytes.total() + size > MAX_BYTES:
-            raise TooManyRequestsError("this server has too many large messages under way; try again later")
+            raise TooManyRequestsError("this server is processing too many large messages; try again later")
         with _counted(self._bytes, peer.name, size):
             yield
 

@@ -59,9 +59,9 @@ def _append(data: memoryview, file: BinaryIO, digest: Callable[[bytes | memoryvi
 
 def _described(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Dtype, tuple[int, ...]]]:
     """What the arrays are like; those that are worked out or read when asked for may tell without that."""
-    told = getattr(arrays, "told", None)
+    dtype_and_shape = getattr(arrays, "dtype_and_shape", None)
     for name in arrays:
-        known = None if told is None else told(name)
+        known = None if dtype_and_shape is None else dtype_and_shape(name)
         if known is None:
             array = arrays[name]
             known = dtype_of(array), tuple(array.shape)
@@ -72,7 +72,7 @@ def write_parts(path: Path, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Write a payload's parts into one file: arrays are named part/name."""
     for part in parts:
         if not part or SEPARATOR in part:
-            raise WireError(f"{part!r} is no name for a part of a payload")
+            raise WireError(f"{part!r} is not a valid name for a part of a payload")
     write_arrays_without_digest(path, _Flat(parts))
 
 
@@ -117,14 +117,7 @@ class StoredArrays(Mapping[str, Any]):
         """By the header: what a mapping does unless told otherwise would read the array."""
         return name in self._entries
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._entries[name].shape
-
-    def dtype(self, name: str) -> str:
-        """As safetensors calls it: F32, BF16, I64, …"""
-        return self._entries[name].dtype.name
-
-    def told(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
+    def dtype_and_shape(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
         """What an array is like, by the header alone."""
         return self._entries[name].dtype, self._entries[name].shape
 
@@ -144,7 +137,7 @@ class StoredArrays(Mapping[str, Any]):
 
         entry = self._entries[name]
         if entry.dtype.numpy is None:
-            raise WireError(f"NumPy has no {entry.dtype.name} as {name!r} needs it")
+            raise WireError(f"{name!r} is {entry.dtype.name}, which NumPy does not support")
         array = np.empty(entry.shape, dtype=entry.dtype.numpy)
         self._fill(raw_bytes(array), entry, name)
         return array
@@ -154,10 +147,10 @@ class StoredArrays(Mapping[str, Any]):
         while done < len(memory):
             got = os.preadv(self._file, [memory[done:]], entry.begin + done)
             if got == 0:
-                raise WireError(f"a damaged file of arrays: it was cut within {name!r}")
+                raise WireError(f"damaged safetensors file: truncated within {name!r}")
             done += got
         if entry.dtype.name == "BOOL" and not are_booleans(memory):
-            raise WireError(f"a damaged file of arrays: {name!r} is neither true nor false")
+            raise WireError(f"damaged safetensors file: {name!r} contains bytes that are not booleans")
 
     def parts(self) -> dict[str, "PartView"]:
         """A payload's parts, as `write_parts` wrote them."""
@@ -165,7 +158,7 @@ class StoredArrays(Mapping[str, Any]):
         for key in self._entries:
             part, separator, name = key.partition(SEPARATOR)
             if not part or not separator or not name:
-                raise WireError(f"{key!r} belongs to no part of a payload: it is not called part/name")
+                raise WireError(f"{key!r} is not of the form part/name")
             names.setdefault(part, []).append(name)
         return {part: PartView(self, part, within) for part, within in names.items()}
 
@@ -195,11 +188,5 @@ class PartView(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._stored[self._keys[name]]
 
-    def told(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
-        return self._stored.told(self._keys[name])
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._stored.shape(self._keys[name])
-
-    def dtype(self, name: str) -> str:
-        return self._stored.dtype(self._keys[name])
+    def dtype_and_shape(self, name: str) -> tuple[Dtype, tuple[int, ...]]:
+        return self._stored.dtype_and_shape(self._keys[name])

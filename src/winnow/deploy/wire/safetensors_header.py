@@ -44,7 +44,7 @@ def make_header(arrays: Iterable[tuple[str, Dtype, tuple[int, ...]]]) -> tuple[b
     text = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
-        raise WireError(f"{len(described)} arrays are too many for one file")
+        raise WireError(f"too many arrays for one file: {len(described)}")
     return len(text).to_bytes(LENGTH_BYTES, "little") + text, [name for name, _, _ in ordered]
 
 
@@ -53,7 +53,7 @@ def read_header(descriptor: int) -> dict[str, ArrayEntry]:
     total = os.fstat(descriptor).st_size
     length = int.from_bytes(os.pread(descriptor, LENGTH_BYTES, 0), "little")
     if total < LENGTH_BYTES or length > min(total - LENGTH_BYTES, MAX_HEADER):
-        raise WireError("a damaged file of arrays: its header is too long, or cut")
+        raise WireError("damaged safetensors file: the header is too long or truncated")
     text = os.pread(descriptor, length, LENGTH_BYTES)
     start = LENGTH_BYTES + length
     entries = [_entry(name, fields, start) for name, fields in _parse(text).items() if name != METADATA]
@@ -65,9 +65,9 @@ def _parse(text: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(text.decode(), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"a damaged file of arrays: its header is no JSON ({one_line(error)})") from None
+        raise WireError(f"damaged safetensors file: the header is not valid JSON ({one_line(error)})") from None
     if not text.startswith(b"{") or not isinstance(parsed, dict):
-        raise WireError("a damaged file of arrays: its header is no object")
+        raise WireError("damaged safetensors file: the header is not a JSON object")
     return parsed
 
 
@@ -80,18 +80,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(name: str, fields: object, start: int) -> tuple[str, ArrayEntry, int]:
     """The array and where it says that it ends."""
-    where = f"a damaged file of arrays: {one_line(name)[:80]!r}"
+    where = f"damaged safetensors file: {one_line(name)[:80]!r}"
     _checked_name(name)
     if not isinstance(fields, Mapping) or set(fields) != {"dtype", "shape", "data_offsets"}:
         raise WireError(f"{where} is not described by dtype, shape and data_offsets")
     dtype = DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
     if dtype is None:
-        raise WireError(f"{where} is of an unknown dtype")
+        raise WireError(f"{where} has an unknown dtype")
     shape, offsets = fields["shape"], fields["data_offsets"]
     if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS or prod(max(size, 1) for size in shape) > MAX_SIZE:
-        raise WireError(f"{where} has an impossible shape")
+        raise WireError(f"{where} has an invalid shape")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[1] - offsets[0] != dtype.bytes * prod(shape):
-        raise WireError(f"{where} has offsets that do not fit its shape")
+        raise WireError(f"{where} has offsets that do not match its shape")
     return name, ArrayEntry(dtype=dtype, shape=tuple(shape), begin=start + offsets[0]), start + offsets[1]
 
 
@@ -101,7 +101,7 @@ def _are_sizes(values: object) -> bool:
 
 def _checked_name(name: str) -> str:
     if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == METADATA:
-        raise WireError(f"{one_line(name)[:80]!r} is no name for an array")
+        raise WireError(f"{one_line(name)[:80]!r} is not a valid name for an array")
     return name
 
 
@@ -109,7 +109,7 @@ def _check_filled(entries: list[tuple[str, ArrayEntry, int]], start: int, total:
     expected = start
     for name, entry, end in sorted(entries, key=lambda each: (each[1].begin, each[2])):
         if entry.begin != expected:
-            raise WireError(f"a damaged file of arrays: {name!r} overlaps another array, or there is a gap before it")
+            raise WireError(f"damaged safetensors file: {name!r} overlaps another array or follows a gap")
         expected = end
     if expected != total:
-        raise WireError(f"a damaged file of arrays: it has {total} bytes where its header speaks of {expected}")
+        raise WireError(f"damaged safetensors file: it has {total} bytes; its header describes {expected}")

@@ -23,7 +23,7 @@ class StallDetector:
             self._moved = time.monotonic()
             self._paused = False
 
-    def each(self, items: Iterable[bytes]) -> Iterator[bytes]:
+    def track(self, items: Iterable[bytes]) -> Iterator[bytes]:
         """The other side takes one after another; making them is our own affair."""
         iterator = iter(items)
         while True:
@@ -34,7 +34,7 @@ class StallDetector:
             yield item
 
     @contextmanager
-    def watching(self, give_up: Callable[[], object]) -> Iterator[None]:
+    def running(self, give_up: Callable[[], object]) -> Iterator[None]:
         """Meanwhile, call `give_up` once patience is at its end."""
         over = Event()
 

@@ -13,14 +13,14 @@ from winnow.deploy.wire.messages import FetchBlob, FollowLog, LogLine, PutBlob, 
 
 CALL_SECONDS = 30.0
 STALL_SECONDS = 60.0
-"""A transfer in which nothing moves for so long is given up."""
+"""Seconds without any data after which a transfer is cancelled."""
 
 
 class ServerLink(Protocol):
-    """A connection to a server. Raises `Unreachable` or `Refused`; what arrives malformed is a `WireError`."""
+    """A connection to a server. Raises `UnreachableError`, `RequestRefusedError`, or `WireError` for malformed data."""
 
     def call(self, request: Request, *, timeout: float = CALL_SECONDS) -> Response:
-        """The answer, which is never a `Refusal`: that is raised."""
+        """The answer, which is never a `RequestRefusal`: that is raised."""
 
     def fetch(self, request: FetchBlob) -> Iterator[bytes]: ...
 
@@ -30,11 +30,11 @@ class ServerLink(Protocol):
         """Ends when the job does; it may wait long for a line."""
 
     def close(self) -> None:
-        """Those who wait for something are told `Unreachable`."""
+        """Open requests end with an `UnreachableError`."""
 
 
 class WireService(Protocol):
-    """What a server does. It may raise any `WinnowError` and `Refused` in particular, or return a `Refusal`."""
+    """What a server does. It may raise a `WinnowError`, such as `RequestRefusedError`, or return a `RequestRefusal`."""
 
     async def call(self, peer: Peer, request: Request) -> Response: ...
 
@@ -61,12 +61,12 @@ Identify: TypeAlias = Callable[[bytes], Peer]
 """Who holds this certificate (PEM), whose chain and key the transport has checked. Raises a `WinnowError`."""
 
 Admit: TypeAlias = Callable[[Peer], str | None]
-"""Why this peer is not let in, such as a revoked certificate; None lets it in. It is asked at every request."""
+"""Why this peer is not admitted, such as a revoked certificate; None admits it. It is called at every request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """What a party shows and whom it believes, all PEM."""
+    """The certificate and key of a party, and the CA it trusts, all PEM."""
 
     certificate: bytes
     key: bytes

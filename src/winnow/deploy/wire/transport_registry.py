@@ -59,12 +59,12 @@ def serve(
     calls: int = MAX_REQUESTS_PER_PARTY,
 ) -> TransportServer:
     """A server that will answer at this URL once it is started; port 0 takes a free one. `calls` a party at a time."""
-    door = RequestFrontend(service, identify, admit, stall=stall, in_flight=RequestLimiter(calls))
-    return _driver(url).server(url, tls, door)
+    frontend = RequestFrontend(service, identify, admit, stall=stall, limiter=RequestLimiter(calls))
+    return _driver(url).server(url, tls, frontend)
 
 
 def _driver(url: str) -> TransportFactory:
     scheme = urlsplit(url).scheme
     if scheme not in TRANSPORTS or not urlsplit(url).netloc:
-        raise ConfigError(f"{url!r} is no endpoint; write it like grpc://host:port")
+        raise ConfigError(f"{url!r} is not a valid endpoint; use grpc://host:port")
     return TRANSPORTS[scheme]()

@@ -1,0 +1,144 @@
+"""The process of a job, seen from the server or the site agent that supervises it.
+
+It is started behind its sandbox, connected by a socketpair, kept to its disk quota, and ended with all that it started.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from winnow.deploy.sandbox.disk_quota import DiskQuotaMonitor
+from winnow.deploy.sandbox.forked_process import ForkedProcess
+from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, environment
+from winnow.deploy.sandbox.launch import LaunchSpec
+
+MAX_LOG_BYTES = 8 << 20
+"""A log that is longer is set aside when the process starts again."""
+
+Process: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
+Launch: TypeAlias = Callable[[LaunchSpec], tuple[Process, socket.socket]]
+"""Starts a process; the process, and our end of the socketpair to it."""
+
+
+class IdleProcess:
+    """A process that waits for its `LaunchSpec`, and loads modules meanwhile.
+
+    It sees nothing of our environment, which may hold the password of a database.
+    """
+
+    def __init__(self, *preloaded: str) -> None:
+        limits = ProcessLimits(memory_mb=0, cpus=sorted(os.sched_getaffinity(0)))
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-I", "-m", "winnow.deploy.sandbox.launch", str(theirs.fileno()), *preloaded],
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment(Path("/"), limits),
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        self.output = self.process.stdout
+        """Where it reports that the modules are loaded."""
+
+    def launch(self, spec: LaunchSpec) -> tuple[Process, socket.socket]:
+        assert self.process.stdin is not None
+        self.output.close()
+        with suppress(BrokenPipeError), self.process.stdin as pipe:  # a dead process is noticed by its first message
+            pipe.write(msgspec.json.encode(spec))
+        return self.process, self.socket
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for end in (self.socket, self.process.stdin, self.output):
+            if end is not None:
+                end.close()
+
+
+def start_new(spec: LaunchSpec) -> tuple[Process, socket.socket]:
+    return IdleProcess().launch(spec)
+
+
+def fork_from(server: Path, spec: LaunchSpec) -> tuple[Process, socket.socket]:
+    """A process forked by the fork server that listens at this path."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            return ForkedProcess(server, spec, theirs.fileno()), ours
+    except BaseException:
+        ours.close()
+        raise
+
+
+class JobProcess:
+    """Started at once. `socket` is our end of the connection; whoever uses it closes it."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        log: Path,
+        limits: ProcessLimits,
+        sandbox: Sandbox | None,
+        worker: str,
+        launch: Launch = start_new,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _rotate(log)
+        spec = LaunchSpec(
+            limits=limits,
+            sandbox=sandbox,
+            worker=worker,
+            folder=str(folder),
+            log=str(log),
+            environment=environment(folder, limits),
+        )
+        self._process, self.socket = launch(spec)
+        self._quota = DiskQuotaMonitor(self._process, [folder, log], limits.disk_mb * MB, self.kill)
+        self._quota.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exceeded_disk(self) -> bool:
+        """Whether it was ended because of what it wrote."""
+        return self._quota.exceeded
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status; subprocess.TimeoutExpired if it runs on."""
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """End it and whatever it started. May be called by any thread, and twice."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+
+    def end(self) -> int:
+        """Kill it and wait for it; its exit status."""
+        self.kill()
+        self._quota.stop()
+        return self.wait()
+
+
+def _rotate(log: Path) -> None:
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+        log.replace(log.with_name(log.name + ".old"))
