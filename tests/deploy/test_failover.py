@@ -43,7 +43,7 @@ def test_a_job_goes_on_when_its_leader_hangs_and_when_it_is_killed(world: World)
         assert [world.times_prepared(site) for site in world.sites] == [1, 1], "workers live on"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="chaos")
 @pytest.mark.parametrize("world", [3], indirect=True)
 def test_a_change_of_leaders_interrupts_a_job_for_seconds(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     tally = Tally()

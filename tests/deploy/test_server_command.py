@@ -71,9 +71,9 @@ def test_it_starts_logs_in_json_and_leaves_when_told_to(kits: Path, tmp_path: Pa
             [*command, "--json-logs"], stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}, umask=0
         )
     try:
-        eventually(lambda: "this server leads (token 1)" in log.read_text(), 20)
+        eventually(lambda: "this server leads (token 1)" in log.read_text())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
     state = tmp_path / "state"

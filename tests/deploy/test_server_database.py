@@ -17,6 +17,7 @@ from postgres import cluster, fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
+from waiting import eventually
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.blob_store import BlobMissingError, DatabaseBlobStore, open_blob_store
@@ -142,17 +143,16 @@ def test_an_address_that_leads_nowhere_is_one_line(url: str) -> None:
 
 
 def test_one_leads_at_a_time_and_tokens_grow(database: Database) -> None:
-    first, _ = lead(database, "a", seconds=0.4)
-    second = Lease(database, server="b", address="grpc://b", seconds=0.4)
+    first, _ = lead(database, "a", seconds=2.0)
+    second = Lease(database, server="b", address="grpc://b", seconds=2.0)
     assert not second.hold()
     leader = second.leader()
     assert leader is not None
     assert (leader.server, leader.address, leader.token) == ("a", "grpc://a", 1)
     assert first.hold()
     assert first.token == 1
-    time.sleep(0.5)
-    assert first.token is None, "it steps down by its own clock"
-    assert second.leader() is None
+    eventually(lambda: first.token is None, "it steps down by its own clock")
+    eventually(lambda: second.leader() is None)
     assert second.hold()
     assert second.token == 2
     assert not first.hold()
@@ -178,12 +178,12 @@ def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: 
 
 
 def test_a_standby_asks_again_when_the_lease_runs_out_and_not_later(database: Database) -> None:
-    lead(database, "a", seconds=1.0)
+    lead(database, "a", seconds=2.0)
     patient = Lease(database, server="b", address="", seconds=60.0)
     assert not patient.hold()
-    assert patient.pause < 1.5
+    assert patient.pause < 2.5
     time.sleep(patient.pause)
-    assert patient.hold()
+    eventually(patient.hold)
     assert patient.pause == 20.0
 
 
@@ -231,7 +231,7 @@ def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(p
         lock_lease(asleep)
         begun = time.monotonic()
         assert Lease(database, server="b", address="", seconds=5.0).hold()
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 30, "it does not wait until the other wakes"
         with pytest.raises(DBAPIError, match="idle-in-transaction"):
             asleep.commit()
         asleep.invalidate()

@@ -320,13 +320,13 @@ def test_a_job_aborted_while_it_starts_does_not_start(world: World, monkeypatch:
 
     def slow(self: Queries) -> dict[str, bytes]:
         starting.set()
-        aborted.wait(10)
+        aborted.wait(60)
         return real(self)
 
     monkeypatch.setattr(Queries, "certificates", slow)
     site = world.site("plant-a")
     person = world.submit(job_config(1, HERE))
-    assert starting.wait(10)
+    assert starting.wait(60)
     assert person.link.call(AbortJob(job="job")).note == "aborted"
     aborted.set()
     eventually(lambda: of(StopJob, site))
