@@ -322,7 +322,7 @@ def test_native_is_not_taken_where_it_is_clearly_slower(tmp_path: Path, monkeypa
 CHOOSE = """
 import torch
 from torch import nn
-from winnow.learn.stack import LOSSES, Departure, choose_execution
+from winnow.learn.stack import LOSSES, choose_execution
 execution = choose_execution(nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), LOSSES["cross-entropy"])
 print(execution.name, "|", execution.notice)
 """
@@ -332,7 +332,7 @@ import sys
 from pathlib import Path
 from winnow.learn.stack.native import build
 build.SOURCE = Path(sys.argv[1])
-print({library.answer() for library in build.load("float").libraries.values()})
+print({library.answer() for library in build.load_kernels("float").libraries.values()})
 """
 
 
@@ -371,7 +371,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder and a small source; nothing of this stays loaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(build, "SOURCE", small_source(tmp_path))
-    monkeypatch.setattr(build, "load", build.load_kernels.__wrapped__)
+    monkeypatch.setattr(build, "load_kernels", build.load_kernels.__wrapped__)
     return tmp_path / "winnow" / "native"
 
 

@@ -157,7 +157,7 @@ class TimedLoopback(Loopback):
             return ready
         first = min(self._arrivals, key=lambda each: each[0], default=None)
         if first is None or (timeout is not None and first[0] > self.now + timeout):
-            self.now += timeout or 0.0
+            self.now += (timeout or 0.0) + 1e-9  # as clocks do, it moves past the moment
             return None
         self._arrivals.remove(first)
         self.now = max(self.now, first[0])

@@ -25,7 +25,7 @@ PROGRAM = """
 from pathlib import Path
 
 import winnow
-from winnow.privacy.set_intersection import Intersecting, Intersection
+from winnow.privacy.set_intersection import SetIntersection, SetIntersectionSite
 
 
 def identifiers(site, client):
@@ -39,10 +39,10 @@ def keep(client, common):
 
 
 found = {}
-workflow = Intersection()
+workflow = SetIntersection()
 winnow.run_workflow(
     workflow,
-    Intersecting(identifiers, keep, share=True).handlers(),
+    SetIntersectionSite(identifiers, keep, share=True).handlers(),
     data={"name": "digits", "clients": 3},
     seed=4,
 )

@@ -37,7 +37,7 @@ class ScriptedLine:
         if self.answers:
             return self.answers.popleft()
         assert timeout is not None, "the runner would wait for ever"
-        self.now += timeout
+        self.now += timeout + 1e-6  # as clocks do, it moves past the moment
         return None
 
     def dispatched(self) -> list[DispatchTask]:

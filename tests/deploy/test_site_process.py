@@ -24,10 +24,10 @@ CLIP = '[[filters]]\nname = "clip"\nnorm = 1.0\n'
 AGENT = """
 import sys
 from pathlib import Path
-from winnow.deploy.site import service
+from winnow.deploy.site import agent_process
 from winnow.deploy.site.agent import Agent
-service.Agent = lambda *given: Agent(*given, worker=sys.argv[2])
-service.serve(Path(sys.argv[1]))
+agent_process.Agent = lambda *given: Agent(*given, worker=sys.argv[2])
+agent_process.run_agent(Path(sys.argv[1]))
 """
 
 
