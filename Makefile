@@ -43,7 +43,7 @@ demo: $(INSTALLED)
 	$(BIN)/winnow compare demo --algorithms fedprof,fedavg-rp --seeds 3
 
 test: setup
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-slow:
 	@for part in $(or $(PART),$(PARTS)); do \
@@ -53,7 +53,7 @@ test-slow:
 	done; printf "\n$$lines"; test -z "$$failed"
 
 $(filter-out %-intersection,$(SLOW)): test-slow-%: setup
-	$(BIN)/pytest -n $(if $(filter $*,$(ALONE)),0,$(WORKERS)) -m "slow(part='$*')"
+	$(BIN)/pytest -n $(if $(filter $*,$(ALONE)),0,$(WORKERS)) --dist worksteal -m "slow(part='$*')"
 
 # openmined-psi wants one version of protobuf, which is not the one that the others were tried with.
 $(APART)/.ready: pyproject.toml constraints.txt

@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 from chaos_world import Tally, World, eventually
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 
 TRIES = int(os.environ.get("WINNOW_FAULTS", "10"))
 """Kills, and as many stops, of the measured run; the promise is for 50."""
 SOON = 30.0
 """Seconds that a busy machine may take; what is meant to happen is asserted apart from that."""
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from papers import kit_of
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from serving import eventually, federation, free_port
 
 from winnow.core import ConfigError, WinnowError
@@ -90,9 +89,8 @@ def test_a_server_imports_no_torch() -> None:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[str]:
-    with cluster() as folder:
-        yield fresh_database(folder)
+def shared(postgres: str) -> str:
+    return fresh_database(postgres)
 
 
 def test_the_chain_of_servers_that_share_a_database_is_found_by_the_kit(shared: str, kits: Path) -> None:

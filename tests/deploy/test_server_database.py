@@ -13,7 +13,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from papers import kit_of, provision
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
@@ -30,12 +30,6 @@ from winnow.deploy.trust.audit_log import AuditLog, problems
 from winnow.deploy.wire.messages import Blob, DataDescription
 
 PIECE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from papers import kit_of
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from serving import (
     WANTED,
     Person,
@@ -30,12 +30,6 @@ from winnow.deploy.wire.messages import FollowLog, GetStatus
 from winnow.deploy.wire.transport_registry import connect
 
 ROUNDS = 15
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 class Pair:

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from serving import World, a_world, eventually, federation, job_config, of, signed
 from sqlalchemy.exc import DataError
 
@@ -46,12 +46,6 @@ HERE = "sites = ['plant-a']"
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return federation(tmp_path_factory.mktemp("kits"))
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture
