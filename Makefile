@@ -9,13 +9,19 @@ READY := .venv/.ready
 APART := .venv-intersection
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-slow test-intersection check format bench clean
+# Slow tests say which part they belong to: @pytest.mark.slow(part="…").
+PARTS := science papers executions attacks kills deploy chaos endurance intersection
+# These measure seconds and memory, so they run one test at a time.
+ALONE := chaos endurance
+SLOW := $(PARTS:%=test-slow-%)
+
+.PHONY: help setup demo test test-slow $(SLOW) check format bench clean
 
 help:
 	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
 	@echo "make test       the tests, under 8 minutes on 2 cores"
-	@echo "make test-slow  the slow checks too: kills, every preset, the papers' numbers"
-	@echo "make test-intersection  set intersection, in an environment of its own; part of test-slow"
+	@echo "make test-slow  what takes longer, part by part, about an hour; PART=name runs one of"
+	@echo "                $(PARTS)"
 	@echo "make check      lint, format and types"
 	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
 
@@ -37,10 +43,17 @@ demo: $(INSTALLED)
 	$(BIN)/winnow compare demo --algorithms fedprof,fedavg-rp --seeds 3
 
 test: setup
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
-test-slow: setup test-intersection
-	$(BIN)/pytest -n $(WORKERS)
+test-slow:
+	@for part in $(or $(PART),$(PARTS)); do \
+		begun=$$(date +%s); outcome=passed; \
+		$(MAKE) --no-print-directory test-slow-$$part || { outcome=FAILED; failed=yes; }; \
+		lines="$$lines$$(printf '%-13s %-7s %5d s' $$part $$outcome $$(($$(date +%s) - begun)))\n"; \
+	done; printf "\n$$lines"; test -z "$$failed"
+
+$(filter-out %-intersection,$(SLOW)): test-slow-%: setup
+	$(BIN)/pytest -n $(if $(filter $*,$(ALONE)),0,$(WORKERS)) --dist worksteal -m "slow(part='$*')"
 
 # openmined-psi wants one version of protobuf, which is not the one that the others were tried with.
 $(APART)/.ready: pyproject.toml constraints.txt
@@ -50,7 +63,7 @@ $(APART)/.ready: pyproject.toml constraints.txt
 		-e ".[deploy,intersection]" pytest hypothesis
 	@touch $@
 
-test-intersection: $(APART)/.ready
+test-slow-intersection: $(APART)/.ready
 	$(APART)/bin/pytest tests/test_intersect_workflow.py tests/deploy/test_intersect_deployed.py
 
 check: setup

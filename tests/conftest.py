@@ -1,6 +1,7 @@
 """Shared fixtures."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,11 +12,20 @@ from hypothesis import settings
 settings.register_profile("winnow", deadline=None, derandomize=True)
 settings.load_profile("winnow")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # bench/ is tested, but not installed
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # bench/ is tested, but not installed
+PARTS = re.findall(r"^PARTS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A slow test that belongs to no part would never run."""
+    for mark in item.iter_markers("slow"):
+        if mark.kwargs.get("part") not in PARTS:
+            raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.slow(part=…) names one of {', '.join(PARTS)}")
 
 
 @pytest.fixture(scope="session")
 def data_directory() -> Path:
     """Real data: $WINNOW_DATA, or a folder beside the checkout. Tests that need a set skip where it is missing."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    beside = ROOT.parent / "shared" / "data"
     return Path(os.environ.get("WINNOW_DATA", beside))

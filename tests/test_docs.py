@@ -1,6 +1,6 @@
 """The documentation is true: its examples run, its links lead somewhere, and the reference names every setting.
 
-Each page runs in a fresh process and folder, its blocks one after another, as a reader would try them.
+Each page runs in a process and a folder of its own, its blocks one after another, as a reader would try them.
 """
 
 import csv
@@ -52,7 +52,8 @@ def page_name(page: Path) -> str:
 # Examples -----------------------------------------------------------------------------------------------------------
 
 READER = """
-import contextlib, io, json, shlex, sys
+import contextlib, io, json, os, shlex, sys
+import winnow.api
 from winnow.cli import main
 
 def command(line):
@@ -64,18 +65,43 @@ def command(line):
             code = int(left.code or 0)
     return {"line": line, "code": code, "out": out.getvalue(), "err": err.getvalue()}
 
-names, record = {"__name__": "page"}, []
-for kind, title, text in json.load(sys.stdin):
-    if title:
-        with open(title, "w", encoding="utf-8") as file:
-            file.write(text)
-    elif kind == "python":
-        with contextlib.redirect_stdout(sys.stderr):
-            exec(compile(text, "example", "exec"), names)
-    elif kind == "console":
-        record += [command(line[2:]) for line in text.splitlines() if line.startswith("$ ")]
-print(json.dumps(record))
+def read(blocks):
+    names, record = {"__name__": "page"}, []
+    for kind, title, text in blocks:
+        if title:
+            with open(title, "w", encoding="utf-8") as file:
+                file.write(text)
+        elif kind == "python":
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(compile(text, "example", "exec"), names)
+        elif kind == "console":
+            record += [command(line[2:]) for line in text.splitlines() if line.startswith("$ ")]
+    return record
+
+for line in sys.stdin:
+    page = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(page["folder"])
+        os.dup2(os.open(page["errors"], os.O_WRONLY | os.O_CREAT), 2)
+        with open(page["record"], "w") as file:
+            json.dump(read(page["blocks"]), file)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator["subprocess.Popen[str]"]:
+    """A process that has imported Winnow, and copies itself for each page: the import takes longer than most pages."""
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-c", READER]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def write_patients(folder: Path) -> None:
@@ -109,21 +135,23 @@ EXECUTED = [page for page in PAGES if any(map(is_executed, blocks_of(page)))]
 
 
 @pytest.mark.parametrize("page", EXECUTED, ids=page_name)
-def test_examples_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    write_patients(tmp_path)
+def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, reader: "subprocess.Popen[str]") -> None:
+    folder, errors, record = tmp_path / "page", tmp_path / "errors.txt", tmp_path / "record.json"
+    folder.mkdir()
+    write_patients(folder)
     blocks = [block for block in blocks_of(page) if not block.why_not]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", READER],
-        input=json.dumps([(block.kind, block.title, block.text) for block in blocks]),
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    asked = {
+        "folder": str(folder),
+        "errors": str(errors),
+        "record": str(record),
+        "blocks": [(block.kind, block.title, block.text) for block in blocks],
+    }
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    print(json.dumps(asked), file=reader.stdin, flush=True)
+    assert reader.stdout.readline() == "0\n", errors.read_text()
     expected = [shown for block in blocks if block.kind == "console" for shown in shown_outputs(block.text)]
-    for shown, was in zip(expected, json.loads(done.stdout.splitlines()[-1]), strict=True):
+    for shown, was in zip(expected, json.loads(record.read_text()), strict=True):
         mistake = shown.startswith("winnow: error:")
         assert was["code"] == (2 if mistake else 0), was
         if mistake:

@@ -185,7 +185,7 @@ def test_no_reply_of_one_client_ends_a_run() -> None:
     fuzz([run for run in chosen(QUICK, seed=0) if run[0].weight < 50])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="attacks")
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_no_reply_of_one_client_ends_any_of_5000_runs(block: int) -> None:
     fuzz(chosen(5000, seed=1)[block::BLOCKS])

@@ -16,7 +16,7 @@ from winnow.privacy.set_intersection.site import ANSWER, INTERSECT, QUERY
 from winnow.simulate import SimulatedFederation
 
 pytest.importorskip(
-    "private_set_intersection", reason="openmined-psi pins protobuf; `make test-intersection` has an environment for it"
+    "private_set_intersection", reason="it pins protobuf; `make test-slow PART=intersection` has an environment for it"
 )
 
 LISTS = [

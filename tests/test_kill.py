@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import call
+
 SAME = ["config.toml", "conditions.json", "events.jsonl", "metrics.csv", "best.safetensors", "last.safetensors"]
 PATIENCE = 120.0
 
@@ -16,6 +18,11 @@ PATIENCE = 120.0
 def winnow(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from winnow.cli import main; main()", *arguments, "--quiet"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def run_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+    done = call(capsys, *arguments, "--quiet")
+    assert done.code == 0, done.err
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -49,11 +56,11 @@ def settled(folder: Path) -> dict[str, object]:
     return files
 
 
-@pytest.mark.parametrize("algorithm", ["fedprof", pytest.param("fedavg", marks=pytest.mark.slow)])
-def test_killed_at_any_moment_and_resumed(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize("algorithm", ["fedprof", pytest.param("fedavg", marks=pytest.mark.slow(part="kills"))])
+def test_killed_at_any_moment_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
     common = ("run", "demo", "--algorithm", algorithm, "--rounds", "400", "--seed", "3")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(winnow(*common, "--out", str(whole)))
+    run_here(capsys, *common, "--out", str(whole))
     chance = random.Random(0)
     since, killed = 0, 0
     for _ in range(2):
@@ -62,19 +69,20 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path, algorithm: str) -> Non
             break
         killed += 1
         since = (broken / "checkpoint.safetensors").stat().st_mtime_ns
-    finish(winnow("run", str(broken), "--resume"))
+    run_here(capsys, "run", str(broken), "--resume")
     assert killed, "the run was over before it could be killed"
     assert settled(broken) == settled(whole)
     assert not list(broken.glob("*.tmp"))
 
 
-def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
+def test_killed_before_the_first_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ("run", "demo", "--rounds", "6", "--out")
     process = winnow(*common, str(tmp_path / "broken"))
     while not (tmp_path / "broken" / "events.jsonl").exists():
+        assert process.poll() is None, process.communicate()
         time.sleep(0.005)
     process.kill()
     process.communicate()
-    finish(winnow(*common, str(tmp_path / "broken"), "--resume"))
-    finish(winnow(*common, str(tmp_path / "whole")))
+    run_here(capsys, *common, str(tmp_path / "broken"), "--resume")
+    run_here(capsys, *common, str(tmp_path / "whole"))
     assert settled(tmp_path / "broken") == settled(tmp_path / "whole")

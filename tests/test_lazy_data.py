@@ -421,7 +421,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.slow  # Ray gives a node 30 seconds to start, which a busy machine does not keep to
+@pytest.mark.slow(part="executions")  # Ray gives a node 30 seconds to start, which a busy machine does not keep to
 @pytest.mark.usefixtures("cluster")
 def test_on_a_cluster_the_function_travels_or_one_line_says_why_not() -> None:
     pairs = [generated(client) for client in range(CLIENTS)]

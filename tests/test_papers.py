@@ -46,7 +46,7 @@ def page_of(lines: list[RunResultLine]) -> str:
     return unescape(write_html_page(Path("page.html"), FEDPROF, lines_by_key(lines)).read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="papers")
 def test_a_table_is_run_kept_and_shown_beside_the_paper(capsys):
     done = call(capsys, "reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 2, *TINY, "--quiet")
     assert done.code == 0, done.err

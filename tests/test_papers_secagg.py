@@ -84,7 +84,7 @@ def test_what_has_been_counted_is_not_counted_again() -> None:
     assert not CIFAR10.measured(wanted, lines_by_key(known))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="papers")
 def test_bytes_are_counted_on_the_wire(capsys: pytest.CaptureFixture[str]) -> None:
     """Against the sizes of what is sent: floats of 4 bytes, or words of the group's bits."""
     done = call(

@@ -61,7 +61,7 @@ def same(one: tuple[list[str], dict[str, torch.Tensor]], other: tuple[list[str],
     return one[0] == other[0] and all(torch.equal(one[1][name], other[1][name]) for name in one[1])
 
 
-@pytest.mark.slow  # Ray gives a node 30 seconds to start, which a busy machine does not keep to
+@pytest.mark.slow(part="executions")  # Ray gives a node 30 seconds to start, which a busy machine does not keep to
 @pytest.mark.usefixtures("cluster")
 class TestOnACluster:
     def test_actors_give_what_this_process_gives_even_when_one_is_killed(self) -> None:

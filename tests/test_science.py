@@ -50,7 +50,7 @@ def test_polluted_sensors_are_hardly_invited(data_directory: Path) -> None:
     assert 0.2 * invited["clean"] < invited["noise"] < invited["clean"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="science")
 @pytest.mark.parametrize(
     ("prof", "rival", "length", "best", "rounds"),
     [("fedprof", "fedavg-rp", 250, 0.838, 19), ("fedprof-full", "fedavg", 500, 0.832, 38)],
@@ -70,7 +70,7 @@ def test_gas_turbine_beats_the_rival(
     assert np.mean([s.rounds_to_target for s in ours]) < np.mean([s.rounds_to_target or length for s in theirs])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="science")
 def test_mnist_reaches_the_target_ahead_of_the_rival(data_directory: Path) -> None:
     needs(data_directory, "mnist")
     ours = run("mnist", data_directory, "fedprof", 0, 26)

@@ -193,7 +193,7 @@ def test_no_split_gives_both_secrets_of_anybody(case: tuple[dict[int, View], dic
     assert both(split(*case)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="attacks")
 @settings(max_examples=1_000, deadline=None)
 @given(splits())
 def test_nor_do_thousands_of_splits(case: tuple[dict[int, View], dict[str, object]]) -> None:

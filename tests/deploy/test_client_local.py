@@ -196,7 +196,7 @@ def test_commands_of_federations_say_what_to_install(
         )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="deploy")
 def test_fedprof_on_gas_turbine_over_five_sites_is_the_simulation(tmp_path: Path, data_directory: Path) -> None:
     if not (data_directory / "gas_turbine").exists():
         pytest.skip("the gas-turbine data are not on this machine")

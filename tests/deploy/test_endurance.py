@@ -73,7 +73,7 @@ def test_arrays_that_stay_in_files_give_the_same_mean(tmp_path: Path) -> None:
         assert all(np.all(stored.numpy(name) == mean_after(3, 2)) for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="endurance")
 def test_many_idle_sites_stay_connected_and_small(tmp_path: Path) -> None:
     sites = 60
     with world(tmp_path, sites) as here:
@@ -88,7 +88,7 @@ def test_many_idle_sites_stay_connected_and_small(tmp_path: Path) -> None:
         assert here.connected() == sites
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="endurance")
 def test_a_large_model_passes_through_the_server_in_little_memory() -> None:
     peaks, _ = large.carry(512, 6)
     assert peaks.above < 300 * MB

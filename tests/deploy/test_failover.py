@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 from chaos_world import Tally, World, eventually
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 
 TRIES = int(os.environ.get("WINNOW_FAULTS", "10"))
 """Kills, and as many stops, of the measured run; the promise is for 50."""
 SOON = 30.0
 """Seconds that a busy machine may take; what is meant to happen is asserted apart from that."""
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture
@@ -43,7 +37,7 @@ def test_a_job_goes_on_when_its_leader_hangs_and_when_it_is_killed(world: World)
         assert [world.times_prepared(site) for site in world.sites] == [1, 1], "workers live on"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="chaos")
 @pytest.mark.parametrize("world", [3], indirect=True)
 def test_a_change_of_leaders_interrupts_a_job_for_seconds(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     tally = Tally()

@@ -77,7 +77,7 @@ def brokered(wanted: Experiment, folder: Path, sites: int) -> Broker:
     return Broker(to_toml(wanted), *dealt(wanted, folder / "data", sites), folder / "job")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="deploy")
 def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> None:
     """Exactly: sums of whole steps have no noise left."""
     wanted = small("fedavg", sets=SUMS)
@@ -93,7 +93,7 @@ def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> Non
     assert {"homomorphic-encrypt", "homomorphic-decrypt"} <= {*broker.sites[0].done}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="kills")
 @pytest.mark.parametrize(("victim", "folded"), [("site-3", [9, 6, 6]), ("site-1", [9, 0, 0])])
 def test_a_site_that_dies_amid_a_round_is_left_out(
     victim: str, folded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

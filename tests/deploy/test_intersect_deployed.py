@@ -1,7 +1,6 @@
 """Set intersection as a program that is submitted: sites in processes of their own give what a simulation gives."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from broker import Broker
 
+from waiting import eventually
 from winnow.data import DataSettings
 from winnow.data.split_files import split_into_folders
 from winnow.deploy.client import local_federation
@@ -18,14 +18,14 @@ from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.runs import RunFolder
 
 pytest.importorskip(
-    "private_set_intersection", reason="openmined-psi pins protobuf; `make test-intersection` has an environment for it"
+    "private_set_intersection", reason="it pins protobuf; `make test-slow PART=intersection` has an environment for it"
 )
 
 PROGRAM = """
 from pathlib import Path
 
 import winnow
-from winnow.privacy.set_intersection import Intersecting, Intersection
+from winnow.privacy.set_intersection import SetIntersection, SetIntersectionSite
 
 
 def identifiers(site, client):
@@ -39,10 +39,10 @@ def keep(client, common):
 
 
 found = {}
-workflow = Intersection()
+workflow = SetIntersection()
 winnow.run_workflow(
     workflow,
-    Intersecting(identifiers, keep, share=True).handlers(),
+    SetIntersectionSite(identifiers, keep, share=True).handlers(),
     data={"name": "digits", "clients": 3},
     seed=4,
 )
@@ -89,13 +89,6 @@ def keeping_results(configure: Callable[..., None]) -> Callable[..., None]:
     return configured
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_a_federations_sites_keep_what_they_found_and_its_server_learns_the_size(
     expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +102,7 @@ def test_a_federations_sites_keep_what_they_found_and_its_server_learns_the_size
         log = RunFolder.open(job.download(tmp_path / "run")).log
         kits = [federation.kit(f"site-{i}") for i in (1, 2, 3)]
         server = federation.kit("server")
-        wait_for(
+        eventually(
             lambda: all(list((kit / "found").glob("*/common-*.txt")) for kit in kits), "sites heard that it is over"
         )
     assert [event.metrics for event in log] == [{"intersection": {"size": float(len(expected))}}]

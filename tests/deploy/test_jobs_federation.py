@@ -1,13 +1,14 @@
 """The runner's federation keeps the right count: whose reply was folded, what is over, who is late."""
 
-import time
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from winnow.core import Failure, Reply, Task, Until
+from winnow.deploy.jobs import federation as jobs_federation
 from winnow.deploy.jobs.federation import MAX_PEER_MESSAGE_BYTES, DeployedFederation, WallClock
 from winnow.deploy.jobs.ipc import (
     DispatchTask,
@@ -27,6 +28,7 @@ class ScriptedLine:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.answers: deque[ExchangeMessage] = deque()
+        self.now = 0.0
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -35,7 +37,7 @@ class ScriptedLine:
         if self.answers:
             return self.answers.popleft()
         assert timeout is not None, "the runner would wait for ever"
-        time.sleep(timeout)
+        self.now += timeout + 1e-6  # as clocks do, it moves past the moment
         return None
 
     def dispatched(self) -> list[DispatchTask]:
@@ -47,8 +49,11 @@ class ScriptedLine:
 
 
 @pytest.fixture
-def line() -> ScriptedLine:
-    return ScriptedLine()
+def line(monkeypatch: pytest.MonkeyPatch) -> ScriptedLine:
+    """Its clock moves while the runner waits."""
+    scripted = ScriptedLine()
+    monkeypatch.setattr(jobs_federation, "time", SimpleNamespace(monotonic=lambda: scripted.now))
+    return scripted
 
 
 def federation(line: ScriptedLine, folder: Path, deadline: float | None = None) -> DeployedFederation:
@@ -117,7 +122,7 @@ def test_no_deadline_passes_while_the_job_waits_for_sites(line: ScriptedLine, tm
         line.answers.append(PauseDeadlines(on=True))
         line.answer(dispatch, 0)
         assert isinstance(next(iter(exchange)), Reply)
-        time.sleep(0.5)
+        line.now += 0.5
         line.answers.append(PauseDeadlines(on=False))
         line.answer(dispatch, 1)
         assert isinstance(next(iter(exchange)), Reply)

@@ -22,7 +22,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from test_conformance_deployed import deployed
 from test_jobs_processes import dealt, small
-from test_secure_deployed import Notebook, hire, wait_for
+from test_secure_deployed import Notebook, hire
+
+from waiting import eventually
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import call
@@ -331,7 +333,7 @@ def brokered(
     return broker, ended
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="kills")
 def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -390,14 +392,14 @@ def departures(federation: LocalFederation, job: str) -> dict[tuple[str, int, st
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="kills")
 @EVERY_WAY
 def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_counts_none_twice(
     way: str, federation: LocalFederation, tmp_path: Path
 ) -> None:
     sets = [*SETS, *WAYS[way]]
     job = federation.connection.submit("demo", sets=sets, min_sites=3, seed=5, rounds=4, algorithm="fedavg")
-    wait_for(lambda: job.state().round >= 1, "the second round is under way")
+    eventually(lambda: job.state().round >= 1, "the second round is under way")
     for runner in runners(federation):
         os.kill(runner, signal.SIGKILL)
     assert job.wait(300).round == 4
@@ -416,7 +418,7 @@ def test_a_federation_whose_runner_is_killed_amid_a_round_loses_no_epsilon_and_c
             assert left.get((site, place, what), 0) == (1 if what == "first profile" else times)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="deploy")
 def test_a_federations_job_stops_at_its_budget_and_its_log_says_why(
     federation: LocalFederation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

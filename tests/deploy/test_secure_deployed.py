@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,8 @@ import torch
 from loopback import Loopback, StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
+
+from waiting import eventually
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.resolve import resolve
@@ -312,7 +314,7 @@ def looking_for(secrets: Sequence[bytes], folder: Path) -> Iterator[set[bytes]]:
         look()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="deploy")
 @pytest.mark.parametrize("way", [(), ("collect.graph=ring", "collect.neighbours=4"), ("collect.keeper='site-2'",)])
 def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
     way: tuple[str, ...], federation: LocalFederation, tmp_path: Path
@@ -331,7 +333,7 @@ def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
     assert all(torch.allclose(ours[name], tensor, rtol=0, atol=ROUNDING) for name, tensor in theirs.items())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="deploy")
 def test_without_it_the_server_has_every_update(federation: LocalFederation) -> None:
     """So that the test above could fail."""
     with looking_for(updates_of(), federation.kit("server")) as found:
@@ -340,7 +342,7 @@ def test_without_it_the_server_has_every_update(federation: LocalFederation) -> 
     assert found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="kills")
 def test_a_runner_that_is_killed_amid_a_session_costs_no_round(federation: LocalFederation, tmp_path: Path) -> None:
     """Vectors have left, and no list of survivors is signed: sites close the exchange, and let them out once more."""
     sets = [*SETS, "collect.name=secure", "local.epochs=3"]
@@ -360,7 +362,7 @@ def kill_runner_when_vectors_have_left(federation: LocalFederation) -> None:
     last = federation.processes[f"site-{SITES}"].pid
     while True:
         before = newest(federation)
-        wait_for(lambda then=before: newest(federation)[:-1] != then[:-1], "vectors leave")  # type: ignore[misc]
+        eventually(lambda then=before: newest(federation)[:-1] != then[:-1], "vectors leave")  # type: ignore[misc]
         os.kill(last, signal.SIGSTOP)
         time.sleep(0.2)  # what it was writing is written, or is not
         try:
@@ -370,7 +372,7 @@ def kill_runner_when_vectors_have_left(federation: LocalFederation) -> None:
                 return
         finally:
             os.kill(last, signal.SIGCONT)
-        wait_for(lambda: len({*newest(federation)}) == 1, "the round goes on")
+        eventually(lambda: len({*newest(federation)}) == 1, "the round goes on")
 
 
 def newest(federation: LocalFederation) -> list[tuple[str, int]]:
@@ -397,11 +399,11 @@ def runners(federation: LocalFederation) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="kills")
 def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFederation, tmp_path: Path) -> None:
     sets = [*SETS, "collect.name=secure", DEADLINE]
     job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=5, rounds=3, algorithm="fedavg")
-    wait_for(lambda: answers(federation, "site-4") >= 5, "trained, announced, and more")
+    eventually(lambda: answers(federation, "site-4") >= 5, "trained, announced, and more")
     os.killpg(federation.processes["site-4"].pid, signal.SIGKILL)
     assert job.wait(300).round == 3
     log = RunFolder.open(job.download(tmp_path / "run")).log
@@ -423,10 +425,3 @@ def answers(federation: LocalFederation, site: str) -> int:
         return 0
     finally:
         base.close()
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -74,7 +73,7 @@ def test_it_starts_logs_in_json_and_leaves_when_told_to(kits: Path, tmp_path: Pa
     try:
         eventually(lambda: "this server is the leader (lease token 1)" in log.read_text(), 20)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
     state = tmp_path / "state"
@@ -91,9 +90,8 @@ def test_a_server_imports_no_torch() -> None:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[str]:
-    with cluster() as folder:
-        yield fresh_database(folder)
+def shared(postgres: str) -> str:
+    return fresh_database(postgres)
 
 
 def test_the_chain_of_servers_that_share_a_database_is_found_by_the_kit(shared: str, kits: Path) -> None:

@@ -17,6 +17,7 @@ from postgres import cluster, fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
+from waiting import eventually
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.blob_store import BlobMissingError, DatabaseBlobStore, open_blob_store
@@ -29,12 +30,6 @@ from winnow.deploy.trust.audit_log import AuditLog
 from winnow.deploy.wire.messages import Blob, DataDescription
 
 PIECE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -178,7 +173,7 @@ def test_the_clock_of_a_server_does_not_matter(database: Database, monkeypatch: 
 
 
 def test_a_standby_asks_again_when_the_lease_runs_out_and_not_later(database: Database) -> None:
-    lead(database, "a", seconds=1.0)
+    lead(database, "a", seconds=2.0)
     patient = Lease(database, server="b", address="", seconds=60.0)
     assert not patient.acquire_or_renew()
     assert patient.retry_after < 1.5

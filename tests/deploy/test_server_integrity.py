@@ -38,7 +38,7 @@ class OneServer:
 
     def submit_and_kill(self) -> None:
         self.person.submit("job", self.folder, job_config(ROUNDS, WANTED, "pause = 0.2"))
-        eventually(lambda: self.person.state("job").round >= 3, 60)
+        eventually(lambda: self.person.state("job").round >= 3)
         self.server.kill()
 
     def sql(self, statement: str) -> list[tuple]:
@@ -129,7 +129,7 @@ def test_a_job_that_cannot_go_on_for_now_says_after_which_round_it_is_tried_agai
     def said() -> list[str]:
         return [line.text for line in one.person.link.follow(FollowLog(job="job", wait=False))]
 
-    eventually(lambda: any(told in line for line in said()), 60, lambda: "\n".join(said()))
+    eventually(lambda: any(told in line for line in said()), lambda: "\n".join(said()))
     assert one.ended() == "finished: "
     check_result(one.person, ROUNDS)
     assert not any("round 0" in line or "from its beginning" in line for line in said() if "taken up" in line)

@@ -73,7 +73,7 @@ def test_a_server_that_starts_deletes_what_was_left(tmp_path: Path) -> None:
     server = ServerProcess(kits / "kits" / "server-1", tmp_path / "server.toml", tmp_path / "log")
     try:
         Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)).link.call(GetStatus())
-        eventually(lambda: list(uploads.iterdir()) == [young], 20)
+        eventually(lambda: list(uploads.iterdir()) == [young])
         assert (tmp_path / "state").stat().st_mode & 0o077 == 0, "nobody else looks into it"
     finally:
         server.kill()

@@ -85,12 +85,12 @@ def out(person: Person) -> dict[str, AbsentSite]:
 
 def submitted(world: World, config: str) -> Person:
     """Once all sites are connected: the job then begins with all of them."""
-    eventually(lambda: all(site.session for site in world.made), LONG)
+    eventually(lambda: all(site.session for site in world.made))
     return world.submit(config)
 
 
 def asked(*sites: ScriptedSite) -> None:
-    eventually(lambda: all(of(AssignTask, site) for site in sites), LONG)
+    eventually(lambda: all(of(AssignTask, site) for site in sites))
 
 
 def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: World) -> None:
@@ -100,7 +100,7 @@ def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: Worl
     asked(site)
     begun = time.time()
     site.stop()
-    eventually(lambda: person.state("job").round >= 2, LONG)
+    eventually(lambda: person.state("job").round >= 2)
     absence = out(person)["plant-b"]
     assert absence.reason == "no contact for 5 s; it rejoins when it reconnects"
     assert begun <= absence.since <= time.time()
@@ -129,7 +129,7 @@ def test_a_site_that_works_for_long_and_polls_is_waited_for(world: World) -> Non
     [order] = of(AssignTask, site)
     for client in order.task.clients:
         site.give("job", order.task.id, client, answer_of("plant-b", client, 1))
-    person.wait("job", "finished", seconds=LONG)
+    person.wait("job", "finished")
     assert checkpoint(person) == undisturbed(1, {"plant-a": 2, "plant-b": 2})
 
 
@@ -143,7 +143,7 @@ def test_with_fewer_than_min_sites_the_job_waits_and_says_so(world: World) -> No
     eventually(lambda: waits in said(person), LONG)
     assert person.state("job").reason.startswith(f"{waits}; plant-b has been excluded since 20")
     world.site("plant-b")
-    person.wait("job", "finished", seconds=LONG)
+    person.wait("job", "finished")
     assert checkpoint(person) == undisturbed(3, {"plant-a": 2, "plant-b": 2})
     assert said(person).count(waits) == 1
     assert "the job continues" in said(person)
@@ -160,7 +160,7 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
     assert out(person)["plant-b"].reason == "No space left on device; it will be asked again"
     assert len([line for line in said(person) if "No space left" in line]) == 1
     again.refuses = ""
-    eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+    eventually(lambda: "plant-b/2@" in last_round(person))
     assert not out(person)
 
 
@@ -195,11 +195,11 @@ def test_a_site_that_refuses_while_the_job_begins_is_left_out(
     refusal = DeployResult(session=site.session, job="job", accepted=False, reason=reason)
     with ThreadPoolExecutor() as pool:
         said = pool.submit(site.link.call, refusal, timeout=LONG)
-        eventually(lambda: person.state("job").round >= 1, LONG)
+        eventually(lambda: person.state("job").round >= 1)
         running.set()
         said.result(LONG)
     begun = person.state("job").round
-    eventually(lambda: person.state("job").round >= begun + 2, LONG)
+    eventually(lambda: person.state("job").round >= begun + 2)
     assert out(person)["plant-b"].reason == told
 
 
@@ -223,7 +223,7 @@ def test_intervals_between_offers_grow(world: World, monkeypatch: pytest.MonkeyP
     site.stop()
     again = world.site("plant-b", refuses="not now")
     begun = time.monotonic()
-    eventually(lambda: len(of(DeployJob, again)) >= 4, LONG)
+    eventually(lambda: len(of(DeployJob, again)) >= 4)
     assert time.monotonic() - begun > 0.5 + 1.0 + 2.0
     assert out(person)
 
@@ -235,9 +235,9 @@ def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few
     person = submitted(world, job_config(1, f"{sites}\nmin_sites = 2\n{QUICK}"))
     asked(a, b, c)
     b.stop()
-    eventually(lambda: "plant-b" in out(person), LONG)
+    eventually(lambda: "plant-b" in out(person))
     c.stop()
-    eventually(lambda: "plant-c" in out(person), LONG)
+    eventually(lambda: "plant-c" in out(person))
     a.answers = True
     world.site("plant-b")
     person.wait("job", "finished", seconds=LONG)
@@ -254,17 +254,17 @@ def test_who_is_left_out_and_since_when_outlives_the_server(kits: Path, tmp_path
         person = submitted(world, config)
         asked(site)
         site.stop()
-        eventually(lambda: person.state("job").round >= 2, LONG)
+        eventually(lambda: person.state("job").round >= 2)
         before = out(person)["plant-b"]
     with a_world(kits, tmp_path, join=LONG) as world:
         world.site("plant-a")
         person = world.person()
         reached = person.state("job").round
-        eventually(lambda: person.state("job").round > reached, LONG)
+        eventually(lambda: person.state("job").round > reached)
         assert out(person)["plant-b"] == before
         assert any("server-1 is the leader now; the job continues after round " in line for line in said(person))
         world.site("plant-b")
-        eventually(lambda: not out(person), LONG)
+        eventually(lambda: not out(person))
 
 
 def test_after_a_restart_a_site_counts_once_it_has_reconnected(kits: Path, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         asked(site)
         [order] = of(AssignTask, site)
         revoke(kits, "plant-b")
-        eventually(lambda: person.state("job").round >= 2, LONG)
+        eventually(lambda: person.state("job").round >= 2)
         assert out(person)["plant-b"].reason.startswith("its certificate was revoked; ")
         assert revoked_sites(person) == ["plant-b"]
         for request in (
@@ -372,5 +372,5 @@ def test_a_site_that_was_revoked_while_it_was_away_is_told_apart_from_a_silent_o
     with a_world(kits, tmp_path / "server", join=LONG) as world:
         world.site("plant-a")
         person = world.person()
-        person.wait("job", "finished", seconds=LONG)
+        person.wait("job", "finished")
         assert "certificate was revoked" in checkpoint(person)

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from serving import World, a_world, eventually, federation, job_config, of, signed
 from sqlalchemy.exc import DataError
 
@@ -45,12 +45,6 @@ HERE = "sites = ['plant-a']"
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return federation(tmp_path_factory.mktemp("kits"))
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture
@@ -297,13 +291,13 @@ def test_a_job_aborted_while_it_starts_does_not_start(world: World, monkeypatch:
 
     def slow(self: Queries) -> dict[str, bytes]:
         starting.set()
-        aborted.wait(10)
+        aborted.wait(60)
         return real(self)
 
     monkeypatch.setattr(Queries, "certificates", slow)
     site = world.site("plant-a")
     person = world.submit(job_config(1, HERE))
-    assert starting.wait(10)
+    assert starting.wait(60)
     assert person.link.call(AbortJob(job="job")).note == "aborted"
     aborted.set()
     eventually(lambda: of(StopJob, site))

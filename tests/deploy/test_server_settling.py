@@ -95,7 +95,7 @@ def test_a_site_that_was_away_for_long_hears_what_was_settled_from_the_next_lead
         gone = Leaving(world.kit("plant-b"), (world.url,))
         world.made.append(gone)
         person = world.submit(config)
-        eventually(lambda: person.state("job").round > 30, 20)
+        eventually(lambda: person.state("job").round > 30)
         assert not of(Settle, gone)
     with a_world(kits, tmp_path) as world:
         a, b = world.site("plant-a"), world.site("plant-b", jobs={"job"})

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from serving import eventually
 
 from winnow.deploy.server import blob_store as blobs_module
@@ -58,12 +58,6 @@ try:
 except WinnowError:
     print("lost", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with cluster() as folder:
-        yield folder
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -187,7 +187,7 @@ def test_a_task_that_is_asked_for_again_after_it_was_cancelled_is_done(world: Wo
 
 
 def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, script: Script, near: Any) -> None:
-    late, cancelled, last = task("slow", settings=0.5), task("slow", settings=0.4), task(round=3)
+    late, cancelled, last = task("slow", settings=2.0), task("slow", settings=1.5), task(round=3)
     state = SiteStateStore(world.kit_folder / "state" / "site.sqlite")
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
@@ -220,7 +220,7 @@ def test_a_job_waits_for_the_last_of_its_name(
         for _ in range(2):
             script.tell(StopJob(job="job-1"), deploy(script, world.bundle()))
         script.tell(task())
-        assert script.wait(SubmitResult, seconds=10).answer.failure is None
+        assert script.wait(SubmitResult).answer.failure is None
         time.sleep(1.0)
         assert (world.job_folder / "work" / "count").exists()
 

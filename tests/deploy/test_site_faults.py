@@ -23,7 +23,7 @@ from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.provisioning import open_provisioner
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(part="kills")
 
 LONG = 120.0
 SETS = ["data.clients=6", "local.epochs=1", "job.site_timeout=5", "job.min_sites=1"]
@@ -36,7 +36,7 @@ class Faults:
     def __init__(self, federation: LocalFederation) -> None:
         self._federation = federation
         self.job: SubmittedJob = federation.connection.submit("demo", sets=SETS, rounds=100_000)
-        eventually(lambda: self.job.state().status == "running", LONG)
+        eventually(lambda: self.job.state().status == "running")
         assert self.job.state().sites == ["site-1", "site-2", "site-3"]
         self.goes_on()
 
@@ -63,16 +63,16 @@ class Faults:
         return {each.site: each.reason for each in self.job.state().absent_sites}
 
     def left_out(self, site: str, reason: str = "") -> None:
-        eventually(lambda: reason in self.out().get(site, "-"), LONG, lambda: f"{self.job.state()}")
+        eventually(lambda: reason in self.out().get(site, "-"), lambda: f"{self.job.state()}")
         self.goes_on()
 
     def taken_back(self, site: str) -> None:
-        eventually(lambda: site not in self.out(), LONG, lambda: f"{self.job.state()} {self.log(site)}")
+        eventually(lambda: site not in self.out(), lambda: f"{self.job.state()} {self.log(site)}")
         self.goes_on()
 
     def goes_on(self) -> None:
         reached = self.job.state().round
-        eventually(lambda: self.job.state().round > reached + 1, LONG, lambda: f"{self.job.state()}")
+        eventually(lambda: self.job.state().round > reached + 1, lambda: f"{self.job.state()}")
 
     def said(self, site: str) -> list[str]:
         """Who takes part and who does not, in the job's log."""
@@ -144,7 +144,7 @@ def test_a_site_whose_worker_is_killed_as_it_rejoins_is_asked_again(faults: Faul
             os.kill(worker, signal.SIGKILL)
         return "the job's process was ended by SIGKILL; it is asked again" in faults.out().get("site-2", "")
 
-    eventually(refused, LONG, lambda: f"{faults.job.state()} {faults.log('site-2')}")
+    eventually(refused, lambda: f"{faults.job.state()} {faults.log('site-2')}")
     faults.taken_back("site-2")
 
 
@@ -199,7 +199,7 @@ def test_a_site_whose_data_change_while_it_works_stops_and_says_so_once(
     change(path)
     try:
         faults.left_out("site-1", CHANGED)
-        eventually(lambda: not faults.workers("site-1"), LONG)
+        eventually(lambda: not faults.workers("site-1"))
         told = len(faults.said("site-1"))
         asked = time.monotonic()
         while time.monotonic() < asked + 8:  # it is asked again meanwhile

@@ -215,7 +215,7 @@ def waited(look: Callable[[], Any]) -> Any:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="endurance")
 def test_a_hundred_sites_finish_ten_rounds_in_the_memory_of_a_small_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,7 +100,7 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
         yield server
 
 
-@pytest.mark.parametrize("wanted", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wanted", [6, pytest.param(60, marks=pytest.mark.slow(part="attacks"))])
 def test_a_client_under_many_numbers_lets_out_one_update_a_round(wanted: int, hostile: Hostile) -> None:
     """So many noisy updates of one client the server would like to have in one round."""
     assert hostile.deploy(0, (0, 1), anew=False).accepted

@@ -24,10 +24,10 @@ CLIP = '[[filters]]\nname = "clip"\nnorm = 1.0\n'
 AGENT = """
 import sys
 from pathlib import Path
-from winnow.deploy.site import service
+from winnow.deploy.site import agent_process
 from winnow.deploy.site.agent import Agent
-service.Agent = lambda *given: Agent(*given, worker=sys.argv[2])
-service.serve(Path(sys.argv[1]))
+agent_process.Agent = lambda *given: Agent(*given, worker=sys.argv[2])
+agent_process.run_agent(Path(sys.argv[1]))
 """
 
 
@@ -86,7 +86,7 @@ def test_an_idle_site_is_small_and_ends_when_told_to(world: World, script: Scrip
         assert "torch" not in loaded
         assert "numpy" not in loaded
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     lines = said.splitlines()
     assert "site plant-a of Plant A: data turbines; 2 cpus, 2000 MB, 0 gpus; servers grpc://localhost:" in lines[0]
@@ -119,7 +119,7 @@ def test_told_to_restart_it_begins_anew(world: World, script: Script, server: An
         script.orders.append(ControlAgent(restart=True))
         script.wait(Hello, 2)
         script.orders.append(ControlAgent(restart=False))
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert [json.loads(line)["message"] for line in said.splitlines()].count("stopped") == 2
 
@@ -177,7 +177,7 @@ def test_a_killed_agents_processes_end_with_it(world: World, script: Script, ser
         assert workers
         process.kill()
         process.wait()
-        wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), "end of the workers", 10)
+        wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), "end of the workers")
 
 
 @pytest.mark.skipif(

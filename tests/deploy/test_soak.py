@@ -89,7 +89,7 @@ def table(samples: dict[str, list[Sample]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="endurance")
 def test_memory_and_descriptors_reach_a_plateau(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     described = describe_job("demo", rounds=ROUNDS, sets=SETTINGS)
     with local_federation(described, 2, tmp_path / "federation") as federation:

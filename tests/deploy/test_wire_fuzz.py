@@ -70,11 +70,11 @@ def attempt(channel: grpc.Channel, method: str, sent: list[bytes]) -> grpc.RpcEr
     name = f"/{SERVICE}/{method}"
     try:
         if method == "Call":
-            channel.unary_unary(name)(sent[0], timeout=5)
+            channel.unary_unary(name)(sent[0], timeout=60)
         elif method == "Put":
-            channel.stream_unary(name)(iter(sent), timeout=5)
+            channel.stream_unary(name)(iter(sent), timeout=60)
         else:
-            list(channel.unary_stream(name)(sent[0], timeout=5))
+            list(channel.unary_stream(name)(sent[0], timeout=60))
     except grpc.RpcError as error:
         return error
     return None
@@ -135,7 +135,7 @@ def test_a_message_that_is_too_large_is_refused(channel: grpc.Channel, link: Ser
 
 def test_a_method_that_is_not_there(channel: grpc.Channel, link: ServerLink) -> None:
     with pytest.raises(grpc.RpcError) as error:
-        channel.unary_unary(f"/{SERVICE}/Pickle")(b"", timeout=5)
+        channel.unary_unary(f"/{SERVICE}/Pickle")(b"", timeout=60)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert served(link)
 
@@ -152,7 +152,7 @@ def test_those_who_leave_in_the_middle(channel: grpc.Channel, link: ServerLink) 
     for taken in range(1, 8):
         sent = threading.Event()
         call = channel.stream_unary(f"/{SERVICE}/Put").future(unfinished([head, *[bytes(2**18)] * taken], sent))
-        assert sent.wait(5)
+        assert sent.wait(60)
         call.cancel()
         following = channel.unary_stream(f"/{SERVICE}/Follow")(encode(FollowLog(job="j")))
         next(following)
@@ -162,7 +162,7 @@ def test_those_who_leave_in_the_middle(channel: grpc.Channel, link: ServerLink) 
 
 def dial(server: TransportServer) -> socket.socket:
     host, _, port = host_and_port(server.url).partition(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def test_noise_instead_of_tls(server: TransportServer, link: ServerLink) -> None:

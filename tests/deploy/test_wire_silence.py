@@ -51,7 +51,7 @@ def test_a_server_that_falls_silent_is_given_up_and_transfers_end_with_it(tmp_pa
         link.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(part="deploy")
 def test_a_slow_network_does_not_look_like_a_silent_server(tmp_path: Path) -> None:
     """A chunk of a transfer takes longer than an answer to a ping may: given up each time, it would never arrive."""
     service = SpoolService(tmp_path / "server")
