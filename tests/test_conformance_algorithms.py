@@ -10,7 +10,7 @@ from winnow.core import RoundFinished
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
-from winnow.runs.event_log import encode_event
+from winnow.runs.event_log import decode_event, encode_event
 from world import blobs, experiment, prepared
 
 ALGORITHMS = sorted(Recipe.known)
@@ -23,6 +23,13 @@ INTERRUPTED = [(each, 2, "[]") for each in ALGORITHMS] + [
 
 def log_of(ready) -> list[bytes]:
     return [encode_event(event) for event in ready.training.run(ready.federation)]
+
+
+@cache
+def finished(algorithm: str, holders: str = "[]") -> tuple[PreparedRun, list[bytes]]:
+    """A run to its end, and its events; the tests only look at it."""
+    ready = prepared(f"reference_clients={holders}", algorithm=algorithm)
+    return ready, log_of(ready)
 
 
 @cache
@@ -64,3 +71,20 @@ class TestEveryAlgorithm:
         expected = trained_by("loop", algorithm)
         for name, tensor in trained_by(execution, algorithm).items():
             torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("algorithm", "stop", "holders"), INTERRUPTED)
+def test_resuming_equals_no_interruption(algorithm: str, stop: int, holders: str) -> None:
+    whole, log = finished(algorithm, holders)
+    settings = f"reference_clients={holders}"
+    first = prepared(settings, algorithm=algorithm)
+    begun = []
+    for event in first.training.run(first.federation):
+        begun.append(encode_event(event))
+        if isinstance(event, RoundFinished) and event.round == stop:
+            break
+    second = prepare_run(experiment(settings, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    assert begun + log_of(second) == log
+    for name, tensor in whole.training.model.items():
+        assert torch.equal(tensor, second.training.model[name])
+        assert torch.equal(whole.training.best[name], second.training.best[name])

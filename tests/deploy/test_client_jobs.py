@@ -245,9 +245,9 @@ def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: C
     assert processes["site-1"].poll() is None, "it is the same process"
     assert command("sites", "stop", "site-2").out == "site-2 stops\n"
     assert processes["site-2"].wait(30) == 0
-    wait_for(lambda: connected(me) == {"site-1"}, "site-2 has gone")
+    eventually(lambda: connected(me) == {"site-1"}, "site-2 has gone")
     processes["site-2"] = start_process(federation.folder, "site-2")
-    wait_for(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
+    eventually(lambda: connected(me) == {"site-1", "site-2"}, "site-2 again")
 
 
 def test_a_site_whose_policy_forbids_it_is_not_said_to_stop(
@@ -272,7 +272,7 @@ def test_a_list_of_jobs_fits_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     name = "fedavg-with-a-name-0a1b2c"
     job = me.submit("demo", sets=SETS, rounds=1, min_sites=9, name=name)
-    wait_for(lambda: "of 9" in job.state().reason, "a reason to wait")
+    eventually(lambda: "of 9" in job.state().reason, "a reason to wait")
     lines = command("jobs").out.splitlines()
     job.abort()
     [row] = [line for line in lines if line.strip().startswith(f"{name}  ")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from papers import audit_problems, kit_of
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from serving import eventually, federation, free_port
 
 from winnow.cli.audit import _shared_database, _table
@@ -71,7 +71,7 @@ def test_it_starts_logs_in_json_and_leaves_when_told_to(kits: Path, tmp_path: Pa
             [*command, "--json-logs"], stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}, umask=0
         )
     try:
-        eventually(lambda: "this server is the leader (lease token 1)" in log.read_text(), 20)
+        eventually(lambda: "this server is the leader (lease token 1)" in log.read_text())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

@@ -13,11 +13,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from papers import audit_problems, kit_of, provision
-from postgres import cluster, fresh_database
+from postgres import fresh_database
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from waiting import eventually
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.blob_store import BlobMissingError, DatabaseBlobStore, open_blob_store

@@ -108,7 +108,7 @@ def test_a_site_that_dies_is_left_out_and_taken_back_when_it_returns(world: Worl
     [notice] = person.link.call(GetStatus()).notices
     assert notice.startswith("job job: plant-b has been excluded since 20")
     world.site("plant-b")
-    eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+    eventually(lambda: "plant-b/2@" in last_round(person))
     assert (person.state("job").absent_sites, person.state("job").sites) == ([], ["plant-a", "plant-b"])
     assert checkpoint(person).splitlines()[0].count("failed: site plant-b has been excluded since 20") == 2
     lines = said(person)
@@ -140,7 +140,7 @@ def test_with_fewer_than_min_sites_the_job_waits_and_says_so(world: World) -> No
     asked(site)
     site.stop()
     waits = "the job is waiting for sites: 1 participates, 2 needed (min_sites)"
-    eventually(lambda: waits in said(person), LONG)
+    eventually(lambda: waits in said(person))
     assert person.state("job").reason.startswith(f"{waits}; plant-b has been excluded since 20")
     world.site("plant-b")
     person.wait("job", "finished")
@@ -156,7 +156,7 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
     asked(site)
     site.stop()
     again = world.site("plant-b", refuses="No space left on device")
-    eventually(lambda: len(of(DeployJob, again)) >= 3, LONG)
+    eventually(lambda: len(of(DeployJob, again)) >= 3)
     assert out(person)["plant-b"].reason == "No space left on device; it will be asked again"
     assert len([line for line in said(person) if "No space left" in line]) == 1
     again.refuses = ""
@@ -210,7 +210,7 @@ def test_a_site_that_describes_other_data_than_at_the_start_is_left_out(world: W
     asked(site)
     site.stop()
     world.site("plant-a", data=DataDescription(sizes=[1]))
-    person.wait("job", "finished", seconds=LONG)
+    person.wait("job", "finished")
     assert checkpoint(person).count("its data have changed since the job started") == 2
 
 
@@ -240,7 +240,7 @@ def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few
     eventually(lambda: "plant-c" in out(person))
     a.answers = True
     world.site("plant-b")
-    person.wait("job", "finished", seconds=LONG)
+    person.wait("job", "finished")
     assert "enough sites are back; the job restarts after round 0" in said(person)
     [first] = checkpoint(person).splitlines()
     assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c has been excluded" in first
@@ -276,17 +276,17 @@ def test_after_a_restart_a_site_counts_once_it_has_reconnected(kits: Path, tmp_p
         person = submitted(world, config)
         asked(site)
         site.stop()
-        eventually(lambda: person.state("job").round >= 2, LONG)
+        eventually(lambda: person.state("job").round >= 2)
     with a_world(kits, tmp_path, join=LONG) as world:
         world.site("plant-a")
         person = world.person()
         shortage = (
             r"the job is waiting for sites: \d participates?, 2 needed \(min_sites\); not reconnected yet: .*plant-b"
         )
-        eventually(lambda: any(re.fullmatch(shortage, line) for line in said(person)), LONG)
+        eventually(lambda: any(re.fullmatch(shortage, line) for line in said(person)))
         reached = person.state("job").round
         world.site("plant-b")
-        eventually(lambda: person.state("job").round > reached, LONG)
+        eventually(lambda: person.state("job").round > reached)
 
 
 def test_a_site_timeout_below_five_seconds_is_refused(world: World) -> None:
@@ -330,7 +330,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         assert of(AssignTask, site) == [order]
         revoke(kits, "plant-b", renew=True)
         back = world.site("plant-b")
-        eventually(lambda: "plant-b/2@" in last_round(person), LONG)
+        eventually(lambda: "plant-b/2@" in last_round(person))
         assert revoked_sites(person) == []
         known = {each.site: each.certificate for each in of(DeployJob, other)[-1].peer_sites}
         assert known["plant-b"] == back.hello().certificate, "what it signs from now on counts"

@@ -94,7 +94,7 @@ def goes_on(process: "subprocess.Popen[str]") -> str:
 
 def successor(database: Database, folder: Path) -> BlobStore:
     lease = Lease(database, server="b", address="grpc://b", seconds=60.0)
-    eventually(lease.acquire_or_renew, 20)
+    eventually(lease.acquire_or_renew)
     assert lease.token is not None
     return open_blob_store(FencedDatabase(database=database, token=lease.token), folder / "blobs")
 
