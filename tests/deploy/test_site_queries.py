@@ -69,7 +69,7 @@ class Site:
         )
 
     def asked(self, name: str, settings: Any, model: Any) -> Outcome:
-        handler = wrap(self.service.handlers[name], (*self.service.sealing, *self.service.filters))
+        handler = wrap(self.service.handlers[name], (*self.service.outer_filters, *self.service.filters))
         task = Task(name=name, client=0, round=1, version=0, payload={"model": model}, settings=settings)
         (outcome,) = handler([task], self.service.site)
         return outcome

@@ -130,9 +130,6 @@ class PrepareJob(WireMessage, frozen=True, kw_only=True):
     data: dict[str, Any]
     filters: list[dict[str, Any]] = []
     clients_from: int | None = None
-    threads: int = 1
-    own_code: bool = True
-    """False: leave the job's own files alone (a gate)."""
 
 
 class AssignClientNumbers(WireMessage, frozen=True, kw_only=True):
@@ -156,8 +153,8 @@ class RunTask(WireMessage, frozen=True, kw_only=True):
     task: WireTask
     parts: dict[str, str] = {}
     client_state: dict[int, str] = {}
-    parties: list[SitePublicKey] = []
-    """Whose signatures count now."""
+    site_keys: list[SitePublicKey] = []
+    """Of the sites whose signatures are valid now."""
 
 
 class StopWorker(WireMessage, frozen=True, kw_only=True):
@@ -208,7 +205,7 @@ class ReleaseRequest(WireMessage, frozen=True, kw_only=True):
     """What a client made in the round of the task under way leaves, masked or noisy: note that, for good."""
 
     client: int
-    what: str = UPDATE
+    kind: str = UPDATE
     note: bytes = b""
     instead_of: bytes = b""
 
@@ -228,19 +225,14 @@ class ReleaseResponse(WireMessage, frozen=True, kw_only=True):
 
     times: int
 
-    @property
-    def first(self) -> bool:
-        return self.times > 0
-
 
 class FilterResult(WireMessage, frozen=True, kw_only=True):
-    """To a gate: pass this answer, made by a process that runs the job's own code, through the site's filters.
-
-    The order is for its client alone.
+    """To an output filter: pass a result of the job's own code through the site's filters. The task is for its client
+    alone.
     """
 
-    order: RunTask
-    did: TaskResult
+    task: RunTask
+    result: TaskResult
 
 
 ToWorker: TypeAlias = (

@@ -26,4 +26,4 @@ def decode_settings(name: str, data: bytes, kinds: Mapping[str, type]) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise WireError(f"the settings of a task {name!r} are not understood: {where}: {first['msg']}") from error
+        raise WireError(f"invalid settings of task {name!r}: {where}: {first['msg']}") from error

@@ -48,10 +48,10 @@ def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[
         finally:
             process.kill()
     if said is None:
-        raise DataError(f"data {name}: the query took longer than {QUERY_TIMEOUT:g} seconds, or is not needed any more")
+        raise DataError(f"data {name}: the query was cancelled, or took longer than {QUERY_TIMEOUT:g} seconds")
     if process.returncode != 0:
         log.warning("data %s: the query failed: %s", name, one_line((said.strip().splitlines() or ["no reason"])[-1]))
-        raise DataError(f"data {name}: the query failed; the site's log says more")
+        raise DataError(f"data {name}: the query failed; see the site's log")
 
 
 def _awaited(process: "subprocess.Popen[bytes]", wanted: DatabaseQuery, stopped: Callable[[], bool]) -> str | None:
@@ -79,7 +79,7 @@ def write_rows(wanted: DatabaseQuery) -> None:
     elif engine.dialect.name == "postgresql":
         options["postgresql_readonly"] = True
     else:
-        raise DataError(f"databases of {engine.dialect.name} are not read; SQLite and PostgreSQL are")
+        raise DataError(f"{engine.dialect.name} is not supported; use SQLite or PostgreSQL")
     target = Path(wanted.target)
     temporary = target.with_name(target.name + ".part")
     with engine.connect().execution_options(**options) as connection, temporary.open("w", newline="") as file:
