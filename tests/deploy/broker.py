@@ -87,10 +87,10 @@ class SiteStub:
                 self.channel.send(ReleaseResponse(times=len({*rounds}) if first else 0))
         return message
 
-    def signatory(self, clients_from: int) -> SitePublicKey:
+    def signatory(self, first_client: int) -> SitePublicKey:
         public = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         clients = len(self.ready.data.sizes)
-        return SitePublicKey(site=self.name, clients_from=clients_from, clients=clients, key=public)
+        return SitePublicKey(site=self.name, first_client=first_client, client_count=clients, key=public)
 
     def settle(self, tasks: dict[str, list[int]]) -> None:
         for task, clients in tasks.items():
@@ -145,7 +145,7 @@ class Broker:
             assert isinstance(site.ready, JobReady)
             members.append(JobSite(site=site.name, clients_from=first, data=site.ready.data))
             if not self.round:
-                site.channel.send(AssignClientNumbers(clients_from=first))
+                site.channel.send(AssignClientNumbers(first_client=first))
             first += len(site.ready.data.sizes)
         keys = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
         for site in self.sites:

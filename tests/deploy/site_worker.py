@@ -46,7 +46,7 @@ class Worker:
     def __init__(self, channel: Channel[Any], prepare: PrepareJob) -> None:
         self.channel, self.prepare = channel, prepare
         self.folder = Path(prepare.folder)
-        self.first = prepare.clients_from
+        self.first = prepare.first_client
 
     def run(self) -> None:
         while True:
@@ -54,7 +54,7 @@ class Worker:
             if isinstance(message, StopWorker):
                 return
             if isinstance(message, AssignClientNumbers):
-                self.first = message.clients_from
+                self.first = message.first_client
             elif isinstance(message, FilterResult):
                 self.screen(message)
             else:
@@ -99,7 +99,7 @@ class Worker:
             "signature": signed.signature.hex(),
             "refused": signed.refused,
             "first": self.channel.receive().times > 0,
-            "parties": {each.site: [each.clients_from, each.clients, each.key.hex()] for each in order.site_keys},
+            "parties": {each.site: [each.first_client, each.client_count, each.key.hex()] for each in order.site_keys},
         }
         self.channel.send(TaskResult(answer=answer, payload=written(self.folder, "certified", seen), volatile=True))
 

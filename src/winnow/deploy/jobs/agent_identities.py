@@ -53,7 +53,7 @@ class AgentIdentities:
         """
         for each in self._site_keys:
             if self._hosts(each, party):
-                return f"{each.site} {party - each.clients_from}"
+                return f"{each.site} {party - each.first_client}"
         raise ProtocolError(f"client {party} belongs to no site of this job with a valid certificate")
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
@@ -69,4 +69,4 @@ class AgentIdentities:
     def _hosts(self, site: SitePublicKey, party: int) -> bool:
         if party == KEEPER_NUMBER:
             return site.site == self._keeper
-        return 0 <= party - site.clients_from < site.clients
+        return 0 <= party - site.first_client < site.client_count

@@ -129,21 +129,21 @@ class PrepareJob(WireMessage, frozen=True, kw_only=True):
     bundle: str
     data: dict[str, Any]
     filters: list[dict[str, Any]] = []
-    clients_from: int | None = None
+    first_client: int | None = None
 
 
 class AssignClientNumbers(WireMessage, frozen=True, kw_only=True):
     """The number of this site's first client."""
 
-    clients_from: int
+    first_client: int
 
 
 class SitePublicKey(WireMessage, frozen=True, kw_only=True):
     """A site of the job whose certificate counts, its clients, and its public key (DER)."""
 
     site: str
-    clients_from: int
-    clients: int
+    first_client: int
+    client_count: int
     key: bytes
 
 

@@ -59,11 +59,11 @@ class SiteExecutionContext(ExecutionContext):
     def _first_client(self, data: SiteData) -> int:
         """Describe the data to the agent, and wait for the number of this site's first client."""
         self._parent.send(JobReady(data=data.description()))
-        if self._prepare.clients_from is not None:
-            return self._prepare.clients_from
+        if self._prepare.first_client is not None:
+            return self._prepare.first_client
         assigned = self._parent.receive(AssignClientNumbers)
         assert assigned is not None
-        return assigned.clients_from
+        return assigned.first_client
 
     def _execute_tasks(self, site: SiteHandlers, before: Callable[[RunTask], None] = lambda run: None) -> NoReturn:
         """Until the agent stops this process; `before` is called with each task before it is executed."""

@@ -70,7 +70,7 @@ class JobProcesses:
     def __init__(self, spec: ProcessSpec, stopping: Event) -> None:
         self.spec = spec
         self._stopping = stopping
-        self._clients_from: int | None = None
+        self._first_client: int | None = None
         self._worker: WorkerProcess | None = None
         self._output_filter: WorkerProcess | None = None
         self._logged = 0
@@ -81,12 +81,12 @@ class JobProcesses:
         """Of the present worker; an id that no worker has if there is none."""
         return self._worker.life if self._worker is not None and self._worker.alive else "-"
 
-    def prepare(self, clients_from: int | None) -> DataDescription:
+    def prepare(self, first_client: int | None) -> DataDescription:
         """Start the worker and describe the data. Raises CannotRunJobError or WorkerExitedError.
 
         A worker's description could contain anything that the data do, so if there is an output filter, it describes.
         """
-        self._clients_from = clients_from
+        self._first_client = first_client
         self.close()
         if not self.spec.filters_output:
             return self._start_worker()
@@ -104,11 +104,11 @@ class JobProcesses:
         log.warning("job %s: %s", self.spec.job, one_line(reason))
         return REDACTED_FAILURE
 
-    def assign_client_numbers(self, clients_from: int) -> None:
+    def assign_client_numbers(self, first_client: int) -> None:
         """The job's clients have been numbered, and ours begin here."""
-        if self._clients_from is None and self._worker is not None and self._worker.alive:
-            self._worker.send(AssignClientNumbers(clients_from=clients_from))
-        self._clients_from = clients_from
+        if self._first_client is None and self._worker is not None and self._worker.alive:
+            self._worker.send(AssignClientNumbers(first_client=first_client))
+        self._first_client = first_client
 
     def run_task(self, run: RunTask, cancelled: Callable[[], bool], sign: SigningCallback) -> Iterator[TaskResult]:
         """Each client's result, its files still where the worker wrote them."""
@@ -176,7 +176,7 @@ class JobProcesses:
         with self._lock:
             self._check_stopping()
             self._worker = self.spec.launch_worker()
-        return self._ready(self._worker, self.spec.worker_message(self._clients_from))
+        return self._ready(self._worker, self.spec.worker_message(self._first_client))
 
     def _start_output_filter(self, *, with_data: bool) -> DataDescription:
         if self._output_filter is not None:

@@ -49,14 +49,14 @@ class ProcessSpec:
             worker=self.output_filter,
         )
 
-    def worker_message(self, clients_from: int | None) -> PrepareJob:
+    def worker_message(self, first_client: int | None) -> PrepareJob:
         return PrepareJob(
             job=self.job,
             folder=str(self.folder.work),
             bundle=str(self.bundle),
             data=self.data,
             filters=[] if self.filters_output else self.terms.filters,
-            clients_from=clients_from,
+            first_client=first_client,
         )
 
     def output_filter_message(self, *, with_data: bool) -> PrepareJob:

@@ -170,7 +170,7 @@ class SigningProxy:
             return None
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return SitePublicKey(
-            site=peer_site.site, clients_from=peer_site.first_client, clients=peer_site.client_count, key=key
+            site=peer_site.site, first_client=peer_site.first_client, client_count=peer_site.client_count, key=key
         )
 
     @property
