@@ -179,7 +179,7 @@ def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path)
     def released(client: int, round: int, submission: str = "a job") -> bool:
         """As a new agent would have it."""
         state = SiteStateStore(path)
-        made = SigningProxy(kit, state, submission)
+        made = SigningProxy(kit, state.submissions, submission)
         made.fix_client_numbers(10, 2)
         answer = made.handle_request(round, ReleaseRequest(client=client))
         state.delete_job("a job")
@@ -211,7 +211,7 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     assert ours.handle_request(1, ReleaseRequest(client=4)) == ReleaseResponse(times=1)
     if anew:
         ours = SigningProxy(a, SiteStateStore(path).submissions, "a job")
-    assert ours.first_number(None) == 4
+    assert ours.first_client_number(None) == 4
     for first in (0, 3, 5, 60):
         with pytest.raises(ConfigError, match=f"clients from {first}, and in this job they are numbered from 4"):
             ours.fix_client_numbers(first, 2)
