@@ -1,4 +1,4 @@
-"""The filters that a site forces on jobs, as its policy names them."""
+"""The filters that a site's policy requires of jobs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

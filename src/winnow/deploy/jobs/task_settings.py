@@ -20,7 +20,7 @@ def encode_settings(settings: object) -> bytes:
 
 
 def decode_settings(name: str, data: bytes, kinds: Mapping[str, type]) -> Any:
-    """The settings of a task of this name; `kinds` says of which type they are, others are plain values."""
+    """The settings of a task of this name; `kinds` maps names to types, others are plain values."""
     try:
         return _adapter(kinds.get(name, Any)).validate_json(data)
     except ValidationError as error:
