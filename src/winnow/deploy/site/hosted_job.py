@@ -63,7 +63,13 @@ class HostedJob(Thread):
             self._after.join()
         while (instruction := self._instructions.get()) is not None and not self._setup.stopping:
             try:
-                self._follow(instruction)
+                match instruction:
+                    case DeployJob():
+                        self._join(instruction)
+                    case AssignTask():
+                        self._run_task(instruction.task)
+                    case Settle():
+                        self._delete_settled(instruction.round)
             except JobStoppedError:
                 break
             except UnreachableError as error:  # in a new session the server asks again
@@ -75,16 +81,6 @@ class HostedJob(Thread):
                 log.exception("job %s: internal error in the agent", self.job)
                 self._report_error(instruction, "the site's agent failed; see the site's log")
         self._clean_up()
-
-    def _follow(self, instruction: JobInstruction) -> None:
-        if isinstance(instruction, DeployJob):
-            self._join(instruction)
-        elif isinstance(instruction, AssignTask):
-            self._run_task(instruction.task)
-        elif self._prepared is not None:
-            self._prepared.delivery.delete_unneeded_files(instruction.round, self._deploy.bundle.digest)
-            if self._instructions.empty():
-                self._cancelled.clear()
 
     def _report_error(self, instruction: JobInstruction, reason: str) -> None:
         """The server must not wait for what failed here."""
@@ -156,6 +152,12 @@ class HostedJob(Thread):
             self._refuse(reason)  # the server fails the task, or keeps it for us
         else:
             self._prepared.delivery.deliver(task)
+
+    def _delete_settled(self, round: int) -> None:
+        if self._prepared is not None:
+            self._prepared.delivery.delete_unneeded_files(round, self._deploy.bundle.digest)
+            if self._instructions.empty():
+                self._cancelled.clear()
 
     def _decline(self, task: WireTask, reason: str) -> None:
         for client in task.clients:
