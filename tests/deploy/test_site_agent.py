@@ -343,7 +343,7 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
     script.refuse = refuse
     with caplog.at_level("WARNING"), agent_at(world, near.url):
         script.wait(Hello, 2)
-    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; trying again"
+    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; retrying"
     assert told in caplog.messages
 
 

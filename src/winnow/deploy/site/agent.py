@@ -108,10 +108,9 @@ class Agent:
                 self._poll_loop(welcome)
             except (WinnowError, OSError) as error:
                 if not self._stopping.is_set():
-                    log.warning("%s; trying again", error)
-                if not (
-                    self._polled and isinstance(error, RequestRefusedError)
-                ):  # a new leader does not know our session
+                    log.warning("%s; retrying", error)
+                new_leader = self._polled and isinstance(error, RequestRefusedError)  # it does not know our session
+                if not new_leader:
                     self._stopping.wait(self._backoff.seconds(failures))
                 failures += 1
         self._shut_down()
