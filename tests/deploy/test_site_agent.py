@@ -387,7 +387,7 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
             task("letters", peer_messages={0: {3: reply[0]}}), task("letters", peer_messages={0: {3: wrong[0]}})
         )
         assert script.payload(script.wait(SubmitResult, 2)) == {"3": "and back"}
-        assert "letter" in script.wait(SubmitResult, 3).answer.failure
+        assert "sealed message" in script.wait(SubmitResult, 3).answer.failure
     assert b"far away" not in b"".join(script.raw)
 
 
