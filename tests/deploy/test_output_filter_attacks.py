@@ -115,7 +115,7 @@ class Theft:
         )
         signed = sign(self.world.kit("the-lead"), plain.signed)
         bundle = replace(plain, certificate=signed.certificate, signature=signed.value)
-        self.script.tell(deploy(self.script, write_bundle(bundle), clients_from=0))
+        self.script.tell(deploy(self.script, write_bundle(bundle), first_client=0))
         joined = self.script.wait(DeployResult, seconds=120)
         assert joined.accepted, joined.reason
         assert joined.data.sizes == [SAMPLES, SAMPLES]

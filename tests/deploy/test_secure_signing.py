@@ -215,7 +215,7 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     for first in (0, 3, 5, 60):
         with pytest.raises(ConfigError, match=f"clients from {first}, but this job started with 4"):
             ours.fix_client_numbers(first, 2)
-    with pytest.raises(ConfigError, match="have 60 clients, and had 2 when the job began"):
+    with pytest.raises(ConfigError, match="have 60 clients, but had 2 when the job started"):
         ours.fix_client_numbers(4, 60)
     for listed in (
         [neighbour(a, 0)],
