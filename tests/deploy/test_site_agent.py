@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from papers import audit_problems
-from siting import CONFIG, Script, World, agent_at, deploy, serving, settle, task, wait_for
+from siting import CONFIG, SITE, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
 from winnow.deploy.site import hosted_job
 from winnow.deploy.site.job_setup import JobSetup
@@ -265,6 +265,22 @@ def test_a_bug_in_the_agent_is_reported_as_a_deploy_result(
         assert (refused.accepted, refused.reason) == (False, "the site's agent failed; see the site's log")
         script.tell(deploy(script, world.bundle(), job="job-2", resources=Resources(cpus=2, memory_mb=500)))
         assert script.wait(DeployResult, 2).accepted, "nothing is left of the first job's resources"
+
+
+def test_a_job_that_stops_after_a_restart_leaves_its_results(tmp_path: Path, script: Script) -> None:
+    """The new agent has not been asked to deploy it again, so it has not verified its author."""
+    world = World(tmp_path / "project", site='results = "found"\n' + SITE)
+    leave = "import os; os.mkdir(folder + '/results'); open(folder + '/results/a', 'w').close()"
+    with serving(world, script, "memory://results") as server:
+        with agent_at(world, server.url):
+            script.tell(deploy(script, world.bundle()), task("attempt", settings={"leave": leave}))
+            assert script.wait(SubmitResult).answer.metrics == {"leave": 1.0}
+        script.outstanding.clear()
+        with agent_at(world, server.url):
+            script.wait(Hello, 2)
+            script.tell(StopJob(job="job-1"))
+            wait_for(lambda: not world.job_folder.exists(), "end of the job's files")
+    assert [path.name for path in (world.kit_folder / "found" / "job-1").iterdir()] == ["a"]
 
 
 def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -> None:

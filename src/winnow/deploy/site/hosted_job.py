@@ -35,6 +35,7 @@ class HostedJob(Thread):
         self._cancelled: set[str] = set()
         self._setup = JobSetup(context, job, self._cancelled)
         self._forget = False
+        self._deploy: DeployJob | None = None
         self._prepared: PreparedJob | None = None
         self._suspended = False
         self._refusal_reason = ""
@@ -154,7 +155,7 @@ class HostedJob(Thread):
             self._prepared.delivery.deliver(task)
 
     def _delete_settled(self, round: int) -> None:
-        if self._prepared is not None:
+        if self._prepared is not None and self._deploy is not None:
             self._prepared.delivery.delete_unneeded_files(round, self._deploy.bundle.digest)
             if self._instructions.empty():
                 self._cancelled.clear()
@@ -175,6 +176,7 @@ class HostedJob(Thread):
 
     def _suspension_reason(self, processes: JobProcesses) -> str | None:
         """Why this job may not run here now, if so. The policy may have changed, and may change again."""
+        assert self._deploy is not None
         try:
             terms = self._setup.admit(self._deploy)
         except WinnowError as error:
@@ -210,9 +212,9 @@ class HostedJob(Thread):
 
     def _audit(self, what: str, outcome: str) -> None:
         """Under the author's name once it is verified; before, there is only the server's word."""
-        author = self._setup.author
+        author, deploy = self._setup.author, self._deploy or self._context.state.deployment(self.job)
         self._context.audit.append(
-            who=author.name if author else self._deploy.submitter,
+            who=author.name if author else deploy.submitter if deploy else "",
             organisation=author.organisation if author else "",
             what=f"job {what}",
             target=self.job,
