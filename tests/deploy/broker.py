@@ -66,7 +66,7 @@ class SiteStub:
         self.ready = self.heard()
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.submission = submission_id(read_bundle(bundle.read_bytes()))
-        self.parties: list[SitePublicKey] = []
+        self.site_keys: list[SitePublicKey] = []
         self.released: dict[tuple[int, str], list[int]] = defaultdict(list)
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}
@@ -81,16 +81,16 @@ class SiteStub:
                 said = statement_bytes(self.submission, round, message.client, message.content)
                 self.channel.send(SignResponse(signature=self.key.sign(said, ALGORITHM)))
             else:
-                rounds = self.released[message.client, message.what]
+                rounds = self.released[message.client, message.kind]
                 first = round > max(rounds, default=0)
                 rounds.append(round)
                 self.channel.send(ReleaseResponse(times=len({*rounds}) if first else 0))
         return message
 
-    def signatory(self, clients_from: int) -> SitePublicKey:
+    def signatory(self, first_client: int) -> SitePublicKey:
         public = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         clients = len(self.ready.data.sizes)
-        return SitePublicKey(site=self.name, clients_from=clients_from, clients=clients, key=public)
+        return SitePublicKey(site=self.name, first_client=first_client, client_count=clients, key=public)
 
     def settle(self, tasks: dict[str, list[int]]) -> None:
         for task, clients in tasks.items():
@@ -102,7 +102,7 @@ class SiteStub:
         task = dispatch.task
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        self.channel.send(RunTask(task=task, parts=parts, client_state=kept, parties=self.parties))
+        self.channel.send(RunTask(task=task, parts=parts, client_state=kept, site_keys=self.site_keys))
         answers = [self.heard(task.round) for _ in task.clients]
         self.done.append(task.name)
         for did in answers:
@@ -145,11 +145,11 @@ class Broker:
             assert isinstance(site.ready, JobReady)
             members.append(JobSite(site=site.name, clients_from=first, data=site.ready.data))
             if not self.round:
-                site.channel.send(AssignClientNumbers(clients_from=first))
+                site.channel.send(AssignClientNumbers(first_client=first))
             first += len(site.ready.data.sizes)
-        parties = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
+        keys = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
         for site in self.sites:
-            site.parties = parties
+            site.site_keys = keys
         return members
 
     def run(self, stop_after: int | None = None) -> JobFinished | JobFailed | CannotRunJob | None:

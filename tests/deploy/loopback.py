@@ -43,7 +43,7 @@ class Loopback:
 
     def __init__(self, experiment: Experiment, sites: Sequence[SiteData], server: dict[str, Any], folder: Path) -> None:
         self.experiment, self.server, self.folder = experiment, server, folder
-        self.members, self.desks, self.sites = [], [], sites
+        self.members, self.executors, self.sites = [], [], sites
         first = 0
         for number, data in enumerate(sites):
             described = data.description()
@@ -51,7 +51,7 @@ class Loopback:
             place.mkdir(parents=True)
             self.members.append(JobSite(site=str(number), clients_from=first, data=described))
             service = training_handlers(experiment, DEFAULT_INPUTS, data, first, simulated_identities())
-            self.desks.append(TaskExecutor("job", place, service))
+            self.executors.append(TaskExecutor("job", place, service))
             first += len(described.sizes)
         self.kept: dict[int, str] = {}
         self.proposed: dict[tuple[str, int], str] = {}
@@ -99,7 +99,7 @@ class Loopback:
         task, blobs = message.task, self.folder / "job" / "blobs"
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        for did in self.desks[int(message.site)].answer(RunTask(task=task, parts=parts, client_state=kept)):
+        for did in self.executors[int(message.site)].execute(RunTask(task=task, parts=parts, client_state=kept)):
             if did.new_client_state:
                 self.proposed[task.id, did.answer.client] = did.new_client_state
             self._messages.append(ResultArrived(answer=did.answer, path=did.payload))

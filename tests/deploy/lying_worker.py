@@ -22,11 +22,11 @@ TOLD = (
 
 
 class Liar(TaskExecutor):
-    def _did(self, task: Any, outcome: Any, seconds: float) -> Any:
+    def _result(self, task: Any, outcome: Any, seconds: float) -> Any:
         place = task.round * 5 + outcome.task.client
         if isinstance(outcome, Reply):
             outcome = LIES[TOLD[place % len(TOLD)]](outcome, np.random.default_rng(place))
-        return super()._did(task, outcome, seconds)
+        return super()._result(task, outcome, seconds)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Worker:
     def __init__(self, channel: Channel[Any], prepare: PrepareJob) -> None:
         self.channel, self.prepare = channel, prepare
         self.folder = Path(prepare.folder)
-        self.first = prepare.clients_from
+        self.first = prepare.first_client
 
     def run(self) -> None:
         while True:
@@ -54,7 +54,7 @@ class Worker:
             if isinstance(message, StopWorker):
                 return
             if isinstance(message, AssignClientNumbers):
-                self.first = message.clients_from
+                self.first = message.first_client
             elif isinstance(message, FilterResult):
                 self.screen(message)
             else:
@@ -98,8 +98,8 @@ class Worker:
         seen = {
             "signature": signed.signature.hex(),
             "refused": signed.refused,
-            "first": self.channel.receive().first,
-            "parties": {each.site: [each.clients_from, each.clients, each.key.hex()] for each in order.parties},
+            "first": self.channel.receive().times > 0,
+            "parties": {each.site: [each.first_client, each.client_count, each.key.hex()] for each in order.site_keys},
         }
         self.channel.send(TaskResult(answer=answer, payload=written(self.folder, "certified", seen), volatile=True))
 
@@ -163,7 +163,7 @@ class Worker:
         self.channel.send(TaskResult(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
 
     def nonsense(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
-        self.channel._line.sendall(b"\x05\x00\x00\x00hello")
+        self.channel._socket.sendall(b"\x05\x00\x00\x00hello")
         time.sleep(30)
 
     def attempt(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
@@ -182,10 +182,10 @@ class Worker:
     def screen(self, message: FilterResult) -> None:
         import msgspec
 
-        did = message.did
+        did = message.result
         content = json.loads(Path(did.payload).read_text()) if did.payload else {}
         answer = msgspec.structs.replace(did.answer, metrics={"screened": 1.0})
-        seen = {**content, "screened": self.prepare.filters, "own code": self.prepare.own_code}
+        seen = {**content, "screened": self.prepare.filters, "folder": self.folder.name}
         self.channel.send(msgspec.structs.replace(did, answer=answer, payload=written(self.folder, "screened", seen)))
 
 
@@ -194,11 +194,12 @@ def main() -> None:
     prepare = channel.receive()
     assert isinstance(prepare, PrepareJob)
     bundle = read_bundle(Path(prepare.bundle).read_bytes())
-    if "cannot" in bundle.config and prepare.own_code:
+    runs_own_code = Path(prepare.folder).name == "work"
+    if "cannot" in bundle.config and runs_own_code:
         channel.send(CannotRunJob(reason=f"no column 'flow' in {prepare.data}"))
         return
     rows = len(Path(prepare.data["file"]).read_text().splitlines()) - 1 if prepare.data else 0
-    if "lies" in bundle.config and prepare.own_code:
+    if "lies" in bundle.config and runs_own_code:
         rows = 4711
     channel.send(JobReady(data=DataDescription(sizes=[rows] * 2)))
     Worker(channel, prepare).run()

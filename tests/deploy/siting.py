@@ -238,11 +238,15 @@ def serving(world: World, script: Script, url: str) -> Iterator[Any]:
 
 
 @contextmanager
-def agent_at(world: World, url: str, worker: str = WORKER, gate: str = WORKER, **options: Any) -> Iterator[Agent]:
+def agent_at(
+    world: World, url: str, worker: str = WORKER, output_filter: str = WORKER, **options: Any
+) -> Iterator[Agent]:
     kit = world.kit()
     tls = world.tls("plant-a")
     link = ReconnectingLink([url], lambda each: connect(each, tls), backoff=QUICK, patience=2.0)
-    agent = Agent(kit, load_config(kit.path), link, worker=worker, gate=gate, backoff=QUICK, **options)
+    agent = Agent(
+        kit, load_config(kit.path), link, worker=worker, output_filter=output_filter, backoff=QUICK, **options
+    )
     thread = threading.Thread(target=agent.run, name="agent")
     thread.start()
     try:

@@ -202,13 +202,13 @@ def test_odd_tasks_of_a_server_are_failures_of_theirs(settings: bytes, tmp_path:
             Reply(task=task, payload={"x": {"y": task.payload["model"]["w"] + task.settings["rate"]}}) for task in tasks
         ]
 
-    desk = TaskExecutor("j", tmp_path, SiteHandlers(site=None, handlers={"train": train}))
+    executor = TaskExecutor("j", tmp_path, SiteHandlers(site=None, handlers={"train": train}))
     (tmp_path / "part").write_bytes(b"\x09" * 40)
     parts = {"model": Blob(digest="0" * 64, size=40)}
     for name, clients in (("train", [0]), ("train", []), ("conquer", [0, 1]), ("train", [2**53])):
         task = WireTask(id="0" * 64, name=name, clients=clients, round=0, version=0, settings=settings, parts=parts)
         for paths in ({"model": str(tmp_path / "part")}, {"model": "/nowhere"}, {}):
-            dids = desk.answer(RunTask(task=task, parts=paths))
+            dids = executor.execute(RunTask(task=task, parts=paths))
             assert all(did.answer.failure for did in dids)
             assert len(dids) == len(clients)
 

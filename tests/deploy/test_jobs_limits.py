@@ -37,11 +37,11 @@ from world import experiment, prepared
 )
 def test_code_that_a_job_does_not_bring_is_not_run(config: str) -> None:
     bundle = Bundle(config=f"{config}\n")
-    with pytest.raises(ConfigError, match="which is not among its files"):
+    with pytest.raises(ConfigError, match="which is not in its bundle"):
         write_bundle(bundle)
     import msgspec
 
-    with pytest.raises(ConfigError, match="which is not among its files"):
+    with pytest.raises(ConfigError, match="which is not in its bundle"):
         read_bundle(msgspec.msgpack.encode(bundle))
 
 
@@ -64,7 +64,7 @@ class Asked:
             write_arrays(self.folder / part, arrays)
             paths[part] = str(self.folder / part)
         task = WireTask(id=NO_TASK_ID, name=name, clients=[0], round=1, version=0, settings=encode_settings(settings))
-        return self.loopback.desks[0].answer(RunTask(task=with_task_id(task), parts=paths))[0]
+        return self.loopback.executors[0].execute(RunTask(task=with_task_id(task), parts=paths))[0]
 
 
 def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
         local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
     )
     failure = site.ask("train", other, model=model).answer.failure
-    assert "another training than the job's author signed" in (failure or "")
+    assert "differ from those the job's author signed" in (failure or "")
 
 
 @pytest.mark.parametrize(
     ("name", "settings"), [("profile", ProfileSettings()), ("assess", ReferenceEvaluationSettings(metric="accuracy"))]
 )
 def test_what_the_configuration_does_not_need_is_not_answered(name: str, settings: Any, tmp_path: Path) -> None:
-    assert f"this site cannot {name}" in (Asked(tmp_path).ask(name, settings).answer.failure or "")
+    assert f"this site has no handler for task {name!r}" in (Asked(tmp_path).ask(name, settings).answer.failure or "")
 
 
 def reply_of(**payload: dict[str, torch.Tensor]) -> Any:
@@ -97,7 +97,7 @@ def test_nothing_leaves_past_forced_filters() -> None:
     bare = Task(name="train", client=0, round=1, version=0)
     (outcome,) = reject_unchecked_parts([bare], None, reply_of(model=model))
     assert isinstance(outcome, Failure)
-    assert "cannot judge 'model'" in outcome.reason
+    assert "cannot check part 'model'" in outcome.reason
     brought = replace(bare, payload={"model": model})
     profile = {"mean": torch.ones(50)}
     (outcome,) = reject_unchecked_parts(
@@ -139,7 +139,7 @@ def test_forced_filters_know_every_task_of_winnows_own(name: str) -> None:
 
 
 def test_a_forced_filter_that_does_not_exist_is_said_so() -> None:
-    with pytest.raises(ConfigError, match="the site's policy forces a filter that cannot be"):
+    with pytest.raises(ConfigError, match="invalid mandatory filter in the site's policy"):
         mandatory_filters([{"name": "no-such-filter"}])
 
 

@@ -120,5 +120,5 @@ def test_a_site_without_its_data_says_so(tmp_path: Path) -> None:
     finally:
         broker.close()
     assert isinstance(ended, CannotRunJob)
-    assert "its data cannot be used as its configuration says" in ended.reason
+    assert "the site's data do not match its configuration" in ended.reason
     assert "there is no folder" in broker.sites[0].notes[0]

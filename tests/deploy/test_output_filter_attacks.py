@@ -1,4 +1,4 @@
-"""A hostile program behind forced filters: its author and the server work together, and get nothing past the gate."""
+"""A hostile program behind mandatory filters: its author and the server collude, and get nothing past them."""
 
 import time
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ FAIL = (
 
 
 class Theft:
-    """The program at a real worker and a real gate of a real agent, asked by a server that is in league with it."""
+    """The program at a real worker and output filter of a real agent, asked by a server that colludes with it."""
 
     def __init__(self, folder: Path, filters: str = NOISE) -> None:
         rng = np.random.default_rng(5)
@@ -115,7 +115,7 @@ class Theft:
         )
         signed = sign(self.world.kit("the-lead"), plain.signed)
         bundle = replace(plain, certificate=signed.certificate, signature=signed.value)
-        self.script.tell(deploy(self.script, write_bundle(bundle), clients_from=0))
+        self.script.tell(deploy(self.script, write_bundle(bundle), first_client=0))
         joined = self.script.wait(DeployResult, seconds=120)
         assert joined.accepted, joined.reason
         assert joined.data.sizes == [SAMPLES, SAMPLES]
@@ -152,7 +152,7 @@ def theft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theft]:
 
 
 @pytest.mark.parametrize("how", [*LEAVE, *FAIL, "not finite"])
-def test_nothing_but_a_filtered_model_gets_past_the_gate(theft: Theft, how: str) -> None:
+def test_nothing_but_a_filtered_model_gets_past_the_output_filter(theft: Theft, how: str) -> None:
     answers = theft.ask(how)
     assert [answer.client for answer in answers] == [0, 1]
     for answer in answers:
@@ -178,7 +178,7 @@ def test_a_task_of_the_codes_own_is_not_answered(theft: Theft) -> None:
 def test_what_filters_keep_is_out_of_the_codes_reach(tmp_path: Path) -> None:
     """Feedback is added to the next update behind the bound: code that could write it would send what it likes."""
     filters = [{"name": "clip", "norm": 1e-3}, {"name": "compress", "keep": {"name": "top-k", "fraction": 0.5}}]
-    gate = OutputFilter(PrepareJob(job="job-1", folder=str(tmp_path), bundle="", data={}, filters=filters))
+    output_filter = OutputFilter(PrepareJob(job="job-1", folder=str(tmp_path), bundle="", data={}, filters=filters))
     write_arrays(tmp_path / "sent", SENT)
     write_parts(tmp_path / "update", {"model": SENT})
     secret = {"model": torch.full((6,), 99.0)}
@@ -188,14 +188,16 @@ def test_what_filters_keep_is_out_of_the_codes_reach(tmp_path: Path) -> None:
     did = TaskResult(
         answer=answer, payload=str(tmp_path / "update"), new_client_state=str(tmp_path / "keep"), volatile=True
     )
-    first = gate.screen(FilterResult(order=order, did=did))
+    first = output_filter.apply(FilterResult(task=order, result=did))
     assert first.new_client_state is not None, first
     assert not first.volatile
     with StoredArrays(Path(first.new_client_state)) as stored:
         kept = {part: dict(arrays) for part, arrays in stored.parts().items()}
     assert torch.equal(kept["mine"]["x"], torch.ones(1))
     assert not kept["filters.feedback"]["model"].any()
-    second = gate.screen(FilterResult(order=replace(order, client_state={0: first.new_client_state}), did=did))
+    second = output_filter.apply(
+        FilterResult(task=replace(order, client_state={0: first.new_client_state}), result=did)
+    )
     assert second.payload is not None
     with StoredArrays(Path(second.payload)) as stored:
         packet = dict(stored)["model/packet"].numpy().tobytes()

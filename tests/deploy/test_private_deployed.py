@@ -258,7 +258,7 @@ class Insistent(Loopback):
         task, blobs = message.task, self.folder / "job" / "blobs"
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         for how, when in (("again", task.round), ("later", self.experiment.rounds + 1)):
-            answers = self.desks[int(message.site)].answer(RunTask(task=changed(task, round=when), parts=parts))
+            answers = self.executors[int(message.site)].execute(RunTask(task=changed(task, round=when), parts=parts))
             self.more[how] |= {did.answer.failure for did in answers}
 
 

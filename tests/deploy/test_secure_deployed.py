@@ -127,18 +127,20 @@ class Notebook(SimulatedIdentities):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._state = SiteStateStore(folder / "notebook.sqlite")
+        self._records = SiteStateStore(folder / "notebook.sqlite").submissions
 
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
-        if not self._state.cast("job", party, ballot, message):
-            raise ProtocolError("something else was signed for this ballot before")
+        if not self._records.record_ballot("job", party, ballot, message):
+            raise ProtocolError("a different statement was already signed for this ballot")
         return self.sign(party, message)
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
-        return self._state.release("job", party, round, what, note, instead_of)
+        if instead_of:
+            return self._records.replace_release("job", party, round, what, note, instead_of)
+        return self._records.record_release("job", party, round, what, note)
 
     def noted(self, party: int, round: int) -> bytes:
-        return self._state.noted("job", party, round)
+        return self._records.release_note("job", party, round)
 
 
 def hire(job: Loopback, identities: PartyIdentities, forced: Sequence[Filter[Any]] = ()) -> None:
@@ -147,7 +149,7 @@ def hire(job: Loopback, identities: PartyIdentities, forced: Sequence[Filter[Any
         first = job.members[number].clients_from
         service = training_handlers(job.experiment, DEFAULT_INPUTS, data, first, identities)
         with_forced = replace(service, filters=(*forced, *service.filters))
-        job.desks[number] = TaskExecutor("job", job.folder / f"site-{number}", with_forced)
+        job.executors[number] = TaskExecutor("job", job.folder / f"site-{number}", with_forced)
 
 
 def interrupted(

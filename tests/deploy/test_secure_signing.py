@@ -51,11 +51,11 @@ class Desk:
     def at(self, round: int) -> "Desk":
         self._round = round
         task = WireTask(id="0" * 64, name="secure-announce", clients=[0], round=round, version=0)
-        self.word.attend(RunTask(task=task, parties=self._notary.signatories(round)))
+        self.word.set_task(RunTask(task=task, site_keys=self._notary.site_public_keys(round)))
         return self
 
     def send(self, message: SignRequest | ReleaseRequest) -> None:
-        self._answer = self._notary.certify(self._round, message)
+        self._answer = self._notary.handle_request(self._round, message)
 
     def receive(self, wanted: type, timeout: float | None = None) -> SignResponse | ReleaseResponse:
         assert isinstance(self._answer, wanted)
@@ -84,9 +84,9 @@ def notary(folder: Path) -> Callable[..., SigningProxy]:
 
     def make(site: str = "plant-a", **settings: object) -> SigningProxy:
         kit = kit_of(folder, site)
-        made = SigningProxy(kit, SiteStateStore(folder / f"{site}.sqlite"), "a job", **settings)  # type: ignore[arg-type]
-        made.number({"plant-a": 0, "plant-b": 2}[site], 2)
-        made.know([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
+        made = SigningProxy(kit, SiteStateStore(folder / f"{site}.sqlite").submissions, "a job", **settings)  # type: ignore[arg-type]
+        made.fix_client_numbers({"plant-a": 0, "plant-b": 2}[site], 2)
+        made.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
         return made
 
     return make
@@ -110,11 +110,11 @@ def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Signin
     names = [Desk(ours).word.name(number) for number in range(4)]
     assert names == ["plant-a 0", "plant-a 1", "plant-b 0", "plant-b 1"]
     assert [Desk(theirs).word.name(number) for number in range(4)] == names
-    with pytest.raises(ProtocolError, match="client 4 is at no site of this job whose certificate counts"):
+    with pytest.raises(ProtocolError, match="client 4 belongs to no site of this job with a valid certificate"):
         Desk(ours).word.name(4)
-    deceived = SigningProxy(kit_of(folder, "plant-b"), SiteStateStore(folder / "deceived.sqlite"), "a job")
-    deceived.number(0, 2)
-    deceived.know([neighbour(kit_of(folder, "plant-a"), 2), neighbour(kit_of(folder, "plant-b"), 0)])
+    deceived = SigningProxy(kit_of(folder, "plant-b"), SiteStateStore(folder / "deceived.sqlite").submissions, "a job")
+    deceived.fix_client_numbers(0, 2)
+    deceived.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 2), neighbour(kit_of(folder, "plant-b"), 0)])
     swapped = [Desk(deceived).word.name(number) for number in range(4)]
     terms = SecureAggregation().terms(bytes(16), 1)
     assert roster_digest(terms, range(4), names) != roster_digest(terms, range(4), swapped)
@@ -123,24 +123,24 @@ def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Signin
 def test_a_list_of_sites_that_is_not_believed_gets_no_letters(
     folder: Path, notary: Callable[..., SigningProxy]
 ) -> None:
-    ours = notary("plant-a", named=("plant-a",))
-    assert ours.neighbours == ()
-    ours.know([neighbour(kit_of(folder, "plant-a"), 0)])
-    assert [each.site for each in ours.neighbours] == ["plant-a"]
+    ours = notary("plant-a", allowed_sites=("plant-a",))
+    assert ours.peer_sites == ()
+    ours.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 0)])
+    assert [each.site for each in ours.peer_sites] == ["plant-a"]
 
 
 def test_nobody_signs_for_clients_of_others_or_without_end(notary: Callable[..., SigningProxy]) -> None:
     ours = Desk(notary("plant-a"))
     with pytest.raises(ProtocolError, match="does not sign for client 2"):
         ours.word.sign(2, ANNOUNCED)
-    with pytest.raises(ProtocolError, match="the most"):
+    with pytest.raises(ProtocolError, match="the limit is"):
         ours.word.sign(0, bytes(2 << 20))
 
 
 def test_only_a_willing_site_that_the_job_names_is_its_keeper(notary: Callable[..., SigningProxy]) -> None:
-    with pytest.raises(ProtocolError, match="does not keep masks"):
+    with pytest.raises(ProtocolError, match="does not act as mask keeper"):
         Desk(notary("plant-b")).word.sign(KEEPER_NUMBER, b"a key")
-    signature = Desk(notary("plant-b", keeps=lambda: True)).word.sign(KEEPER_NUMBER, b"a key")
+    signature = Desk(notary("plant-b", may_keep_masks=lambda: True)).word.sign(KEEPER_NUMBER, b"a key")
     assert Desk(notary(), keeper="plant-b").word.verifies(KEEPER_NUMBER, b"a key", signature)
     assert not Desk(notary(), keeper="plant-a").word.verifies(KEEPER_NUMBER, b"a key", signature)
     assert not Desk(notary()).word.verifies(KEEPER_NUMBER, b"a key", signature)
@@ -154,7 +154,7 @@ def test_a_revoked_certificate_counts_no_more_in_a_job_that_runs(
     with open_provisioner(folder, a_project(), None, utc_now()) as workshop:
         list(workshop.revoke("plant-b"))
     assert not Desk(ours).word.verifies(2, ANNOUNCED, signature)
-    assert [each.site for each in ours.signatories(1)] == ["plant-a"]
+    assert [each.site for each in ours.site_public_keys(1)] == ["plant-a"]
 
 
 def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., SigningProxy], folder: Path) -> None:
@@ -164,13 +164,13 @@ def test_a_server_that_lies_about_sites_is_not_believed(notary: Callable[..., Si
         [a, b, neighbour(kits["plant-b"], 4)],
         [a, neighbour(kits["plant-b"], 1)],
     ):
-        ours.know(listed)
-        assert ours.signatories(1) == []
-    chosen = notary(named=["plant-a"])
-    assert chosen.signatories(1) == [], "the author wants plant-a alone"
+        ours.set_peer_sites(listed)
+        assert ours.site_public_keys(1) == []
+    chosen = notary(allowed_sites=["plant-a"])
+    assert chosen.site_public_keys(1) == [], "the author wants plant-a alone"
     for kit in (kits["the-lead"], kits["server-1"], kits["plant-a"]):
-        ours.know([a, msgspec.structs.replace(b, certificate=kit.certificate_pem)])
-        assert [each.site for each in ours.signatories(1)] == ["plant-a"]
+        ours.set_peer_sites([a, msgspec.structs.replace(b, certificate=kit.certificate_pem)])
+        assert [each.site for each in ours.site_public_keys(1)] == ["plant-a"]
 
 
 def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path) -> None:
@@ -179,13 +179,13 @@ def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path)
     def released(client: int, round: int, submission: str = "a job") -> bool:
         """As a new agent would have it."""
         state = SiteStateStore(path)
-        made = SigningProxy(kit, state, submission)
-        made.number(10, 2)
-        answer = made.certify(round, ReleaseRequest(client=client))
-        state.forget("a job")
+        made = SigningProxy(kit, state.submissions, submission)
+        made.fix_client_numbers(10, 2)
+        answer = made.handle_request(round, ReleaseRequest(client=client))
+        state.delete_job("a job")
         state.close()
         assert isinstance(answer, ReleaseResponse)
-        return answer.first
+        return answer.times > 0
 
     assert released(10, 3)
     assert released(11, 3)
@@ -201,22 +201,22 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     anew: bool, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b, path = kit_of(folder, "plant-a"), kit_of(folder, "plant-b"), folder / "state.sqlite"
-    ours = SigningProxy(a, SiteStateStore(path), "a job")
-    ours.know([neighbour(a, 0, clients=60)])
-    assert ours.neighbours == (), "nobody has numbered them yet"
-    assert ours.certify(1, ReleaseRequest(client=0)) == ReleaseResponse(times=0)
-    ours.number(4, 2)
-    ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
-    assert len(ours.neighbours) == 2
-    assert ours.certify(1, ReleaseRequest(client=4)) == ReleaseResponse(times=1)
+    ours = SigningProxy(a, SiteStateStore(path).submissions, "a job")
+    ours.set_peer_sites([neighbour(a, 0, clients=60)])
+    assert ours.peer_sites == (), "nobody has numbered them yet"
+    assert ours.handle_request(1, ReleaseRequest(client=0)) == ReleaseResponse(times=0)
+    ours.fix_client_numbers(4, 2)
+    ours.set_peer_sites([neighbour(a, 4), neighbour(b, 0, clients=4)])
+    assert len(ours.peer_sites) == 2
+    assert ours.handle_request(1, ReleaseRequest(client=4)) == ReleaseResponse(times=1)
     if anew:
-        ours = SigningProxy(a, SiteStateStore(path), "a job")
-    assert ours.first_number(None) == 4
+        ours = SigningProxy(a, SiteStateStore(path).submissions, "a job")
+    assert ours.first_client_number(None) == 4
     for first in (0, 3, 5, 60):
-        with pytest.raises(ConfigError, match=f"clients from {first}, and in this job they are numbered from 4"):
-            ours.number(first, 2)
-    with pytest.raises(ConfigError, match="have 60 clients, and had 2 when the job began"):
-        ours.number(4, 60)
+        with pytest.raises(ConfigError, match=f"clients from {first}, but this job started with 4"):
+            ours.fix_client_numbers(first, 2)
+    with pytest.raises(ConfigError, match="have 60 clients, but had 2 when the job started"):
+        ours.fix_client_numbers(4, 60)
     for listed in (
         [neighbour(a, 0)],
         [neighbour(a, 4, clients=60)],
@@ -224,17 +224,18 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
         [neighbour(a, 4), neighbour(b, 6, clients=4)],
     ):
         caplog.clear()
-        ours.know(listed)
-        assert ours.neighbours == ()
-        assert "other clients than it has in this job" in caplog.text
-        assert ours.certify(1, ReleaseRequest(client=4)) == ReleaseResponse(times=0), "it left before"
+        ours.set_peer_sites(listed)
+        assert ours.peer_sites == ()
+        assert "differ from those fixed earlier in this job" in caplog.text
+        assert ours.handle_request(1, ReleaseRequest(client=4)) == ReleaseResponse(times=0), "it left before"
         assert all(
-            ours.certify(1, ReleaseRequest(client=number)) == ReleaseResponse(times=0) for number in (0, 3, 6, 60)
+            ours.handle_request(1, ReleaseRequest(client=number)) == ReleaseResponse(times=0)
+            for number in (0, 3, 6, 60)
         )
-    ours.number(None, 2)
-    ours.know([neighbour(a, 4), neighbour(b, 0, clients=4)])
-    assert len(ours.neighbours) == 2
-    assert ours.certify(2, ReleaseRequest(client=4)) == ReleaseResponse(times=2)
+    ours.fix_client_numbers(None, 2)
+    ours.set_peer_sites([neighbour(a, 4), neighbour(b, 0, clients=4)])
+    assert len(ours.peer_sites) == 2
+    assert ours.handle_request(2, ReleaseRequest(client=4)) == ReleaseResponse(times=2)
 
 
 def test_what_was_signed_for_a_ballot_and_where_an_update_went_is_not_forgotten(folder: Path) -> None:
@@ -245,17 +246,17 @@ def test_what_was_signed_for_a_ballot_and_where_an_update_went_is_not_forgotten(
     ) -> SignResponse | ReleaseResponse | ReleaseNoteResponse:
         """As a new agent would answer."""
         state = SiteStateStore(path)
-        made = SigningProxy(kit, state, "a job")
-        made.number(0, 2)
-        made.know([neighbour(kit, 0)])
-        answer = made.certify(round, wish)
-        state.forget("a job")
+        made = SigningProxy(kit, state.submissions, "a job")
+        made.fix_client_numbers(0, 2)
+        made.set_peer_sites([neighbour(kit, 0)])
+        answer = made.handle_request(round, wish)
+        state.delete_job("a job")
         state.close()
         return answer
 
     assert asked(SignRequest(client=0, content=b"a list", ballot=b"1")).signature
     assert asked(SignRequest(client=0, content=b"a list", ballot=b"1")).signature
-    refused = SignResponse(refused="something else was signed for this ballot before")
+    refused = SignResponse(refused="a different statement was already signed for this ballot")
     assert asked(SignRequest(client=0, content=b"closed", ballot=b"1")) == refused
     assert asked(SignRequest(client=1, content=b"closed", ballot=b"1")).signature, "another client"
     assert asked(SignRequest(client=0, content=b"closed", ballot=b"2")).signature, "another session"
@@ -297,7 +298,7 @@ def test_an_agent_signs_for_its_jobs_process_and_remembers_beyond_the_job(tmp_pa
     world, script = World(tmp_path / "project"), Script(tmp_path / "server")
     bundle, neighbours = world.bundle(), world.neighbours()
     submission = submission_id(read_bundle(bundle))
-    first = deploy(script, bundle, clients_from=0, neighbours=neighbours)
+    first = deploy(script, bundle, first_client=0, peer_sites=neighbours)
     with serving(world, script, "memory://notary") as server, agent_at(world, server.url):
         script.tell(first, task("certify", clients=(1,), round=3, settings=1))
         told = script.payload(script.wait(SubmitResult))

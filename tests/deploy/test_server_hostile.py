@@ -263,14 +263,14 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
     changed = Bundle(config=job_config(2), certificate=good.certificate, signature=good.signature)
     renewed = msgspec.structs.replace(signed(kit, job_config(1), ago=8 * DAY), issued=time.time())
     cases = {
-        b"rubbish": "no job's bundle",
+        b"rubbish": "not a valid job bundle",
         write_bundle(Bundle(config=job_config(1))): "certificate",
         write_bundle(changed): "changed after signing",
         write_bundle(renewed): "changed after signing",
         write_bundle(signed(kit, job_config(1), ago=8 * DAY)): "signed 8 days ago; the limit is 7 days",
         write_bundle(signed(kit, job_config(1), ago=-3600)): "is in the future",
-        msgspec.msgpack.encode(signed(kit, "this is no TOML")): "no TOML",
-        write_bundle(signed(kit, "rounds = 1")): "asks for no data",
+        msgspec.msgpack.encode(signed(kit, "this is no TOML")): "not valid TOML",
+        write_bundle(signed(kit, "rounds = 1")): "names no data",
         write_bundle(signed(kit, job_config(1, "min_sites = 0"))): "min_sites",
         write_bundle(signed(kit, job_config(1, "surprise = 1"))): "surprise",
         write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "only 1 site is named",

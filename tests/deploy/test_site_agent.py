@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 from papers import audit_problems
-from siting import CONFIG, Script, World, agent_at, deploy, serving, settle, task, wait_for
+from siting import CONFIG, SITE, Script, World, agent_at, deploy, serving, settle, task, wait_for
 
 from winnow.deploy.site import hosted_job
+from winnow.deploy.site.job_setup import JobSetup
 from winnow.deploy.site.state_store import SiteStateStore, StateStoreError
 from winnow.deploy.trust.audit_log_file import FileAuditStore
 from winnow.deploy.wire.errors import RequestRefusedError
@@ -21,6 +22,7 @@ from winnow.deploy.wire.messages import (
     DeployResult,
     Hello,
     Poll,
+    Resources,
     StopJob,
     SubmitResult,
 )
@@ -123,7 +125,7 @@ def test_an_agent_knows_what_was_settled_before_it_was_killed(world: World, scri
         script.wait(SubmitResult)
         script.orders.append(settle(first))
         state = SiteStateStore(world.kit_folder / "state" / "site.sqlite")
-        wait_for(lambda: 0 in state.kept("job-1"), "settled state")
+        wait_for(lambda: 0 in state.client_state_files("job-1"), "settled state")
         state.close()
     script.outstanding.remove(first)
     script.outstanding.append(task(round=2))
@@ -199,21 +201,21 @@ def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, 
             script.tell(over if each is late else CancelTasks(job="job-1", tasks=[each.task.id]))
         script.tell(last)
         assert script.wait(SubmitResult).answer.task == last.task.id
-        assert state.made("job-1", late.task.id) == {}
-        assert state.made("job-1", cancelled.task.id) == {}
+        assert state.results("job-1", late.task.id) == {}
+        assert state.results("job-1", cancelled.task.id) == {}
     state.close()
 
 
 def test_a_job_waits_for_the_last_of_its_name(
     world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaving = hosted_job.HostedJob._leave
+    leaving = hosted_job.HostedJob._clean_up
 
     def slow(self: Any) -> None:
         time.sleep(0.5)
         leaving(self)
 
-    monkeypatch.setattr(hosted_job.HostedJob, "_leave", slow)
+    monkeypatch.setattr(hosted_job.HostedJob, "_clean_up", slow)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()))
         script.wait(DeployResult)
@@ -228,14 +230,14 @@ def test_a_job_waits_for_the_last_of_its_name(
 def test_a_site_that_could_not_take_part_may_do_so_later(
     world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remembering, failing = SiteStateStore.remember, iter([False, True])
+    saving, failing = SiteStateStore.save_job, iter([False, True])
 
-    def remember(self: SiteStateStore, order: Any) -> None:
+    def save_job(self: SiteStateStore, order: Any) -> None:
         if next(failing, False):
             raise StateStoreError("disk I/O error")
-        remembering(self, order)
+        saving(self, order)
 
-    monkeypatch.setattr(SiteStateStore, "remember", remember)
+    monkeypatch.setattr(SiteStateStore, "save_job", save_job)
     bundle = world.bundle()
     with agent_at(world, near.url):
         for number, accepted in enumerate([True, False, True], 1):
@@ -245,12 +247,48 @@ def test_a_site_that_could_not_take_part_may_do_so_later(
         assert script.wait(SubmitResult).answer.failure is None
 
 
+def test_a_bug_in_the_agent_is_reported_as_a_deploy_result(
+    world: World, script: Script, near: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparing, failing = JobSetup.prepare, iter([True])
+
+    def prepare(self: JobSetup, order: Any) -> Any:
+        prepared = preparing(self, order)
+        if next(failing, False):
+            raise ZeroDivisionError("a bug")
+        return prepared
+
+    monkeypatch.setattr(JobSetup, "prepare", prepare)
+    with agent_at(world, near.url):
+        script.tell(deploy(script, world.bundle()))
+        refused = script.wait(DeployResult)
+        assert (refused.accepted, refused.reason) == (False, "the site's agent failed; see the site's log")
+        script.tell(deploy(script, world.bundle(), job="job-2", resources=Resources(cpus=2, memory_mb=500)))
+        assert script.wait(DeployResult, 2).accepted, "nothing is left of the first job's resources"
+
+
+def test_a_job_that_stops_after_a_restart_leaves_its_results(tmp_path: Path, script: Script) -> None:
+    """The new agent has not been asked to deploy it again, so it has not verified its author."""
+    world = World(tmp_path / "project", site='results = "found"\n' + SITE)
+    leave = "import os; os.mkdir(folder + '/results'); open(folder + '/results/a', 'w').close()"
+    with serving(world, script, "memory://results") as server:
+        with agent_at(world, server.url):
+            script.tell(deploy(script, world.bundle()), task("attempt", settings={"leave": leave}))
+            assert script.wait(SubmitResult).answer.metrics == {"leave": 1.0}
+        script.outstanding.clear()
+        with agent_at(world, server.url):
+            script.wait(Hello, 2)
+            script.tell(StopJob(job="job-1"))
+            wait_for(lambda: not world.job_folder.exists(), "end of the job's files")
+    assert [path.name for path in (world.kit_folder / "found" / "job-1").iterdir()] == ["a"]
+
+
 def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -> None:
     honest = task()
     altered = msgspec.structs.replace(honest.task, settings=b'"other"')
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), msgspec.structs.replace(honest, task=altered), honest)
-        assert "named by" in script.wait(SubmitResult, 1).answer.failure
+        assert "does not match its content" in script.wait(SubmitResult, 1).answer.failure
         assert script.wait(SubmitResult, 2).answer.failure is None
 
 
@@ -321,7 +359,7 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
     script.refuse = refuse
     with caplog.at_level("WARNING"), agent_at(world, near.url):
         script.wait(Hello, 2)
-    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; trying again"
+    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; retrying"
     assert told in caplog.messages
 
 
@@ -343,7 +381,7 @@ def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
 def test_a_task_of_an_unknown_job_is_answered_with_a_failure(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
         script.tell(task(clients=(3,)), CancelTasks(job="job-9", tasks=[]), settle(task()), StopJob(job="job-9"))
-        assert script.wait(SubmitResult).answer.failure == "this site was never told of job job-1"
+        assert script.wait(SubmitResult).answer.failure == "this site does not know job job-1"
         assert script.wait(SubmitResult).answer.client == 3
 
 
@@ -358,14 +396,14 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
         letters = script.wait(SubmitResult).answer.peer_messages
         assert b"far away" not in b"".join(letters.values())
         arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: letters[3]}})
-        assert there.opened(arrived) == {3: {0: b"far away"}}
-        reply = there.sealed(sent.task, 3, {0: b"and back"})
-        wrong = there.sealed(sent.task, 2, {0: b"from another"})
+        assert there.decrypt(arrived) == {3: {0: b"far away"}}
+        reply = there.encrypt(sent.task, 3, {0: b"and back"})
+        wrong = there.encrypt(sent.task, 2, {0: b"from another"})
         script.tell(
             task("letters", peer_messages={0: {3: reply[0]}}), task("letters", peer_messages={0: {3: wrong[0]}})
         )
         assert script.payload(script.wait(SubmitResult, 2)) == {"3": "and back"}
-        assert "letter" in script.wait(SubmitResult, 3).answer.failure
+        assert "sealed message" in script.wait(SubmitResult, 3).answer.failure
     assert b"far away" not in b"".join(script.raw)
 
 
@@ -374,7 +412,7 @@ def test_no_letter_goes_to_a_site_that_the_author_did_not_name(world: World, scr
     with agent_at(world, near.url):
         script.tell(deploy(script, bundle, first_client=0, peer_sites=world.neighbours()))
         script.tell(task("letters", settings={"3": "far away"}))
-        assert "no site of job job-1 is known to have client 3" in script.wait(SubmitResult).answer.failure
+        assert "client 3 belongs to no known site of job job-1" in script.wait(SubmitResult).answer.failure
 
 
 def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None:
@@ -386,6 +424,6 @@ def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None
         wait_for(lambda: polls[-1].cpus == 1 and polls[-1].memory_mb == 1500, "room taken")
         script.tell(deploy(script, world.bundle(), job="job-2", resources=polls[0]))
         refused = script.wait(DeployResult, 2)
-        assert refused.reason == "the job asks for 2 cpus, and 1 is free now of what this site offers"
+        assert refused.reason == "the job asks for 2 CPUs; this site has 1 free now"
         script.tell(StopJob(job="job-1"))
         wait_for(lambda: polls[-1] == polls[0], "room given back")

@@ -37,9 +37,9 @@ def test_a_worker_is_told_how_to_read_and_no_more(tmp_path: Path) -> None:
         '[data.many]\nfolder = "clients"\nclasses = ["no", "yes"]\n'
         '[data.base]\nurl = "sqlite:///x"\nquery = "SELECT 1"\ntargets = "y"\nowner = "ward"\n',
     )
-    assert config.data["rows"].table() == {"file": str(tmp_path / "rows.csv"), "targets": ["y"], "own_test": 0.2}
-    assert config.data["many"].table() == {"folder": str(tmp_path / "clients"), "classes": ["no", "yes"]}
-    assert config.data["base"].table(tmp_path / "x.csv") == {
+    assert config.data["rows"].worker_table() == {"file": str(tmp_path / "rows.csv"), "targets": ["y"], "own_test": 0.2}
+    assert config.data["many"].worker_table() == {"folder": str(tmp_path / "clients"), "classes": ["no", "yes"]}
+    assert config.data["base"].worker_table(tmp_path / "x.csv") == {
         "file": str(tmp_path / "x.csv"),
         "targets": "y",
         "owner": "ward",
@@ -51,16 +51,16 @@ def test_a_worker_is_told_how_to_read_and_no_more(tmp_path: Path) -> None:
     [
         ("[data.x]\n", r"\[data.x\] needs one of file, folder or query"),
         ('[data.x]\nfile = "rows.csv"\nfolder = "clients"\n', "needs one of"),
-        ('[data.x]\nfile = "none.csv"\n', "there is no file .*none.csv"),
-        ('[data.x]\nfile = "rows.xlsx"\n', "is none of .csv"),
-        ('[data.x]\nfolder = "nowhere"\n', "there is no folder"),
+        ('[data.x]\nfile = "none.csv"\n', "file not found: .*none.csv"),
+        ('[data.x]\nfile = "rows.xlsx"\n', "has an unsupported type; use one of .csv"),
+        ('[data.x]\nfolder = "nowhere"\n', "folder not found"),
         ('[data.x]\nquery = "SELECT 1"\n', "needs url and query together"),
         ('[data.x]\nurl = "sqlite://"\nquery = "SELECT 1"\n', r"needs targets"),
         ('[data.x]\nfile = "rows.csv"\nown_test = 1.5\n', "own_test"),
         ('[data."../x"]\nfile = "rows.csv"\n', "site.toml"),
         ("[resources]\ncpus = -1\n", "cpus"),
         ("colour = 1\n", "colour"),
-        ("[data", "no TOML"),
+        ("[data", "not valid TOML"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
@@ -76,7 +76,7 @@ def test_what_is_secret_is_taken_out_of_what_is_said(tmp_path: Path) -> None:
     said = discreet(f"cannot open {url} nor {tmp_path}/state/x for SELECT a FROM t")
     assert said == "cannot open … nor …/x for …"
     assert "pass" not in repr(discreet)
-    assert Redactor.about(["", "/"])("a / b") == "a / b"
+    assert Redactor.of(["", "/"])("a / b") == "a / b"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -111,7 +111,7 @@ def test_a_query_only_reads(database: str, tmp_path: Path) -> None:
     for number, statement in enumerate(("INSERT INTO stays VALUES (1, 'x') RETURNING age", "DROP TABLE stays")):
         with pytest.raises(DataError, match="data stays: the query failed") as caught:
             fetch_rows("stays", database, statement, tmp_path / f"{number}.csv")
-        assert str(caught.value) == "data stays: the query failed; the site's log says more"
+        assert str(caught.value) == "data stays: the query failed; see the site's log"
         assert list(tmp_path.glob(f"{number}.csv")) == []
     fetch_rows("stays", database, "SELECT count(*) AS n FROM stays", tmp_path / "count.csv")
     assert (tmp_path / "count.csv").read_text().split() == ["n", "2"]
@@ -129,7 +129,7 @@ def test_what_a_database_complains_of_stays_at_the_site(
 def test_a_query_ends_with_its_job(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     begun = time.monotonic()
-    with pytest.raises(DataError, match="not needed any more"):
+    with pytest.raises(DataError, match="the query was cancelled"):
         fetch_rows("stays", "sqlite://", endless, tmp_path / "rows.csv", lambda: time.monotonic() > begun + 1.0)
     assert time.monotonic() < begun + 60.0
     children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
@@ -140,12 +140,12 @@ def test_a_query_ends_with_its_job(tmp_path: Path) -> None:
 
 def test_the_room_is_given_out_and_taken_back() -> None:
     room = ResourcePool(Resources(cpus=2, memory_mb=1000, gpus=2))
-    first = room.take("a", Resources(cpus=1, memory_mb=600, gpus=1))
-    assert room.take("a", Resources(cpus=9)) is first
-    with pytest.raises(InsufficientResourcesError, match="asks for 600 memory_mb, and 400 is free now"):
-        room.take("b", Resources(cpus=1, memory_mb=600))
-    second = room.take("b", Resources(cpus=1, memory_mb=400, gpus=1))
+    first = room.allocate("a", Resources(cpus=1, memory_mb=600, gpus=1))
+    assert room.allocate("a", Resources(cpus=9)) is first
+    with pytest.raises(InsufficientResourcesError, match="asks for 600 MB of memory; this site has 400 free now"):
+        room.allocate("b", Resources(cpus=1, memory_mb=600))
+    second = room.allocate("b", Resources(cpus=1, memory_mb=400, gpus=1))
     assert (first.gpus, second.gpus) == ([0], [1])
     assert room.free() == Resources(cpus=0, memory_mb=0, gpus=0)
-    room.give_back("a")
+    room.release("a")
     assert room.free() == Resources(cpus=1, memory_mb=600, gpus=1)

@@ -76,7 +76,7 @@ def test_data_that_changed_while_the_agent_was_down_start_no_process(
         script.tell(deploy(script, world.bundle(), first_client=0))
         assert script.wait(DeployResult).accepted
     data.write_text(changed)
-    monkeypatch.setattr("winnow.deploy.site.job_processes.WorkerProcess", _must_not_start)
+    monkeypatch.setattr("winnow.deploy.site.process_spec.WorkerProcess", _must_not_start)
     with agent_at(world, server.url):
         assert script.wait(DeployResult, 2).reason.startswith(CHANGED)
 
@@ -89,7 +89,7 @@ def test_data_that_cannot_be_read_are_told_without_their_name(
         assert script.wait(DeployResult).accepted
         data.rename(data.with_name("elsewhere.csv"))
         script.tell(task())
-        assert script.wait(DeployResult, 2).reason == "the data cannot be read; the site's log says why"
+        assert script.wait(DeployResult, 2).reason == "the data cannot be read; see the site's log"
 
 
 def test_a_server_cannot_have_a_job_forgotten_and_run_with_other_data(
@@ -113,7 +113,7 @@ def test_a_task_that_meets_a_full_disk_is_answered(
         script.tell(deploy(script, world.bundle(), first_client=0))
         assert script.wait(DeployResult).accepted
         with monkeypatch.context() as full:
-            full.setattr(SiteStateStore, "made", _full)
+            full.setattr(SiteStateStore, "results", _full)
             script.tell(task())
             assert "disk is full" in script.wait(SubmitResult).answer.failure
         script.tell(task(round=2))
@@ -122,17 +122,18 @@ def test_a_task_that_meets_a_full_disk_is_answered(
 
 def test_what_a_fingerprint_covers(tmp_path: Path) -> None:
     state, folder = SiteStateStore(tmp_path / "state"), tmp_path / "data"
+    records = state.submissions
     (folder / "deep").mkdir(parents=True)
     (folder / "a").write_bytes(b"1")
     (folder / "deep" / "b").write_bytes(b"2")
     table = {"folder": str(folder), "classes": 2}
-    DataFingerprint(state, "one", table).check()
+    DataFingerprint(records, "one", table).check()
     folder.rename(tmp_path / "moved")
     moved = {**table, "folder": str(tmp_path / "moved")}
-    watch = DataFingerprint(state, "one", moved)
+    watch = DataFingerprint(records, "one", moved)
     watch.check()
     with pytest.raises(DataChangedError):
-        DataFingerprint(state, "one", {**moved, "classes": 3}).check()
+        DataFingerprint(records, "one", {**moved, "classes": 3}).check()
     file = tmp_path / "moved" / "a"
     before = file.stat()
     file.write_bytes(b"3")
@@ -149,19 +150,20 @@ def test_what_a_fingerprint_covers(tmp_path: Path) -> None:
 
 def test_data_may_change_while_a_job_is_only_offered(tmp_path: Path) -> None:
     state, file = SiteStateStore(tmp_path / "state"), tmp_path / "rows.csv"
+    records = state.submissions
     table = {"file": str(file)}
     file.write_bytes(b"1")
-    offered = DataFingerprint(state, "one", table)
+    offered = DataFingerprint(records, "one", table)
     offered.check(started=False)
     file.write_bytes(b"12")
     with pytest.raises(DataChangedError):  # its process has read other data than those
         offered.check()
-    again = DataFingerprint(state, "one", table)
+    again = DataFingerprint(records, "one", table)
     again.check(started=False)
     again.check()
     file.write_bytes(b"123")
     with pytest.raises(DataChangedError):
-        DataFingerprint(state, "one", table).check(started=False)
+        DataFingerprint(records, "one", table).check(started=False)
     state.close()
 
 

@@ -206,7 +206,7 @@ def test_a_site_whose_data_change_while_it_works_stops_and_says_so_once(
             assert not faults.workers("site-1"), "no process is started in vain"
             time.sleep(0.05)
         assert len(faults.said("site-1")) == told
-        assert faults.log("site-1").count(f"job {faults.job.name} does not run here: {CHANGED}") == 1
+        assert faults.log("site-1").count(f"job {faults.job.name} rejected: {CHANGED}") == 1
     finally:
         shutil.copy(tmp_path / "before", path)
     faults.taken_back("site-1")

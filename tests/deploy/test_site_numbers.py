@@ -107,9 +107,11 @@ def test_a_client_under_many_numbers_lets_out_one_update_a_round(wanted: int, ho
     assert hostile.train(0, 1).blob is not None
     for number in range(1, wanted):
         joined = hostile.deploy(number, (0, wanted), anew=number > 1)
-        assert joined.reason.startswith(f"the server numbers this site's clients from {number}, and in this job they")
+        assert joined.reason.startswith(
+            f"the server numbers this site's clients from {number}, but this job started with "
+        )
         assert not joined.accepted
-        assert hostile.train(number, 1).failure == "this site takes no part in the job"
+        assert hostile.train(number, 1).failure == "this site does not participate in the job"
     assert hostile.deploy(None, (0, wanted), anew=True).accepted, "its list of sites is not believed"
     assert all(hostile.train(number, 1).blob is None for number in range(1, wanted, 2))
     assert "has left before" in str(hostile.train(0, 1).failure)

@@ -89,7 +89,7 @@ def test_an_idle_site_is_small_and_ends_when_told_to(world: World, script: Scrip
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     lines = said.splitlines()
-    assert "site plant-a of Plant A: data turbines; 2 cpus, 2000 MB, 0 gpus; servers grpc://localhost:" in lines[0]
+    assert "site plant-a (Plant A): data turbines; 2 CPUs, 2000 MB, 0 GPUs; servers grpc://localhost:" in lines[0]
     assert lines[-1].endswith("stopped")
 
 

@@ -69,7 +69,7 @@ class Site:
         )
 
     def asked(self, name: str, settings: Any, model: Any) -> Outcome:
-        handler = wrap(self.service.handlers[name], (*self.service.sealing, *self.service.filters))
+        handler = wrap(self.service.handlers[name], (*self.service.outer_filters, *self.service.filters))
         task = Task(name=name, client=0, round=1, version=0, payload={"model": model}, settings=settings)
         (outcome,) = handler([task], self.service.site)
         return outcome
@@ -151,7 +151,7 @@ def test_a_model_that_is_not_the_jobs_is_refused_before_it_meets_a_sample(wrong:
     site = Site(tmp_path, True, *WAYS["local-dp"])
     name, tensor = next(iter(site.question().items()))
     odd = {"shape": {name: tensor[:-1]}, "type": {name: tensor.double()}, "name": {f"{name}.more": tensor}}[wrong]
-    with pytest.raises(ModelError, match="is not the job's"):
+    with pytest.raises(ModelError, match="does not match the job's"):
         site.asked("train", as_signed(site.wanted), {**site.question(), **odd})
     assert site.book.lines == []
 

@@ -8,13 +8,12 @@ import pytest
 from winnow.deploy.site.config import load_config
 from winnow.deploy.site.import_untrusted import UntrustedFileError
 from winnow.deploy.site.job_folder import JobFolder
-from winnow.deploy.site.results import keep_results
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> JobFolder:
     folder = JobFolder(tmp_path / "job")
-    folder.make()
+    folder.create()
     return folder
 
 
@@ -26,7 +25,7 @@ def test_plain_files_are_kept_and_nothing_else(job: JobFolder, tmp_path: Path) -
     (left / "link.txt").symlink_to(secret)
     (job.work / "other.txt").write_text("not left here")
     os.mkfifo(left / "pipe")
-    assert keep_results(job, tmp_path / "kept" / "job-1") == 1
+    assert job.keep_results(tmp_path / "kept" / "job-1") == 1
     assert {path.name: path.read_text() for path in (tmp_path / "kept" / "job-1").iterdir()} == {
         "common.txt": "anna\nberta"
     }
@@ -36,7 +35,7 @@ def test_a_folder_that_is_a_link_is_no_folder_of_the_jobs(job: JobFolder, tmp_pa
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "key").write_text("secret")
     (job.work / "results").symlink_to(tmp_path / "private")
-    assert keep_results(job, tmp_path / "kept") == 0
+    assert job.keep_results(tmp_path / "kept") == 0
     assert not (tmp_path / "kept").exists()
     assert (tmp_path / "private" / "key").exists()
 
@@ -45,8 +44,8 @@ def test_a_file_that_has_another_name_elsewhere_is_not_taken(job: JobFolder, tmp
     (job.work / "results").mkdir()
     (tmp_path / "secret").write_text("of the site's own")
     os.link(tmp_path / "secret", job.work / "results" / "mine.txt")
-    with pytest.raises(UntrustedFileError, match="no plain file"):
-        keep_results(job, tmp_path / "kept")
+    with pytest.raises(UntrustedFileError, match="not a regular file"):
+        job.keep_results(tmp_path / "kept")
     assert (tmp_path / "secret").exists()
 
 
@@ -54,8 +53,8 @@ def test_a_place_that_cannot_be_written_is_told(job: JobFolder, tmp_path: Path) 
     (job.work / "results").mkdir()
     (job.work / "results" / "common.txt").write_text("anna")
     (tmp_path / "kept").write_text("a file, where a folder should be")
-    with pytest.raises(UntrustedFileError, match="cannot be kept in"):
-        keep_results(job, tmp_path / "kept" / "job-1")
+    with pytest.raises(UntrustedFileError, match="cannot keep the job"):
+        job.keep_results(tmp_path / "kept" / "job-1")
 
 
 def test_without_a_setting_nothing_is_kept_and_with_one_it_is_beside_the_kit(tmp_path: Path) -> None:

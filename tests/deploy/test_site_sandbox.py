@@ -189,7 +189,7 @@ def test_where_the_kernel_cannot_do_it_own_code_is_refused(
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(**{"mine.py": "x = 1"})))
         refused = script.wait(DeployResult)
-        assert refused.reason.startswith("own code cannot be shut in here: this kernel has no Landlock")
+        assert refused.reason.startswith("this site cannot sandbox the job's own code: this kernel has no Landlock")
         script.tell(deploy(script, world.bundle(), job="job-2"))
         assert script.wait(DeployResult, 2).accepted
         world.allow('sandbox = "none"\n' + POLICY)
@@ -206,7 +206,7 @@ def test_forced_filters_stand_outside_of_a_strangers_code(world: World, script: 
         given = script.wait(SubmitResult)
         assert given.answer.metrics == {"screened": 1.0}
         seen = script.payload(given)
-        assert (seen["filters"], seen["screened"], seen["own code"]) == ([], clip, False)
+        assert (seen["filters"], seen["screened"], seen["folder"]) == ([], clip, "output_filter")
         script.wait(SubmitResult, 2)
         script.tell(deploy(script, world.bundle(), job="job-2"))
         script.wait(DeployResult, 2)
@@ -291,12 +291,16 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
     sent, update = tmp_path / "model", tmp_path / "update"
     write_arrays(sent, {"w": torch.zeros(4)})
     limits = ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
-    gate = WorkerProcess(
-        folder=tmp_path / "gate", log=tmp_path / "log", limits=limits, sandbox=None, worker=OUTPUT_FILTER_MODULE
+    process = WorkerProcess(
+        folder=tmp_path / "output_filter",
+        log=tmp_path / "log",
+        limits=limits,
+        sandbox=None,
+        worker=OUTPUT_FILTER_MODULE,
     )
 
     def heard() -> Any:
-        while (message := gate.receive(30.0)) is None:
+        while (message := process.receive(30.0)) is None:
             pass
         return message
 
@@ -304,15 +308,15 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
         write_parts(update, parts)
         order = RunTask(task=msgspec.structs.replace(task("train").task, settings=settings), parts={"model": str(sent)})
         answer = ClientResult(job="job-1", task=order.task.id, client=0, metrics={"loss": 1.0})
-        gate.send(FilterResult(order=order, did=TaskResult(answer=answer, payload=str(update))))
+        process.send(FilterResult(task=order, result=TaskResult(answer=answer, payload=str(update))))
         did = heard()
         assert isinstance(did, TaskResult)
         return did
 
     try:
         filters = [{"name": "clip", "norm": 1.0}]
-        gate.send(
-            PrepareJob(job="job-1", folder=str(tmp_path / "gate"), bundle="", data={}, filters=filters, own_code=False)
+        process.send(
+            PrepareJob(job="job-1", folder=str(tmp_path / "output_filter"), bundle="", data={}, filters=filters)
         )
         assert isinstance(heard(), JobReady), (tmp_path / "log").read_text()
         out = screened(model={"w": torch.full((4,), 3.0)})
@@ -324,4 +328,4 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
         assert around.payload is None
         assert "'stolen'" in str(around.answer.failure)
     finally:
-        gate.close()
+        process.close()

@@ -46,7 +46,7 @@ def site_of(folder: Path, *sets: str, algorithm: str = "fedavg") -> tuple[Experi
 
 
 def asked(service: SiteHandlers, name: str, settings: Any, **payload: Any) -> Outcome:
-    handler = wrap(service.handlers[name], (*service.sealing, *service.filters))
+    handler = wrap(service.handlers[name], (*service.outer_filters, *service.filters))
     task = Task(name=name, client=0, round=1, version=0, payload=payload, settings=settings)
     (outcome,) = handler([task], service.site)
     return outcome
@@ -67,9 +67,9 @@ def as_signed(wanted: Experiment, **otherwise: Any) -> TrainSettings:
 def test_a_task_without_a_model_gets_no_update_past_the_filters(name: str, tmp_path: Path) -> None:
     wanted, service = site_of(tmp_path, FILTERS[name])
     assert isinstance(asked(service, "train", as_signed(wanted), model=service.site.initial), Reply)
-    with pytest.raises(ModelError, match="brings no model"):
+    with pytest.raises(ModelError, match="contains no model"):
         asked(service, "train", as_signed(wanted))
-    with pytest.raises(ModelError, match="brings no model"):
+    with pytest.raises(ModelError, match="contains no model"):
         asked(service, "train", as_signed(wanted), other=service.site.initial)
 
 
@@ -83,7 +83,7 @@ def test_losses_of_any_model_are_not_to_be_had(way: str, tmp_path: Path) -> None
     for otherwise in ({"value": True}, {"profile": True}, {"seed": 77}):
         refused = asked(service, "train", as_signed(wanted, **otherwise), model=service.site.initial)
         assert isinstance(refused, Failure)
-        assert "another training than the job's author signed" in refused.reason
+        assert "differ from those the job's author signed" in refused.reason
 
 
 @pytest.mark.parametrize(

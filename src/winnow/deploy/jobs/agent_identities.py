@@ -1,4 +1,4 @@
-"""The parties of a job as a worker knows them: it has its agent sign, and checks the others by keys from its agent."""
+"""The parties of a job as a worker knows them: its agent signs for it, and gives it the keys to check others by."""
 
 from typing import Any
 
@@ -19,54 +19,54 @@ from winnow.privacy.secagg.errors import ProtocolError
 
 
 class AgentIdentities:
-    """`Identities` by the certificates of sites. All that is said belongs to the round of the order under way."""
+    """`PartyIdentities` by the certificates of sites. All that is signed belongs to the round of the present task."""
 
-    def __init__(self, line: ParentChannel[Any], submission: str, keeper: str | None = None) -> None:
-        """`keeper` is the site that keeps the masks' seeds, if one does."""
-        self._line, self._submission, self._keeper = line, submission, keeper
+    def __init__(self, parent: ParentChannel[Any], submission: str, keeper: str | None = None) -> None:
+        """`keeper` is the site that acts as mask keeper, if one does."""
+        self._parent, self._submission, self._keeper = parent, submission, keeper
         self._round = 0
-        self._parties: list[SitePublicKey] = []
+        self._site_keys: list[SitePublicKey] = []
 
-    def attend(self, order: RunTask) -> None:
-        self._round, self._parties = order.task.round, order.parties
+    def set_task(self, run: RunTask) -> None:
+        self._round, self._site_keys = run.task.round, run.site_keys
 
     def sign(self, party: int, message: bytes) -> bytes:
         return self.sign_once(party, message, b"")
 
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
-        self._line.send(SignRequest(client=party, content=message, ballot=ballot))
-        answer = self._line.receive(SignResponse)
+        self._parent.send(SignRequest(client=party, content=message, ballot=ballot))
+        answer = self._parent.receive(SignResponse)
         assert answer is not None
         if answer.refused:
             raise ProtocolError(answer.refused)
         return answer.signature
 
     def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
-        said = statement_bytes(self._submission, self._round, party, message)
+        statement = statement_bytes(self._submission, self._round, party, message)
         return any(
-            verify_statement(each.key, signature, said) for each in self._parties if self._speaks_for(each, party)
+            verify_statement(each.key, signature, statement) for each in self._site_keys if self._hosts(each, party)
         )
 
     def name(self, party: int) -> str:
-        """The site and the client's place there. Numbers are the server's word, and it could give a site's number to
-        another site when it talks to a third.
+        """The site and the client's index there. The server assigns numbers, and could tell one site that a client is
+        at another site than it tells a third.
         """
-        for each in self._parties:
-            if self._speaks_for(each, party):
-                return f"{each.site} {party - each.clients_from}"
-        raise ProtocolError(f"client {party} is at no site of this job whose certificate counts")
+        for each in self._site_keys:
+            if self._hosts(each, party):
+                return f"{each.site} {party - each.first_client}"
+        raise ProtocolError(f"client {party} belongs to no site of this job with a valid certificate")
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
-        self._line.send(ReleaseRequest(client=party, what=what, note=note, instead_of=instead_of))
-        answer = self._line.receive(ReleaseResponse)
+        self._parent.send(ReleaseRequest(client=party, kind=what, note=note, instead_of=instead_of))
+        answer = self._parent.receive(ReleaseResponse)
         return 0 if answer is None else answer.times
 
     def noted(self, party: int, round: int) -> bytes:
-        self._line.send(ReleaseNoteRequest(client=party))
-        answer = self._line.receive(ReleaseNoteResponse)
+        self._parent.send(ReleaseNoteRequest(client=party))
+        answer = self._parent.receive(ReleaseNoteResponse)
         return b"" if answer is None else answer.note
 
-    def _speaks_for(self, site: SitePublicKey, party: int) -> bool:
+    def _hosts(self, site: SitePublicKey, party: int) -> bool:
         if party == KEEPER_NUMBER:
             return site.site == self._keeper
-        return 0 <= party - site.clients_from < site.clients
+        return 0 <= party - site.first_client < site.client_count

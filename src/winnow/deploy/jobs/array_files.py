@@ -1,4 +1,4 @@
-"""Files of arrays as tasks and replies bring them: small ones are read, large ones stay where they are."""
+"""Files of arrays that come with tasks and replies: small ones are read, large ones stay on the disk."""
 
 from pathlib import Path
 

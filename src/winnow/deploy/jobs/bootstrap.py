@@ -1,4 +1,4 @@
-"""How a job's process begins and ends, at the server and at a site alike."""
+"""How a job's process starts and ends, at the server and at a site."""
 
 import io
 import os
@@ -28,17 +28,17 @@ CODE_FOLDER = "code"
 
 
 def open_parent_channel(descriptor: int, incoming: Any, ends: Any) -> ParentChannel[Any]:
-    """The line to the parent, whose end of it this process was started with. The process ends with its parent."""
+    """The channel to the parent, over an inherited socket. The process ends with its parent."""
     with suppress(OSError, AttributeError):  # not on Linux: then it ends when it next listens
         die_with_parent()
     return ParentChannel(Channel(socket.socket(fileno=descriptor), incoming), ends=ends)
 
 
 class LineForwarder(io.TextIOBase):
-    """What a program prints, line by line."""
+    """Forwards what a program prints, line by line."""
 
-    def __init__(self, say: Callable[[str], object]) -> None:
-        self._say, self._begun = say, ""
+    def __init__(self, forward: Callable[[str], object]) -> None:
+        self._forward, self._begun = forward, ""
 
     def writable(self) -> bool:
         return True
@@ -46,63 +46,62 @@ class LineForwarder(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
-            self._say(line)
+            self._forward(line)
         return len(text)
 
 
-SEE_SITE_LOG = "the site's log says more"
+SEE_SITE_LOG = "see the site's log"
 
 
-_noting: list[Callable[[str], object]] = []
+_private_log: list[Callable[[str], object]] = []
 
 
-def set_private_log(note: Callable[[str], object]) -> None:
-    """From now on, what is not for others is told this way."""
-    _noting[:] = [note]
+def set_private_log(write: Callable[[str], object]) -> None:
+    """Where errors go that nobody outside the site may read."""
+    _private_log[:] = [write]
 
 
 def redacted_error(error: Exception) -> str:
-    """What a site tells others of something that went wrong there: nothing that may quote its data. It notes the rest
-    for itself.
-    """
+    """What others may read of an error at a site: nothing that may quote its data. The private log gets all of it."""
     text = f"{type(error).__name__}: {error}"
-    for note in _noting or [lambda line: print(line, file=sys.stderr)]:
-        note(text)
+    for write in _private_log or [lambda line: print(line, file=sys.stderr)]:
+        write(text)
     if isinstance(error, WinnowError) and not isinstance(error, DataError):
         return str(error)
-    what = "its data cannot be used as its configuration says" if isinstance(error, DataError) else type(error).__name__
+    what = "the site's data do not match its configuration" if isinstance(error, DataError) else type(error).__name__
     return f"{what}; {SEE_SITE_LOG}"
 
 
 def run_job(
-    bundle_path: Path, folder: Path, place: ExecutionContext, tell: Callable[[Exception], str] = str
+    bundle_path: Path, folder: Path, context: ExecutionContext, describe: Callable[[Exception], str] = str
 ) -> str | None:
-    """Take part in a job; why it cannot be done, as one line, or None if it was. `tell` says what an error's is."""
+    """Run a job's program or configuration; why it failed, in one line, or None. `describe` gives an error's text."""
     try:
         bundle = read_bundle(bundle_path.read_bytes())
         own = folder / CODE_FOLDER
         bundle.write_files(own)
         os.chdir(folder)
         if bundle.main:
-            enter_context(place)
+            enter_context(context)
             sys.path.insert(0, str(own))
             sys.argv = [str(own / bundle.main)]
             runpy.run_path(str(own / bundle.main), run_name="__main__")
         else:
-            _as_configured(bundle, own, place)
+            _run_configured(bundle, own, context)
     except StopRequestedError:
         raise
     except WinnowError as error:
-        return tell(error)
+        return describe(error)
     except SystemExit as leaving:
-        return None if leaving.code in (None, 0) else tell(ConfigError("the job's program left early"))
+        early = ConfigError("the job's program exited early with an error")
+        return None if leaving.code in (None, 0) else describe(early)
     except Exception as error:
         traceback.print_exc()  # for the log of whoever runs this process
-        return f"{type(error).__name__} in {_where(error)}: {tell(error)}".splitlines()[0]
+        return f"{type(error).__name__} in {_error_location(error)}: {describe(error)}".splitlines()[0]
     return None
 
 
-def _as_configured(bundle: Bundle, own: Path, place: ExecutionContext) -> None:
+def _run_configured(bundle: Bundle, own: Path, context: ExecutionContext) -> None:
     """The experiment that the configuration describes; plugins and a model's factory are files that the job brings."""
     from winnow.config.resolve import experiment_from_table  # noqa: PLC0415 - a program without torch need not load it
     from winnow.experiment.run import DEFAULT_INPUTS  # noqa: PLC0415
@@ -111,10 +110,10 @@ def _as_configured(bundle: Bundle, own: Path, place: ExecutionContext) -> None:
     table["plugins"] = [str(own / name) for name in table.get("plugins", [])]
     if "factory" in table.get("model", {}):
         table["model"]["factory"] = str(own / table["model"]["factory"])
-    place.execute(experiment_from_table(table, "the job's configuration"), DEFAULT_INPUTS, lambda event: None)
+    context.execute(experiment_from_table(table, "the job's configuration"), DEFAULT_INPUTS, lambda event: None)
 
 
-def _where(error: Exception) -> str:
-    """The line of code at which something went wrong."""
+def _error_location(error: Exception) -> str:
+    """The line of code that raised the error."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}, line {last.lineno}"

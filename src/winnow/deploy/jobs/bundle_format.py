@@ -54,7 +54,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         try:
             return tomllib.loads(self.config)
         except (ValueError, RecursionError) as error:  # numbers of too many digits, tables in tables in tables
-            raise ConfigError(f"the job's configuration is no TOML: {one_line(error)}") from error
+            raise ConfigError(f"the job's configuration is not valid TOML: {one_line(error)}") from error
 
     @property
     def data_name(self) -> str:
@@ -62,7 +62,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         data = self.settings().get("data", {})
         name = data.get("name") if isinstance(data, Mapping) else None
         if not isinstance(name, str) or not name:
-            raise ConfigError("the job asks for no data by name; say [data] name = …")
+            raise ConfigError("the job names no data; set [data] name = …")
         return name
 
     @property
@@ -88,11 +88,11 @@ def write_bundle(bundle: Bundle) -> bytes:
 def read_bundle(data: bytes) -> Bundle:
     """Refuses what is no bundle, is too large, or names files outside of its folder."""
     if len(data) > MAX_BUNDLE_BYTES:
-        raise ConfigError(f"the job's bundle has {len(data)} bytes; {MAX_BUNDLE_BYTES} are the most")
+        raise ConfigError(f"the job's bundle has {len(data)} bytes; the limit is {MAX_BUNDLE_BYTES}")
     try:
         bundle = from_msgpack(data, Bundle)
     except UnreadableError as error:
-        raise ConfigError(f"this is no job's bundle: {error}") from error
+        raise ConfigError(f"not a valid job bundle: {error}") from error
     _check(bundle)
     return bundle
 
@@ -100,18 +100,18 @@ def read_bundle(data: bytes) -> Bundle:
 def _check(bundle: Bundle) -> None:
     for name in filter(None, (bundle.main, *bundle.named_code)):
         if name not in bundle.files:
-            raise ConfigError(f"the job wants {name[:80]!r} to be run, which is not among its files")
+            raise ConfigError(f"the job runs {name[:80]!r}, which is not in its bundle")
     if len(bundle.files) > MAX_FILES:
-        raise ConfigError(f"the job brings {len(bundle.files)} files; {MAX_FILES} are the most")
+        raise ConfigError(f"the bundle contains {len(bundle.files)} files; the limit is {MAX_FILES}")
     for name in bundle.files:
         if not _is_plain(name):
             raise ConfigError(
-                f"the job brings a file called {name[:80]!r}; names must be relative and inside its folder"
+                f"the bundle contains a file named {name[:80]!r}; names must be relative paths without '..'"
             )
     folders = {str(parent) for name in bundle.files for parent in PurePosixPath(name).parents}
     for name in bundle.files:
         if name in folders:
-            raise ConfigError(f"the job's {name[:80]!r} is both a file and a folder")
+            raise ConfigError(f"{name[:80]!r} is both a file and a folder in the bundle")
 
 
 def _is_plain(name: str) -> bool:

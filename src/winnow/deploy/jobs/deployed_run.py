@@ -21,25 +21,25 @@ MAX_LOGGED_REASONS = 1000
 
 
 class DeployedRun:
-    """What a runner does for any workflow."""
+    """Runs any workflow over the sites of a job, and commits its rounds."""
 
-    def __init__(self, line: ParentChannel[ToRunner], begin: StartJob) -> None:
-        self._line, self.begin = line, begin
+    def __init__(self, parent: ParentChannel[ToRunner], begin: StartJob) -> None:
+        self._parent, self.begin = parent, begin
         self.folder = Path(begin.folder)
         self._used = False
-        self._said: set[tuple[str, str]] = set()
+        self._logged_reasons: set[tuple[str, str]] = set()
         self._events = Path(begin.events or self.folder / file_names.EVENTS)
         if begin.checkpoint is None:
             self._events.write_bytes(b"")
         self.log = EventLog(self._events)
-        """All that has happened, in a file: a job may have any number of rounds."""
+        """All events so far, in a file: a job may have any number of rounds."""
         self.output: dict[str, str] = {}
         self.lines: list[str] = []
-        """Events that no round has taken along yet; at the end, why the run stopped."""
+        """Events since the last committed round; at the end, why the run stopped."""
 
     def once(self) -> None:
         if self._used:
-            raise ConfigError("a job holds one run; submit the others as jobs of their own")
+            raise ConfigError("a job can contain only one run; submit each further run as a separate job")
         self._used = True
 
     def committed(self, *, in_memory: bool = True) -> Snapshot | None:
@@ -58,37 +58,37 @@ class DeployedRun:
         deadline: float | None = None,
         around: Callable[[Federation], Federation] = lambda federation: federation,
     ) -> None:
-        """`around` puts filters around the federation."""
-        deployed = DeployedFederation(self._line, self.begin.members, self.folder, WallClock(now), deadline)
+        """`around` adds filters to the federation."""
+        deployed = DeployedFederation(self._parent, self.begin.members, self.folder, WallClock(now), deadline)
         with self._events.open("ab", buffering=0) as log:
             for event in workflow.run(around(deployed)):
                 line = encode_event(event)
                 log.write(line)
                 self.lines.append(line.decode().rstrip("\n"))
                 if isinstance(event, Rejected):
-                    self._say_once(deployed.site_of(event.client), event)
+                    self._log_rejection(deployed.site_of(event.client), event)
                 if isinstance(event, RoundFinished):
                     self._commit(workflow, deployed, event, rounds)
                     self.lines.clear()
                 on_event(event)
 
-    def _say_once(self, site: str, event: Rejected) -> None:
+    def _log_rejection(self, site: str, event: Rejected) -> None:
         """Log why a site's reply was rejected, once for each reason; the events have every case. The server itself logs
         which sites are excluded.
         """
         if event.reason.startswith(EXCLUDED_SITE.format(site)):
             return
-        if (site, event.reason) not in self._said and len(self._said) < MAX_LOGGED_REASONS:
-            self._said.add((site, event.reason))
+        if (site, event.reason) not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
+            self._logged_reasons.add((site, event.reason))
             line = f"round {event.round}: reply of client {event.client} at {site} rejected: {event.reason}"
-            self._line.send(RunnerLogLine(line=line))
+            self._parent.send(RunnerLogLine(line=line))
 
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"
         state = workflow.snapshot()
         save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
         settled, over = deployed.over()
-        self._line.send(
+        self._parent.send(
             CommitRound(
                 round=event.round,
                 rounds=rounds,
@@ -99,12 +99,12 @@ class DeployedRun:
                 metrics={data: dict(values) for data, values in event.metrics.items()},
             )
         )
-        while (done := self._line.receive(RoundCommitted)) is not None and done.round < event.round:
+        while (done := self._parent.receive(RoundCommitted)) is not None and done.round < event.round:
             pass
         path.unlink(missing_ok=True)
 
     def store(self, arrays: Arrays) -> Arrays:
-        """Work arrays out into a file, which is gone when nobody uses it any more; memory holds one at a time."""
+        """Compute arrays into a file that disappears once it is unused; memory holds one array at a time."""
         path = self.folder / "stored"
         write_arrays_without_digest(path, arrays)
         try:
@@ -121,7 +121,7 @@ class DeployedRun:
     def put_out_result(
         self, view: RunView, *, parameters: int = 0, message_bytes: int = 0, private: Sequence[str] = ()
     ) -> None:
-        """Add what a run folder needs to be a finished run's."""
+        """Add the files that make a run folder that of a finished run."""
         summary = view.summary()
         record = result_record(
             summary,

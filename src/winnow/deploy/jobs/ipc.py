@@ -1,4 +1,4 @@
-"""What a job's process and its parent say to each other. Paths are absolute, and inside the job's folder."""
+"""Messages between a job's process and its parent. Paths are absolute, and inside the job's folder."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -17,7 +17,7 @@ EXCLUDED_SITE = "site {} has been excluded since "
 
 
 class JobSite(WireMessage, frozen=True, kw_only=True):
-    """A site that takes part, and the number of its first client."""
+    """A site of the job, and the number of its first client."""
 
     site: str
     clients_from: int
@@ -40,24 +40,24 @@ class StartJob(WireMessage, frozen=True, kw_only=True):
 
 
 class ExchangeMessage(WireMessage, frozen=True, kw_only=True):
-    """What an exchange with clients listens for."""
+    """Base of the messages that an exchange with clients waits for."""
 
 
 class ResultArrived(ExchangeMessage, frozen=True, kw_only=True):
-    """A client's answer; its blob lies at `path`."""
+    """A client's result; its blob is at `path`."""
 
     answer: ClientResult
     path: str | None = None
 
 
 class PauseDeadlines(ExchangeMessage, frozen=True, kw_only=True):
-    """Too few sites take part, or no longer so: deadlines stand still meanwhile."""
+    """Too few sites participate, or no longer too few: deadlines stand still meanwhile."""
 
     on: bool
 
 
 class RoundCommitted(WireMessage, frozen=True, kw_only=True):
-    """The round stands in the database."""
+    """The round is in the database."""
 
     round: int
 
@@ -70,22 +70,22 @@ ToRunner: TypeAlias = StartJob | ResultArrived | PauseDeadlines | RoundCommitted
 
 
 class DispatchTask(WireMessage, frozen=True, kw_only=True):
-    """Have a site do a task. The blobs of its parts lie in the job's folder as blobs/<digest>."""
+    """Assign a task to a site. The blobs of its parts are in the job's folder as blobs/<digest>."""
 
     site: str
     task: WireTask
 
 
 class WithdrawTasks(WireMessage, frozen=True, kw_only=True):
-    """Nobody waits for these tasks any more."""
+    """The results of these tasks are no longer needed."""
 
     site: str
     tasks: list[str]
 
 
 class CommitRound(WireMessage, frozen=True, kw_only=True):
-    """A round is over: make it permanent, then say so. `settled` are the clients whose replies were folded, by site and
-    task; `over` the tasks, by site, that have come to their end.
+    """A round has ended: make it permanent, then confirm. `settled` are the clients whose replies were aggregated, by
+    site and task; `over` the tasks that have ended, by site.
     """
 
     round: RoundNumber
@@ -104,14 +104,14 @@ class RunnerLogLine(WireMessage, frozen=True, kw_only=True):
 
 
 class JobFinished(WireMessage, frozen=True, kw_only=True):
-    """The job is done; these files are its output besides the checkpoint, these lines events after the last round."""
+    """The job has finished; its files besides the checkpoint, and the events after the last round."""
 
     output: dict[str, str] = {}
     lines: list[str] = []
 
 
 class JobFailed(WireMessage, frozen=True, kw_only=True):
-    """The job cannot go on, and a new start would not help."""
+    """The job cannot continue, and a restart would not help."""
 
     reason: str
 
@@ -122,46 +122,43 @@ FromRunner: TypeAlias = DispatchTask | WithdrawTasks | CommitRound | RunnerLogLi
 
 
 class PrepareJob(WireMessage, frozen=True, kw_only=True):
-    """Get ready for a job with these data (a [data.NAME] table of the site) and filters that the site insists on."""
+    """Prepare a job with these data (a [data.NAME] table of the site) and the site's mandatory filters."""
 
     job: str
     folder: str
     bundle: str
     data: dict[str, Any]
     filters: list[dict[str, Any]] = []
-    clients_from: int | None = None
-    threads: int = 1
-    own_code: bool = True
-    """False: leave the job's own files alone (a gate)."""
+    first_client: int | None = None
 
 
 class AssignClientNumbers(WireMessage, frozen=True, kw_only=True):
     """The number of this site's first client."""
 
-    clients_from: int
+    first_client: int
 
 
 class SitePublicKey(WireMessage, frozen=True, kw_only=True):
-    """A site of the job whose certificate counts, its clients, and its public key (DER)."""
+    """A site of the job with a valid certificate, its clients, and its public key (DER)."""
 
     site: str
-    clients_from: int
-    clients: int
+    first_client: int
+    client_count: int
     key: bytes
 
 
 class RunTask(WireMessage, frozen=True, kw_only=True):
-    """Answer a task; files of its parts, and of what its clients keep."""
+    """Run a task; with the files of its parts and of its clients' state."""
 
     task: WireTask
     parts: dict[str, str] = {}
     client_state: dict[int, str] = {}
-    parties: list[SitePublicKey] = []
-    """Whose signatures count now."""
+    site_keys: list[SitePublicKey] = []
+    """Of the sites whose signatures are valid now."""
 
 
 class StopWorker(WireMessage, frozen=True, kw_only=True):
-    """There is nothing more to do."""
+    """End the process."""
 
 
 class JobReady(WireMessage, frozen=True, kw_only=True):
@@ -169,34 +166,34 @@ class JobReady(WireMessage, frozen=True, kw_only=True):
 
 
 class TaskResult(WireMessage, frozen=True, kw_only=True):
-    """One client's answer (without its blob), the file of its payload, and the file of what it proposes to keep."""
+    """One client's result (without its blob), the file of its payload, and the file of its new state."""
 
     answer: ClientResult
     payload: str | None = None
     new_client_state: str | None = None
     volatile: bool = False
-    """The answer holds only while this process lives (keys of a protocol): it is not to be reused."""
+    """The result holds only while this process lives (keys of a protocol): it must not be sent later."""
 
 
 class CannotRunJob(WireMessage, frozen=True, kw_only=True):
-    """The job cannot be done here."""
+    """The job cannot run here."""
 
     reason: str
 
 
 class WorkerLogLine(WireMessage, frozen=True, kw_only=True):
-    """A line for the site's own log, which nobody else sees."""
+    """A line for the site's own log. It never leaves the site."""
 
     line: str
 
 
 class SignRequest(WireMessage, frozen=True, kw_only=True):
-    """Sign what a client of ours says in the round of the task under way; no process of a job holds a key."""
+    """Sign a client's statement in the round of the present task; no process of a job holds a key."""
 
     client: int
     content: bytes
     ballot: bytes = b""
-    """If given, this and nothing else is ever signed for it."""
+    """If given, no other content is ever signed for it."""
 
 
 class SignResponse(WireMessage, frozen=True, kw_only=True):
@@ -205,16 +202,18 @@ class SignResponse(WireMessage, frozen=True, kw_only=True):
 
 
 class ReleaseRequest(WireMessage, frozen=True, kw_only=True):
-    """What a client made in the round of the task under way leaves, masked or noisy: note that, for good."""
+    """Record for good that something of a client leaves, masked or noisy, in the round of the present task. What left
+    in this round with the note `instead_of`, if given, is replaced.
+    """
 
     client: int
-    what: str = UPDATE
+    kind: str = UPDATE
     note: bytes = b""
     instead_of: bytes = b""
 
 
 class ReleaseNoteRequest(WireMessage, frozen=True, kw_only=True):
-    """With which note did this client's update of this round leave?"""
+    """Ask for the note with which this client's update left in this round."""
 
     client: int
 
@@ -224,23 +223,18 @@ class ReleaseNoteResponse(WireMessage, frozen=True, kw_only=True):
 
 
 class ReleaseResponse(WireMessage, frozen=True, kw_only=True):
-    """How often such has left, this time included; 0: it must not, for it had in this round or a later one."""
+    """How often it has left, this time included; 0: it must not leave, as it left in this round or a later one."""
 
     times: int
 
-    @property
-    def first(self) -> bool:
-        return self.times > 0
-
 
 class FilterResult(WireMessage, frozen=True, kw_only=True):
-    """To a gate: pass this answer, made by a process that runs the job's own code, through the site's filters.
-
-    The order is for its client alone.
+    """To an output filter: pass a result of the job's own code through the site's filters. The task is for its client
+    alone.
     """
 
-    order: RunTask
-    did: TaskResult
+    task: RunTask
+    result: TaskResult
 
 
 ToWorker: TypeAlias = (

@@ -1,4 +1,4 @@
-"""The filters that a site forces on jobs, as its policy names them."""
+"""The filters that a site's policy requires of jobs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def reject_unchecked_parts(tasks: Sequence[Task], site: Any, call_next: Handler[
     A server that sends no model with a task, or asks for more than training, would get around them otherwise.
     """
     if tasks[0].name not in ALLOWED_EXTRA_PARTS:
-        reason = f"this site's filters do not know what a task '{tasks[0].name}' lets out"
+        reason = f"this site's filters do not cover task '{tasks[0].name}'"
         return [Failure(task=task, stage="filtering", reason=reason) for task in tasks]
     return [_judged(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
 
@@ -59,7 +59,7 @@ def _judged(task: Task, outcome: Outcome) -> Outcome:
         return outcome
     for part in outcome.payload.keys() - task.payload.keys() - ALLOWED_EXTRA_PARTS[task.name]:
         if is_large(outcome.payload[part]):
-            reason = f"this site's filters cannot judge '{part}', which did not come with the task"
+            reason = f"this site's filters cannot check part '{part}': the task did not contain it"
             return Failure(task=outcome.task, stage="filtering", reason=reason)
     return outcome
 
@@ -77,4 +77,4 @@ def mandatory_filters(tables: Sequence[Mapping[str, Any]]) -> tuple[Filter[Any],
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"the site's policy forces a filter that cannot be: {where}: {first['msg']}") from error
+        raise ConfigError(f"invalid mandatory filter in the site's policy: {where}: {first['msg']}") from error

@@ -2,8 +2,8 @@
 
 Started as `python -m winnow.deploy.jobs.output_filter FD`.
 
-It passes answers that another process made through the filters that the site insists on, and says what the data are
-where nobody else could be believed.
+It passes results of another process through the site's mandatory filters, and describes the data, as a process with
+the job's own code could put anything into a description.
 """
 
 import sys
@@ -34,60 +34,62 @@ from winnow.deploy.wire.messages import DataDescription
 from winnow.deploy.wire.safetensors_files import StoredArrays
 
 TRAIN, MODEL = "train", "model"
-"""The task whose answers filters can judge, and the part of an answer that they judge."""
+"""The task whose results filters can check, and the part of a result that they check."""
 FILTER_STATE_PREFIX = "filters."
-"""What filters keep for a client is called so, and what the job's code keeps is not."""
+"""Starts the names of the state that filters keep for a client, and of no state of the job's own code."""
 
 
 class OutputFilter:
     """Lets out the model of a training, as the filters leave it, and nothing else.
 
-    Of all else that an answer holds the job's code could make a message: metrics and their names, which parts there
-    are, names and kinds of arrays, whole numbers, how long it took.
+    The job's own code could turn everything else in a result into a message: metrics and their names, which parts there
+    are, names and types of arrays, whole numbers, how long it took.
     """
 
     def __init__(self, prepare: PrepareJob) -> None:
         self._job, self._folder = prepare.job, Path(prepare.folder)
         self._filters = mandatory_filters(prepare.filters)
 
-    def screen(self, asked: FilterResult) -> TaskResult:
-        """The answer as it may leave; what is to be kept comes with it, and stays at the site."""
-        did, name = asked.did, asked.order.task.name
+    def apply(self, request: FilterResult) -> TaskResult:
+        """The result as it may leave. The client's new state comes with it, and stays at the site."""
+        result, name = request.result, request.task.task.name
 
         def made(tasks: Sequence[Task], _: None) -> list[Outcome]:
-            return [_update(task, _parts(did.payload)) for task in tasks]
+            return [_update(task, _parts(result.payload)) for task in tasks]
 
-        def keep_apart(tasks: Sequence[Task], site: None, call_next: Handler[None]) -> list[Outcome]:
-            """Filters add what they kept to the next update: code that could change it would get past them."""
-            outcomes = call_next([replace(task, client_state=_of_filters(task.client_state)) for task in tasks], site)
-            return [_keeping(outcome, _parts(did.new_client_state)) for outcome in outcomes]
+        def with_separate_state(tasks: Sequence[Task], site: None, call_next: Handler[None]) -> list[Outcome]:
+            """Filters add their state to the next update: code that could change it would get past them."""
+            outcomes = call_next([replace(task, client_state=_filter_state(task.client_state)) for task in tasks], site)
+            return [_with_state(outcome, _parts(result.new_client_state)) for outcome in outcomes]
 
-        service = SiteHandlers(site=None, handlers={name: made}, filters=(keep_apart, *self._filters), in_memory=None)
-        [screened] = TaskExecutor(self._job, self._folder, service).answer(asked.order)
-        return replace(screened, answer=replace(screened.answer, seconds=0.0))
+        site = SiteHandlers(
+            site=None, handlers={name: made}, filters=(with_separate_state, *self._filters), in_memory=None
+        )
+        [filtered] = TaskExecutor(self._job, self._folder, site).execute(request.task)
+        return replace(filtered, answer=replace(filtered.answer, seconds=0.0))
 
 
 def _update(task: Task, payload: Payload) -> Outcome:
-    """The model that the job's code answers with, if it has the arrays of the one that came with the task."""
+    """The model that the job's own code returned, if it has the arrays of the one in the task."""
     sent, model = task.payload.get(MODEL, {}), payload.get(MODEL, {})
     if task.name != TRAIN:
-        fault = f"this site's filters cannot judge what the job's code answers to '{task.name}'"
+        fault = f"this site's filters cannot check results of task '{task.name}' made by the job's own code"
     elif other := sorted(payload.keys() - {MODEL}):
-        fault = f"the job's code answers with a part '{other[0]}' that this site's filters cannot judge"
-    elif not model or _kinds(model) != _kinds(sent):
-        fault = "the job's code answers with other arrays than those of the model that came with the task"
+        fault = f"the job's own code returned part '{other[0]}', which this site's filters cannot check"
+    elif not model or _array_types(model) != _array_types(sent):
+        fault = "the job's own code returned arrays that do not match the task's model (names, shapes or types)"
     else:
         update = {name: model[name] if array.is_floating_point() else array for name, array in sent.items()}
         return Reply(task=task, payload={MODEL: update})
     return Failure(task=task, stage="filtering", reason=fault)
 
 
-def _kinds(arrays: Arrays) -> Mapping[str, tuple[Any, Any]]:
+def _array_types(arrays: Arrays) -> Mapping[str, tuple[Any, Any]]:
     return {name: (array.dtype, array.shape) for name, array in arrays.items()}
 
 
-def _keeping(outcome: Outcome, own: Payload) -> Outcome:
-    """The outcome with what filters keep and, under names that are not theirs, what the job's code does."""
+def _with_state(outcome: Outcome, own: Payload) -> Outcome:
+    """The outcome with the state of filters and, under names that are not theirs, that of the job's own code."""
     if not isinstance(outcome, Reply):
         return outcome
     others = {name: part for name, part in own.items() if not name.startswith(FILTER_STATE_PREFIX)}
@@ -97,7 +99,7 @@ def _keeping(outcome: Outcome, own: Payload) -> Outcome:
     )
 
 
-def _of_filters(kept: Payload) -> Payload:
+def _filter_state(kept: Payload) -> Payload:
     return {
         name.removeprefix(FILTER_STATE_PREFIX): part
         for name, part in kept.items()
@@ -106,7 +108,7 @@ def _of_filters(kept: Payload) -> Payload:
 
 
 def _description(prepare: PrepareJob) -> DataDescription:
-    """Of the data, if they were named. Which samples clients judge by depends on the job's seed; how many does not."""
+    """Of the data, if there are any. Which samples clients evaluate on depends on the job's seed; how many does not."""
     if not prepare.data:
         return DataDescription(sizes=[])
     name = read_bundle(Path(prepare.bundle).read_bytes()).data_name
@@ -121,19 +123,19 @@ def _parts(path: str | None) -> Payload:
 
 
 def main() -> None:
-    line = open_parent_channel(int(sys.argv[1]), ToWorker, ends=StopWorker)
+    parent = open_parent_channel(int(sys.argv[1]), ToWorker, ends=StopWorker)
     try:
-        prepare = line.receive(PrepareJob)
+        prepare = parent.receive(PrepareJob)
         assert prepare is not None
-        set_private_log(lambda text: line.send(WorkerLogLine(line=text)))
-        gate = OutputFilter(prepare)
-        line.send(JobReady(data=_description(prepare)))
-        while (asked := line.receive(FilterResult)) is not None:
-            line.send(gate.screen(asked))
+        set_private_log(lambda text: parent.send(WorkerLogLine(line=text)))
+        output_filter = OutputFilter(prepare)
+        parent.send(JobReady(data=_description(prepare)))
+        while (request := parent.receive(FilterResult)) is not None:
+            parent.send(output_filter.apply(request))
     except StopRequestedError:
         pass
     except WinnowError as error:
-        line.send(CannotRunJob(reason=redacted_error(error)))
+        parent.send(CannotRunJob(reason=redacted_error(error)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A job's process listens to its parent, in a thread of its own, so that waiting can have an end."""
+"""How a job's process receives messages from its parent: in a thread, so that waiting can time out."""
 
 import queue
 import threading
@@ -19,10 +19,11 @@ class StopRequestedError(WinnowError):
 
 
 class ParentChannel(Generic[Incoming]):
-    """Messages from the parent, by kind: what nobody asked for yet waits its turn."""
+    """Messages from the parent, by type: those of other types wait until they are asked for."""
 
     def __init__(self, channel: Channel[Incoming], *, ends: type[Incoming]) -> None:
-        self._channel, self._ends = channel, ends
+        """A message of type `ends` stops the process."""
+        self._channel, self._stop_message = channel, ends
         self._queue: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
         self._waiting: deque[Incoming] = deque()
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
@@ -30,11 +31,11 @@ class ParentChannel(Generic[Incoming]):
     def send(self, message: msgspec.Struct) -> None:
         self._channel.send(message)
 
-    def receive(self, wanted: type[MessageType], timeout: float | None = None) -> MessageType | None:
-        """The next message of this kind; None if there is none in time. Raises HaltedError when it is all over."""
-        for place, message in enumerate(self._waiting):
-            if isinstance(message, wanted):
-                del self._waiting[place]
+    def receive(self, expected: type[MessageType], timeout: float | None = None) -> MessageType | None:
+        """The next message of this type; None if there is none in time. Raises StopRequestedError."""
+        for index, message in enumerate(self._waiting):
+            if isinstance(message, expected):
+                del self._waiting[index]
                 return message
         while True:
             try:
@@ -42,11 +43,11 @@ class ParentChannel(Generic[Incoming]):
             except queue.Empty:
                 return None
             if message_or_end is None:
-                raise StopRequestedError("the parent process has gone")
-            if isinstance(message_or_end, wanted):
+                raise StopRequestedError("the parent process has exited")
+            if isinstance(message_or_end, expected):
                 return message_or_end
-            if isinstance(message_or_end, self._ends):
-                raise StopRequestedError(getattr(message_or_end, "reason", "it is over"))
+            if isinstance(message_or_end, self._stop_message):
+                raise StopRequestedError(getattr(message_or_end, "reason", "the parent stopped the job"))
             self._waiting.append(message_or_end)
 
     def _listen(self) -> None:

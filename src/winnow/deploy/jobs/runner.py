@@ -59,7 +59,7 @@ def main() -> None:
         reason = run_job(Path(begin.bundle), Path(begin.folder), ServerExecutionContext(drive))
         line.send(JobFinished(output=drive.output, lines=drive.lines) if reason is None else JobFailed(reason=reason))
     except StopRequestedError as halted:
-        print(f"halted: {halted}", file=sys.stderr)
+        print(f"stopped: {halted}", file=sys.stderr)
 
 
 if __name__ == "__main__":

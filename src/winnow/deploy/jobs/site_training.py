@@ -59,7 +59,7 @@ def training_handlers(
         site=subject.site(samples, own_test),
         handlers={**_needed(experiment, subject, own_test), **besides.handlers},
         filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_random)),
-        sealing=besides.filters,
+        outer_filters=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS_TYPES, **besides.settings},
         in_memory=None,
@@ -99,7 +99,7 @@ def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[Learnin
         else:
             signed = True
         if not signed:
-            reason = "the server asks for another training than the job's author signed"
+            reason = "the server's training settings differ from those the job's author signed"
             return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
         return call_next(tasks, site)
 
@@ -109,11 +109,13 @@ def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[Learnin
 def _check_model(task: Task, own: Arrays) -> None:
     """Refuse a model that is not the job's: whether it can be trained at all might depend on a sample."""
     if task.name == "train" and "model" not in task.payload:
-        raise ModelError("a training task brings no model: what leaves is judged by how it departs from one")
+        raise ModelError("the training task contains no model; this site needs one to compute the update")
     for name, tensor in task.payload.get("model", {}).items():
         like = own.get(name)
         if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
-            raise ModelError(f"the task's model is not the job's: {name} is not there, or has another shape or type")
+            raise ModelError(
+                f"the task's model does not match the job's: array {name} is unknown or differs in shape or type"
+            )
 
 
 def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:

@@ -33,7 +33,7 @@ def load_snapshot(path: Path, *, in_memory: bool = True) -> Snapshot:
             arrays = dict(arrays)
         return Snapshot(arrays=arrays, values=state["values"])
     except (KeyError, ValueError, TypeError) as error:
-        raise RunError(f"{path} is no checkpoint of a job: {error}") from error
+        raise RunError(f"{path} is not a job's checkpoint: {error}") from error
 
 
 def _peek(arrays: Arrays) -> Iterator[tuple[str, Any]]:

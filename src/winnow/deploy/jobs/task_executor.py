@@ -1,4 +1,4 @@
-"""A site's desk in a job: tasks come in as files and go out as files, through the handlers."""
+"""Runs a site's handlers: tasks come as files, and so do results."""
 
 import time
 import traceback
@@ -18,50 +18,50 @@ from winnow.deploy.wire.safetensors_files import write_parts
 
 @dataclass(frozen=True, kw_only=True)
 class SiteHandlers:
-    """What a site can do in a job, and with what."""
+    """The handlers of a site in a job, and what they work with."""
 
     site: Any
     handlers: Mapping[str, Handler[Any]]
     filters: Sequence[Filter[Any]] = ()
-    sealing: Sequence[Filter[Any]] = ()
-    """Around all filters, the site's own among them: what these let out nobody can read or judge any more."""
+    outer_filters: Sequence[Filter[Any]] = ()
+    """Around all filters, the site's own among them: no filter can check what these let out, as it is encrypted."""
     volatile: frozenset[str] = frozenset()
-    """Handlers whose answers hold only while this process lives."""
+    """Handlers whose results hold only while this process lives."""
     settings: Mapping[str, type] = field(default_factory=dict)
-    """Of tasks by their names, where they are no plain values."""
+    """Types of tasks' settings by the tasks' names, where they are no plain values."""
     in_memory: int | None = MAX_IN_MEMORY_BYTES
     """Parts of tasks with more bytes stay in their files; none do if it is None."""
 
 
 class TaskExecutor:
-    """Answers tasks. What goes wrong is told without a word about the data."""
+    """Executes tasks. Failures quote nothing of the data."""
 
-    def __init__(self, job: str, folder: Path, service: SiteHandlers) -> None:
-        self._job, self._folder, self._service = job, folder, service
-        filters = (*service.sealing, *service.filters)
-        self._handlers = {name: wrap(handler, filters) for name, handler in service.handlers.items()}
+    def __init__(self, job: str, folder: Path, site: SiteHandlers) -> None:
+        self._job, self._folder, self._site = job, folder, site
+        filters = (*site.outer_filters, *site.filters)
+        self._handlers = {name: wrap(handler, filters) for name, handler in site.handlers.items()}
         self._files = 0
 
-    def answer(self, order: RunTask) -> list[TaskResult]:
-        """One answer a client."""
-        task = order.task
+    def execute(self, run: RunTask) -> list[TaskResult]:
+        """One result a client."""
+        task = run.task
         if task.name not in self._handlers:
-            return self._failures(task, f"this site cannot {task.name}")
-        begun = time.perf_counter()
+            return self._failures(task, f"this site has no handler for task {task.name!r}")
+        started = time.perf_counter()
         try:
-            outcomes = self._handlers[task.name](self._tasks(order), self._service.site)
-            seconds = (time.perf_counter() - begun) / max(1, len(outcomes))
-            return [self._did(task, outcome, seconds) for outcome in outcomes]
+            outcomes = self._handlers[task.name](self._tasks(run), self._site.site)
+            seconds = (time.perf_counter() - started) / max(1, len(outcomes))
+            return [self._result(task, outcome, seconds) for outcome in outcomes]
         except Exception as error:
             if not isinstance(error, WinnowError):
                 traceback.print_exc()  # for the site's own log
             return self._failures(task, redacted_error(error))
 
-    def _tasks(self, order: RunTask) -> list[Task]:
-        wire = order.task
-        in_memory = self._service.in_memory
-        payload: Payload = {part: open_arrays(Path(path), in_memory) for part, path in order.parts.items()}
-        settings = decode_settings(wire.name, wire.settings, self._service.settings)
+    def _tasks(self, run: RunTask) -> list[Task]:
+        wire, state = run.task, run.client_state
+        in_memory = self._site.in_memory
+        payload: Payload = {part: open_arrays(Path(path), in_memory) for part, path in run.parts.items()}
+        settings = decode_settings(wire.name, wire.settings, self._site.settings)
         return [
             Task(
                 name=wire.name,
@@ -71,14 +71,12 @@ class TaskExecutor:
                 payload=payload,
                 settings=settings,
                 peer_messages=wire.peer_messages.get(client, {}),
-                client_state=open_parts(Path(order.client_state[client]), in_memory)
-                if client in order.client_state
-                else {},
+                client_state=open_parts(Path(state[client]), in_memory) if client in state else {},
             )
             for client in wire.clients
         ]
 
-    def _did(self, task: WireTask, outcome: Outcome, seconds: float) -> TaskResult:
+    def _result(self, task: WireTask, outcome: Outcome, seconds: float) -> TaskResult:
         client = outcome.task.client
         if isinstance(outcome, Failure):
             return self._failed(task, client, outcome.stage, outcome.reason)
@@ -94,7 +92,7 @@ class TaskExecutor:
             answer=answer,
             payload=self._written(outcome.payload),
             new_client_state=self._written(outcome.new_client_state),
-            volatile=task.name in self._service.volatile,
+            volatile=task.name in self._site.volatile,
         )
 
     def _failures(self, task: WireTask, reason: str) -> list[TaskResult]:

@@ -20,10 +20,10 @@ def encode_settings(settings: object) -> bytes:
 
 
 def decode_settings(name: str, data: bytes, kinds: Mapping[str, type]) -> Any:
-    """The settings of a task of this name; `kinds` says of which type they are, others are plain values."""
+    """The settings of a task of this name; `kinds` maps names to types, others are plain values."""
     try:
         return _adapter(kinds.get(name, Any)).validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise WireError(f"the settings of a task {name!r} are not understood: {where}: {first['msg']}") from error
+        raise WireError(f"invalid settings of task {name!r}: {where}: {first['msg']}") from error

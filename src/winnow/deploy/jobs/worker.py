@@ -1,4 +1,4 @@
-"""A job's process at a site: it does the tasks. `python -m winnow.deploy.jobs.worker FD`
+"""A job's process at a site: it runs the tasks. `python -m winnow.deploy.jobs.worker FD`
 
 It sees the data that the job asked for, and its parent; it opens no connection.
 """
@@ -14,8 +14,16 @@ from winnow.deploy.jobs.agent_identities import AgentIdentities
 from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, run_job, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.deployed_run import OnEvent
-from winnow.deploy.jobs.ipc import AssignClientNumbers as Placed
-from winnow.deploy.jobs.ipc import CannotRunJob, JobReady, PrepareJob, RunTask, StopWorker, ToWorker, WorkerLogLine
+from winnow.deploy.jobs.ipc import (
+    AssignClientNumbers,
+    CannotRunJob,
+    JobReady,
+    PrepareJob,
+    RunTask,
+    StopWorker,
+    ToWorker,
+    WorkerLogLine,
+)
 from winnow.deploy.jobs.local_data import SiteData, load_site_data
 from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
 from winnow.deploy.jobs.signed_statements import submission_id
@@ -29,59 +37,60 @@ if TYPE_CHECKING:
 
 
 class SiteExecutionContext(ExecutionContext):
-    """Answers a job's tasks with this site's data, until there are no more."""
+    """Runs a job's tasks with this site's data, until there are no more."""
 
-    def __init__(self, line: ParentChannel[ToWorker], prepare: PrepareJob) -> None:
-        self._line, self._prepare = line, prepare
+    def __init__(self, parent: ParentChannel[ToWorker], prepare: PrepareJob) -> None:
+        self._parent, self._prepare = parent, prepare
 
     def execute(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
         data = load_site_data(experiment.data.name, self._prepare.data, experiment.seed, self._prepare.job)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
-        parties = AgentIdentities(self._line, submission, experiment.collect.third_party)
-        self._serve(training_handlers(experiment, inputs, data, self._place(data), parties), parties.attend)
+        identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
+        handlers = training_handlers(experiment, inputs, data, self._first_client(data), identities)
+        self._execute_tasks(handlers, identities.set_task)
 
     def conduct(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         data = load_site_data(wanted.data.name, self._prepare.data, wanted.seed, self._prepare.job)
-        holdings = HostedClients(clients=data.clients, first=self._place(data))
-        self._serve(SiteHandlers(site=holdings, handlers=wanted.handlers))
+        holdings = HostedClients(clients=data.clients, first=self._first_client(data))
+        self._execute_tasks(SiteHandlers(site=holdings, handlers=wanted.handlers))
 
-    def _place(self, data: SiteData) -> int:
-        """Say what there is, and learn the number of the first client."""
-        self._line.send(JobReady(data=data.description()))
-        if self._prepare.clients_from is not None:
-            return self._prepare.clients_from
-        placed = self._line.receive(Placed)
-        assert placed is not None
-        return placed.clients_from
+    def _first_client(self, data: SiteData) -> int:
+        """Describe the data to the agent, and wait for the number of this site's first client."""
+        self._parent.send(JobReady(data=data.description()))
+        if self._prepare.first_client is not None:
+            return self._prepare.first_client
+        assigned = self._parent.receive(AssignClientNumbers)
+        assert assigned is not None
+        return assigned.first_client
 
-    def _serve(self, service: SiteHandlers, attend: Callable[[RunTask], None] = lambda order: None) -> NoReturn:
-        """Answer tasks until there are no more; `attend` hears of each before it is done."""
+    def _execute_tasks(self, site: SiteHandlers, before: Callable[[RunTask], None] = lambda run: None) -> NoReturn:
+        """Until the agent stops this process; `before` is called with each task before it is executed."""
         if self._prepare.filters:
             from winnow.deploy.jobs.mandatory_filters import mandatory_filters  # noqa: PLC0415 - filters need torch
             from winnow.learn.update_filters import hide_failure_reasons  # noqa: PLC0415
 
-            forced = mandatory_filters(self._prepare.filters)
-            service = replace(service, filters=(*forced, hide_failure_reasons, *service.filters))
-        desk = TaskExecutor(self._prepare.job, Path(self._prepare.folder), service)
-        while (order := self._line.receive(RunTask)) is not None:
-            attend(order)
-            for did in desk.answer(order):
-                self._line.send(did)
-        raise StopRequestedError("it is over")
+            mandatory = mandatory_filters(self._prepare.filters)
+            site = replace(site, filters=(*mandatory, hide_failure_reasons, *site.filters))
+        executor = TaskExecutor(self._prepare.job, Path(self._prepare.folder), site)
+        while (run := self._parent.receive(RunTask)) is not None:
+            before(run)
+            for result in executor.execute(run):
+                self._parent.send(result)
+        raise StopRequestedError("the parent stopped the job")
 
 
 def main() -> None:
-    line = open_parent_channel(int(sys.argv[1]), ToWorker, ends=StopWorker)
-    prepare = line.receive(PrepareJob)
+    parent = open_parent_channel(int(sys.argv[1]), ToWorker, ends=StopWorker)
+    prepare = parent.receive(PrepareJob)
     assert prepare is not None
-    set_private_log(lambda text: line.send(WorkerLogLine(line=text)))
+    set_private_log(lambda text: parent.send(WorkerLogLine(line=text)))
     try:
         reason = run_job(
-            Path(prepare.bundle), Path(prepare.folder), SiteExecutionContext(line, prepare), redacted_error
+            Path(prepare.bundle), Path(prepare.folder), SiteExecutionContext(parent, prepare), redacted_error
         )
-        line.send(CannotRunJob(reason=reason or "the job's program ended without winnow.run"))
+        parent.send(CannotRunJob(reason=reason or "the job's program ended without calling winnow.run"))
     except StopRequestedError:
         pass
 

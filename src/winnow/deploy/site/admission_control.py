@@ -1,4 +1,4 @@
-"""Whether a job may run here, by the site's own policy and on the word of nobody but the job's author."""
+"""Whether a job may run at this site: decided by the site's policy and the signature of the job's author alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from winnow.deploy.wire.messages import DeployJob
 
 
 class NotAdmittedError(WinnowError):
-    """This job may not run here."""
+    """This job may not run at this site."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionTerms:
-    """On what terms a job is admitted."""
+    """The terms on which a job is admitted."""
 
     author: Peer
     data: str
@@ -33,7 +33,7 @@ class AdmissionTerms:
 
 
 class AdmissionControl:
-    """Reads the policy anew whenever it changes."""
+    """Reads the policy again whenever it changes."""
 
     def __init__(self, kit: Kit, config: SiteConfig, now: Callable[[], datetime] = utc_now) -> None:
         self._kit, self._config, self._now = kit, config, now
@@ -46,13 +46,13 @@ class AdmissionControl:
         return verify(signature, bundle.signed, self._kit.authority, self._revoked.current(), self._now())
 
     def check_date(self, bundle: Bundle) -> None:
-        """Raise unless the job was signed lately; asked before it begins here."""
+        """Raise if the job was signed too long ago; called before it starts here."""
         check_job_age(bundle.issued, self._now(), self._config.job_days)
 
     def admit(self, deploy: DeployJob, bundle: Bundle, author: Peer) -> AdmissionTerms:
-        """The terms for this author, or NotAdmittedError. Cheap: it is asked before every task."""
+        """The terms for this author, or NotAdmittedError. Cheap: it is called before every task."""
         if author.name != deploy.submitter:
-            raise NotAdmittedError(f"the job was submitted by {deploy.submitter} and signed by {author}")
+            raise NotAdmittedError(f"the job was submitted by {deploy.submitter} but signed by {author}")
         policy, asked, name = self._policy.current(), deploy.resources, bundle.data_name
         request = JobRequest(
             data=(name,),
@@ -71,24 +71,24 @@ class AdmissionControl:
             data=name,
             own_code=bundle.own_code,
             filters=list(policy.filters),
-            sandboxed=bundle.own_code and self._can_fence(required=policy.sandbox == "required"),
+            sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
 
-    def controllable(self) -> str | None:
-        """Why nobody may stop this agent from afar, if so."""
+    def remote_control_refusal(self) -> str | None:
+        """Why this agent may not be stopped or restarted remotely, if so."""
         decision = allows_control(self._policy.current())
         return None if decision.allowed else decision.reason
 
-    def keeps_masks(self) -> bool:
-        """Whether this site is willing to keep others' masks."""
+    def may_keep_masks(self) -> bool:
+        """Whether the policy lets this site act as mask keeper."""
         return self._policy.current().keeper
 
-    def _can_fence(self, *, required: bool) -> bool:
-        """Whether own code is shut in. Where it cannot be, it is refused unless the site does not mind."""
+    def _sandboxed(self, *, required: bool) -> bool:
+        """Whether the job's own code runs in a sandbox. Raises if there is none and the policy requires it."""
         reason = sandbox_unavailable_reason()
         for secret in (self._kit.path, Path(self._config.state)):
-            if reason is None and (open_place := exposing_path(secret)) is not None:
-                reason = f"the site's own files lie in {open_place}, where Python's libraries are; move them"
+            if reason is None and (exposed := exposing_path(secret)) is not None:
+                reason = f"the site's own files are in {exposed}, which sandboxed code can read; move them"
         if reason is not None and required:
-            raise NotAdmittedError(f"own code cannot be shut in here: {reason}")
+            raise NotAdmittedError(f"this site cannot sandbox the job's own code: {reason}")
         return reason is None

@@ -1,7 +1,7 @@
-"""The agent of a site: it connects, asks for orders, and has them followed. It opens no port.
+"""The agent of a site: it connects, polls for instructions, and has its jobs follow them. It opens no port.
 
-It may be killed at any moment. Orders are the same when they come twice; what must survive is in `SiteStateStore`
-before it is acknowledged or told to anybody.
+It may be killed at any moment. An instruction may come twice to the same effect; what must survive is in
+`SiteStateStore` before it is acknowledged or sent to anybody.
 """
 
 import importlib.metadata
@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 STATE_FILE = "site.sqlite"
 RETRY_SECONDS = 20.0
-"""Seconds for which a single request is tried again and again; then a new session begins."""
+"""Seconds for which a single request is retried; then a new session begins."""
 RECONNECT_BACKOFF = Backoff(longest=1.0)
-"""While the leader is looked for: the next one is there within seconds, and work stands still until it is found."""
+"""While no leader is found: the next one is there within seconds, and work stands still until then."""
 SHUTDOWN_SECONDS = 10.0
-"""Seconds that jobs have to end when the agent does."""
+"""Seconds that jobs have to end when the agent stops."""
 
 
 def connect_to_leader(kit: Kit) -> ServerLink:
@@ -63,7 +63,7 @@ def connect_to_leader(kit: Kit) -> ServerLink:
 
 
 class Agent:
-    """`run` returns when it is told to stop; `restart` then says whether somebody wants it to begin anew."""
+    """`run` returns after `stop`; `restart` then says whether a new agent is to take its place."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Agent:
         link: ServerLink,
         *,
         worker: str = WORKER_MODULE,
-        gate: str = OUTPUT_FILTER_MODULE,
+        output_filter: str = OUTPUT_FILTER_MODULE,
         now: Callable[[], float] = time.time,
         backoff: Backoff = Backoff(first=0.5),  # noqa: B008 - frozen
     ) -> None:
@@ -80,161 +80,159 @@ class Agent:
         self._kit, self._config, self._now, self._backoff = kit, config, now, backoff
         self._link = link
         self._jobs: dict[str, HostedJob] = {}
-        self._leaving: list[HostedJob] = []
+        self._stopping_jobs: list[HostedJob] = []
         self._stopping = Event()
         self._received = 0
         self._polled = False
-        """Whether the present session has been of use."""
-        self._office = SiteContext(
+        """Whether a poll of the present session was answered."""
+        self._context = SiteContext(
             kit=kit,
             config=config,
             state=SiteStateStore(Path(config.state) / STATE_FILE),
-            judge=AdmissionControl(kit, config),
-            room=ResourcePool(config.resources, config.disk_mb),
+            admission=AdmissionControl(kit, config),
+            resources=ResourcePool(config.resources, config.disk_mb),
             uplink=Uplink(link, redactor_for(config, kit.path)),
             audit=open_audit_log(kit.path / AUDIT_FILE, kit),
             worker=worker,
-            gate=gate,
+            output_filter=output_filter,
         )
 
     def run(self) -> None:
-        self._office.audit.note("agent started", outcome=f"Winnow {_version()}")
+        self._context.audit.note("agent started", outcome=f"Winnow {_version()}")
         failures = 0
         while not self._stopping.is_set():
             try:
                 self._polled = False
-                welcome = self._greet()
+                welcome = self._handshake()
                 failures = 0
-                self._obey(welcome)
+                self._poll_loop(welcome)
             except (WinnowError, OSError) as error:
                 if not self._stopping.is_set():
-                    log.warning("%s; trying again", error)
-                if not (
-                    self._polled and isinstance(error, RequestRefusedError)
-                ):  # a new leader does not know our session
+                    log.warning("%s; retrying", error)
+                new_leader = self._polled and isinstance(error, RequestRefusedError)  # it does not know our session
+                if not new_leader:
                     self._stopping.wait(self._backoff.seconds(failures))
                 failures += 1
-        self._leave()
+        self._shut_down()
 
     def stop(self) -> None:
         """May be called by any thread, or by a signal."""
         self._stopping.set()
         self._link.close()
 
-    def _greet(self) -> Welcome:
+    def _handshake(self) -> Welcome:
         hello = Hello(
             protocols=list(PROTOCOLS),
             winnow_version=_version(),
             data=sorted(self._config.data),
             resources=self._config.resources,
             clock=self._now(),
-            jobs=self._office.state.jobs(),
+            jobs=self._context.state.jobs(),
             certificate=self._kit.certificate_pem,
         )
         welcome = self._link.call(hello)
         if not isinstance(welcome, Welcome):
-            raise WireError(f"the server answered a greeting with {type(welcome).__name__}")
+            raise WireError(f"the server answered Hello with {type(welcome).__name__}; expected Welcome")
         if welcome.protocol not in PROTOCOLS:
             raise RequestRefusedError(
                 f"the server speaks protocol {welcome.protocol}; this site speaks {PROTOCOLS[0]}: update Winnow here"
             )
         self._received = 0
-        self._office.uplink.begin(welcome.session)
-        log.info("connected; the project's server wants to hear from us every %g s", welcome.heartbeat)
+        self._context.uplink.start_session(welcome.session)
+        log.info("connected; heartbeat interval %g s", welcome.heartbeat)
         drop_code_pages()
         return welcome
 
-    def _obey(self, welcome: Welcome) -> None:
-        """Until the session ends, by an error, or because something could not be delivered."""
-        while not self._stopping.is_set() and not self._office.uplink.lost:
-            poll = Poll(session=welcome.session, received=self._received, free=self._office.room.free())
-            orders = self._link.call(poll, timeout=welcome.heartbeat + CALL_SECONDS)
-            if not isinstance(orders, SiteInstructions):
-                raise WireError(f"the server answered a poll with {type(orders).__name__}")
+    def _poll_loop(self, welcome: Welcome) -> None:
+        """Until the session ends: by an error, or because a message could not be delivered."""
+        while not self._stopping.is_set() and not self._context.uplink.delivery_failed:
+            poll = Poll(session=welcome.session, received=self._received, free=self._context.resources.free())
+            answer = self._link.call(poll, timeout=welcome.heartbeat + CALL_SECONDS)
+            if not isinstance(answer, SiteInstructions):
+                raise WireError(f"the server answered Poll with {type(answer).__name__}; expected SiteInstructions")
             self._polled = True
-            for number, order in enumerate(orders.instructions, orders.first_number):
+            for number, instruction in enumerate(answer.instructions, answer.first_number):
                 if number > self._received:
-                    self._follow(order)
+                    self._handle(instruction)
                     self._received = number
         if not self._stopping.is_set():
-            raise UnreachableError("something was not delivered in this session")
+            raise UnreachableError("a message could not be delivered in this session; reconnecting")
 
-    def _follow(self, order: SiteInstruction) -> None:
-        """Have an order followed. What it changes for good is done on return: it is acknowledged then."""
-        if isinstance(order, DeployJob):
-            self._job(order.job).order(order)
-        elif isinstance(order, AssignTask):
-            self._assign(order)
-        elif isinstance(order, CancelTasks):
-            if order.job in self._jobs:
-                self._jobs[order.job].cancel(order.tasks)
-        elif isinstance(order, Settle):
-            if order.job in self._jobs:
-                self._jobs[order.job].cancel(order.ended_tasks)
-            self._office.state.settle(order)
-            if order.job in self._jobs:
-                self._jobs[order.job].order(order)
-        elif isinstance(order, StopJob):
-            self._end(order)
-        else:
-            self._controlled(order)
+    def _handle(self, instruction: SiteInstruction) -> None:
+        """What the instruction changes for good is done on return: it is acknowledged then."""
+        match instruction:
+            case DeployJob(job=job):
+                self._job(job).enqueue(instruction)
+            case AssignTask():
+                self._assign(instruction)
+            case CancelTasks(job=job, tasks=tasks):
+                if job in self._jobs:
+                    self._jobs[job].cancel(tasks)
+            case Settle(job=job, ended_tasks=ended):
+                if job in self._jobs:
+                    self._jobs[job].cancel(ended)
+                self._context.state.settle(instruction)
+                if job in self._jobs:
+                    self._jobs[job].enqueue(instruction)
+            case StopJob():
+                self._stop_job(instruction)
+            case ControlAgent(restart=restart):
+                self._handle_control("restart" if restart else "stop", restart=restart)
 
     def _job(self, name: str) -> HostedJob:
         if name not in self._jobs:
-            self._leaving = [each for each in self._leaving if each.is_alive()]
-            before = [each for each in self._leaving if each.job == name]
-            self._jobs[name] = HostedJob(self._office, name, after=before[-1] if before else None)
+            self._stopping_jobs = [each for each in self._stopping_jobs if each.is_alive()]
+            before = [each for each in self._stopping_jobs if each.job == name]
+            self._jobs[name] = HostedJob(self._context, name, after=before[-1] if before else None)
             self._jobs[name].start()
         return self._jobs[name]
 
-    def _assign(self, order: AssignTask) -> None:
-        """A job that we were told of before we were killed is deployed again first; of others we know nothing."""
-        if order.job in self._jobs:
-            self._jobs[order.job].order(order)
-        elif (deploy := self._office.state.deployed(order.job)) is not None:
-            self._job(order.job).order(deploy)
-            self._job(order.job).order(order)
+    def _assign(self, assigned: AssignTask) -> None:
+        """A job that was deployed before this agent started is deployed again first."""
+        if assigned.job in self._jobs:
+            self._jobs[assigned.job].enqueue(assigned)
+        elif (deploy := self._context.state.deployment(assigned.job)) is not None:
+            self._job(assigned.job).enqueue(deploy)
+            self._job(assigned.job).enqueue(assigned)
         else:
-            reason = f"this site was never told of job {order.job}"
-            log.warning("%s, but is asked to do its task %s", reason, order.task.id[:12])
-            for client in order.task.clients:
-                failed = ClientResult(
-                    job=order.job, task=order.task.id, client=client, stage="admission", failure=reason
+            task, reason = assigned.task, f"this site does not know job {assigned.job}"
+            log.warning("%s; rejected its task %s", reason, task.id[:12])
+            for client in task.clients:
+                self._context.uplink.submit_result(
+                    ClientResult(job=assigned.job, task=task.id, client=client, stage="admission", failure=reason)
                 )
-                self._office.uplink.give(failed, None)
 
-    def _end(self, order: StopJob) -> None:
-        if order.job not in self._jobs and order.job not in self._office.state.jobs():
+    def _stop_job(self, stop: StopJob) -> None:
+        if stop.job not in self._jobs and stop.job not in self._context.state.jobs():
             return
-        log.info("job %s is over here%s", order.job, f": {order.reason}" if order.reason else "")
-        self._office.audit.note("job stopped", order.job, order.reason)
-        job = self._job(order.job)
-        del self._jobs[order.job]
-        self._leaving.append(job)
+        log.info("job %s stopped%s", stop.job, f": {stop.reason}" if stop.reason else "")
+        self._context.audit.note("job stopped", stop.job, stop.reason)
+        job = self._job(stop.job)
+        del self._jobs[stop.job]
+        self._stopping_jobs.append(job)
         job.end(forget=True)
 
-    def _controlled(self, order: ControlAgent) -> None:
-        what = "restart" if order.restart else "stop"
-        reason = self._office.judge.controllable()
-        self._office.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
-        self._office.uplink.controlled(reason)
+    def _handle_control(self, what: str, *, restart: bool) -> None:
+        reason = self._context.admission.remote_control_refusal()
+        self._context.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
+        self._context.uplink.report_control_result(reason)
         if reason is not None:
-            log.warning("told to %s from afar, and did not: %s", what, reason)
+            log.warning("remote request to %s rejected: %s", what, reason)
             return
-        log.info("told to %s from afar", what)
-        self.restart = order.restart
+        log.info("remote request to %s accepted", what)
+        self.restart = restart
         self.stop()
 
-    def _leave(self) -> None:
-        """End all processes; what must be known next time is on the disk."""
+    def _shut_down(self) -> None:
+        """End all jobs; what the next agent must know is on the disk."""
         for job in self._jobs.values():
             job.end(forget=False)
         until = time.monotonic() + SHUTDOWN_SECONDS
-        for job in [*self._jobs.values(), *self._leaving]:
+        for job in [*self._jobs.values(), *self._stopping_jobs]:
             job.join(max(0.0, until - time.monotonic()))
-        self._office.audit.note("agent stopped")
-        self._office.audit.close()
-        self._office.state.close()
+        self._context.audit.note("agent stopped")
+        self._context.audit.close()
+        self._context.state.close()
         log.info("stopped")
 
 

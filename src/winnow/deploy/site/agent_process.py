@@ -1,4 +1,4 @@
-"""The agent as a process of its own: its log, its signals, its end."""
+"""The agent as a process: its log, its signals, its end."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def run_agent(kit_folder: Path, config_file: Path | None = None, *, json_logs: bool = False) -> None:
-    """Be the agent of this site until told to stop; told to restart, become a new process in place of this one."""
+    """Run the agent of this site until it is stopped; a restart replaces this process by a new one."""
     tune_malloc()
     restrict_umask()
     log_to_standard_error(as_json=json_logs)
@@ -31,12 +31,12 @@ def run_agent(kit_folder: Path, config_file: Path | None = None, *, json_logs: b
         signal.signal(each, _stopping(agent))
     offered = config.resources
     log.info(
-        "site %s of %s: data %s; %g cpus, %d MB, %d gpus; servers %s",
+        "site %s (%s): data %s; %g CPUs, %d MB, %d GPUs; servers %s",
         kit.name, kit.organisation, ", ".join(sorted(config.data)) or "none",
         offered.cpus, offered.memory_mb, offered.gpus, ", ".join(kit.endpoints),
     )  # fmt: skip
     if not (kit.path / POLICY_FILE).exists():
-        log.warning("there is no %s in %s: this site denies every job", POLICY_FILE, kit.path)
+        log.warning("no %s in %s: this site rejects every job", POLICY_FILE, kit.path)
     agent.run()
     if agent.restart:
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the command line that began this process

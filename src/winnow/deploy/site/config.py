@@ -17,7 +17,7 @@
     targets = ["outcome"]
     owner = "ward"
 
-A job asks for data by name. Where they are stays here: `Redactor` takes it out of whatever is told to the server.
+A job asks for data by name. Where they are stays here: `Redactor` removes it from all that is sent to the server.
 """
 
 import tomllib
@@ -60,14 +60,14 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     own_test: Annotated[float, Meta(ge=0, lt=1)] | UnsetType = UNSET
 
     @property
-    def place(self) -> str | None:
+    def path(self) -> str | None:
         """The file or folder, if it is one."""
         return self.file or self.folder
 
-    def table(self, rows: Path | None = None) -> dict[str, Any]:
-        """What a worker is told. Of a database it sees the `rows`, in a file, and neither address nor query."""
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        given = {key: value for key, value in told.items() if value is not None and key not in ("url", "query")}
+    def worker_table(self, rows: Path | None = None) -> dict[str, Any]:
+        """The table for the worker. Of a database it gets the `rows`, in a file, and neither address nor query."""
+        all_keys: dict[str, Any] = msgspec.to_builtins(self)
+        given = {key: value for key, value in all_keys.items() if value is not None and key not in ("url", "query")}
         return given if rows is None else {"file": str(rows), **given}
 
 
@@ -86,12 +86,12 @@ class SiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Redactor:
-    """Knows what nobody outside may read: paths, addresses, queries. The longest is taken out first."""
+    """Removes what nobody outside may read: paths, addresses, queries. The longest goes first."""
 
     secrets: tuple[str, ...] = field(repr=False)
 
     @classmethod
-    def about(cls, secrets: Iterable[str | Path]) -> "Redactor":
+    def of(cls, secrets: Iterable[str | Path]) -> "Redactor":
         words = {str(each) for each in secrets} - {"", "/", "."}
         return cls(secrets=tuple(sorted(words, key=len, reverse=True)))
 
@@ -105,28 +105,28 @@ def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
     """Read and check `site.toml`; without one the site offers the machine and no data."""
     chosen = path or kit / CONFIG_FILE
     if path is None and not chosen.exists():
-        return _anchored(SiteConfig(), kit)
+        return _with_absolute_paths(SiteConfig(), kit)
     try:
         config = msgspec.convert(tomllib.loads(chosen.read_text()), SiteConfig)
     except OSError as error:
         raise ConfigError(f"{chosen} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{chosen} is no TOML: {error}") from error
+        raise ConfigError(f"{chosen} is not valid TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(f"{chosen}: {error}") from error
     for name, data in config.data.items():
         if problem := _problem(data, chosen.parent):
             raise ConfigError(f"{chosen}: [data.{name}] {problem}")
-    return _anchored(config, kit, chosen.parent)
+    return _with_absolute_paths(config, kit, chosen.parent)
 
 
 def redactor_for(config: SiteConfig, kit: Path) -> Redactor:
     secrets: set[str | Path] = {kit, kit.resolve(), config.state, config.results or ""}
     for data in config.data.values():
-        secrets |= {each for each in (data.place, data.url, data.query) if each}
-        if data.place:
-            secrets.add(Path(data.place).parent)
-    return Redactor.about(secrets)
+        secrets |= {each for each in (data.path, data.url, data.query) if each}
+        if data.path:
+            secrets.add(Path(data.path).parent)
+    return Redactor.of(secrets)
 
 
 def _problem(data: DataSource, folder: Path) -> str | None:
@@ -139,19 +139,19 @@ def _problem(data: DataSource, folder: Path) -> str | None:
         return 'needs targets = ["…"], the columns to predict'
     if isinstance(data.scale, str) and data.scale != "none":
         return (
-            f"scale = {data.scale!r} would scale each site by its own rows; write 'none', or numbers that all sites "
-            "share: scale = { mean = […], sd = […] }"
+            f"scale = {data.scale!r} would scale each site by its own rows; use 'none', or values shared by "
+            "all sites: scale = { mean = […], sd = […] }"
         )
     if data.file is not None and not data.file.lower().endswith(FILE_ENDINGS):
-        return f"file = {data.file!r} is none of {', '.join(FILE_ENDINGS)}"
+        return f"file = {data.file!r} has an unsupported type; use one of {', '.join(FILE_ENDINGS)}"
     if data.file is not None and not _resolved(data.file, folder).is_file():
-        return f"there is no file {_resolved(data.file, folder)}"
+        return f"file not found: {_resolved(data.file, folder)}"
     if data.folder is not None and not _resolved(data.folder, folder).is_dir():
-        return f"there is no folder {_resolved(data.folder, folder)}"
+        return f"folder not found: {_resolved(data.folder, folder)}"
     return None
 
 
-def _anchored(config: SiteConfig, kit: Path, folder: Path | None = None) -> SiteConfig:
+def _with_absolute_paths(config: SiteConfig, kit: Path, folder: Path | None = None) -> SiteConfig:
     """With absolute paths: data relative to the configuration, the site's own folders relative to the kit."""
     data = {name: _absolute(each, folder or kit) for name, each in config.data.items()}
     results = None if config.results is None else str(_resolved(config.results, kit))

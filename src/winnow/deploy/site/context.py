@@ -19,12 +19,14 @@ class SiteContext:
     kit: Kit
     config: SiteConfig
     state: SiteStateStore
-    judge: AdmissionControl
-    room: ResourcePool
+    admission: AdmissionControl
+    resources: ResourcePool
     uplink: Uplink
     audit: AuditLog
     worker: str = WORKER_MODULE
-    gate: str = OUTPUT_FILTER_MODULE
+    """The module, or file, that runs the tasks of a job."""
+    output_filter: str = OUTPUT_FILTER_MODULE
+    """The one that applies the site's filters to results of a job's own code."""
 
     def folder(self, job: str) -> JobFolder:
         return JobFolder(Path(self.config.state) / "jobs" / job)

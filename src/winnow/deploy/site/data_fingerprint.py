@@ -1,6 +1,6 @@
 """Whether the data of a job are still those with which it started.
 
-A digest of their contents is kept here and told to nobody: who has it could test guesses at the data against it.
+A digest of their contents is stored here and never sent: whoever has it could test guesses at the data against it.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from winnow.core.errors import DataError
-from winnow.deploy.site.state_store import SiteStateStore
+from winnow.deploy.site.submission_records import SubmissionRecords
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.errors import WireError
 
@@ -25,14 +25,14 @@ FileStamps: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 
 class DataChangedError(DataError):
-    """Restoring the data mends it; waiting does not."""
+    """Restoring the data helps; waiting does not."""
 
 
 class DataFingerprint:
     """Of the data that `table` describes, for what its author submitted as `submission`."""
 
-    def __init__(self, state: SiteStateStore, submission: str, table: Mapping[str, Any]) -> None:
-        self._state, self._submission, self._table = state, submission, table
+    def __init__(self, records: SubmissionRecords, submission: str, table: Mapping[str, Any]) -> None:
+        self._records, self._submission, self._table = records, submission, table
         self._seen: tuple[FileStamps, str] | None = None
         self._first: str | None = None
 
@@ -46,11 +46,11 @@ class DataFingerprint:
                 self._seen = (stamp, data_digest(self._table))
         except (OSError, WireError) as error:
             log.warning("%s", error)
-            raise DataError("the data cannot be read; the site's log says why") from error
+            raise DataError("the data cannot be read; see the site's log") from error
         digest = self._seen[1]
-        self._first = self._first or self._state.first_digest(self._submission) or digest
+        self._first = self._first or self._records.data_digest(self._submission) or digest
         if started and digest == self._first:
-            self._first = self._state.fix_digest(self._submission, digest)
+            self._first = self._records.fix_data_digest(self._submission, digest)
         if digest != self._first:
             raise DataChangedError(
                 "the data changed since the job started; restore them at the site, or submit the job again"

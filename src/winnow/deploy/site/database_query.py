@@ -34,9 +34,9 @@ class DatabaseQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Have the rows in the file, by a process of their own. They stay as they are once they are there.
+    """Write the rows to the file, by a process of their own. A file that exists stays as it is.
 
-    A database's errors may quote the data: they are for the site's own log. It is given up when `stopped` says so.
+    A database's errors may quote the data: they go to the site's own log. `stopped` cancels the query.
     """
     if target.exists():
         return
@@ -44,24 +44,24 @@ def fetch_rows(name: str, url: str, query: str, target: Path, stopped: Callable[
         [sys.executable, "-I", "-m", "winnow.deploy.site.database_query"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         try:
-            said = _awaited(process, DatabaseQuery(url=url, query=query, target=str(target)), stopped)
+            errors = _errors(process, DatabaseQuery(url=url, query=query, target=str(target)), stopped)
         finally:
             process.kill()
-    if said is None:
-        raise DataError(f"data {name}: the query took longer than {QUERY_TIMEOUT:g} seconds, or is not needed any more")
+    if errors is None:
+        raise DataError(f"data {name}: the query was cancelled, or took longer than {QUERY_TIMEOUT:g} seconds")
     if process.returncode != 0:
-        log.warning("data %s: the query failed: %s", name, one_line((said.strip().splitlines() or ["no reason"])[-1]))
-        raise DataError(f"data {name}: the query failed; the site's log says more")
+        log.warning("data %s: the query failed: %s", name, one_line((errors.strip().splitlines() or ["no reason"])[-1]))
+        raise DataError(f"data {name}: the query failed; see the site's log")
 
 
-def _awaited(process: "subprocess.Popen[bytes]", wanted: DatabaseQuery, stopped: Callable[[], bool]) -> str | None:
-    """What the process said when it ended; None if it does not end."""
+def _errors(process: "subprocess.Popen[bytes]", query: DatabaseQuery, stopped: Callable[[], bool]) -> str | None:
+    """What the process wrote to standard error, once it ended; None if it does not end."""
     until = time.monotonic() + QUERY_TIMEOUT
-    given: bytes | None = msgspec.json.encode(wanted)
+    given: bytes | None = msgspec.json.encode(query)
     while time.monotonic() < until and not stopped():
         try:
-            _, said = process.communicate(given, timeout=POLL_SECONDS)
-            return said.decode(errors="replace")
+            _, errors = process.communicate(given, timeout=POLL_SECONDS)
+            return errors.decode(errors="replace")
         except subprocess.TimeoutExpired:
             given = None  # it has it already, or is getting it
     return None
@@ -79,7 +79,7 @@ def write_rows(wanted: DatabaseQuery) -> None:
     elif engine.dialect.name == "postgresql":
         options["postgresql_readonly"] = True
     else:
-        raise DataError(f"databases of {engine.dialect.name} are not read; SQLite and PostgreSQL are")
+        raise DataError(f"{engine.dialect.name} is not supported; use SQLite or PostgreSQL")
     target = Path(wanted.target)
     temporary = target.with_name(target.name + ".part")
     with engine.connect().execution_options(**options) as connection, temporary.open("w", newline="") as file:

@@ -1,8 +1,8 @@
-"""Files that pass from a job's process, which may run a stranger's code, to the agent. Its word counts for little.
+"""Files that pass from a job's process, which may run untrusted code, to the agent.
 
-A name could lead out of the folder, by links in any place, to something that is then sent away. So the way is walked
-one folder at a time without following links, the file is moved to where only the agent can change names, and only then
-looked at.
+A path could lead out of the process's folder, by a link at any point, to a file that is then sent away. So the path is
+walked one folder at a time without following links, the file is moved to where only the agent can rename it, and only
+then checked.
 """
 
 import os
@@ -15,23 +15,21 @@ from winnow.deploy.trust.private_files import PRIVATE, sync_folder
 
 
 class UntrustedFileError(WinnowError):
-    """What a job's process handed over is not what it may hand over."""
+    """A job's process named a file that it may not hand over."""
 
 
 def import_file(folder: Path, claimed: str, target: Path) -> None:
-    """Move the file that a process says it has written, somewhere in its `folder`, to `target`."""
+    """Move the file that a process claims to have written, somewhere in its `folder`, to `target`."""
     try:
         parts = Path(claimed).relative_to(folder).parts
     except ValueError:
         parts = ()
     if not parts or ".." in parts:
-        raise UntrustedFileError("the job's process handed over a file outside of its folder")
+        raise UntrustedFileError("the job's process named a file outside its folder")
     try:
         _move(folder, parts, target)
     except OSError as error:
-        raise UntrustedFileError(
-            f"the job's process handed over a file that cannot be taken: {error.strerror}"
-        ) from error
+        raise UntrustedFileError(f"cannot import a file of the job's process: {error.strerror}") from error
     status = target.lstat()
     if stat.S_ISDIR(status.st_mode):
         shutil.rmtree(target)
@@ -43,16 +41,16 @@ def import_file(folder: Path, claimed: str, target: Path) -> None:
             os.fsync(file.fileno())
         sync_folder(target.parent)
         return
-    raise UntrustedFileError("the job's process handed over something that is no plain file")
+    raise UntrustedFileError("the job's process named something that is not a regular file")
 
 
 def _move(folder: Path, parts: tuple[str, ...], target: Path) -> None:
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         for part in parts[:-1]:
-            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
-            os.close(place)
-            place = deeper
-        os.rename(parts[-1], target, src_dir_fd=place)
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            os.close(parent)
+            parent = deeper
+        os.rename(parts[-1], target, src_dir_fd=parent)
     finally:
-        os.close(place)
+        os.close(parent)

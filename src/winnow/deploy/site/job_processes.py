@@ -1,7 +1,7 @@
-"""The processes of one job: its worker, and where strangers' code meets forced filters, the gate behind it.
+"""The processes of one job: its worker and, for own code under mandatory filters, an output filter behind it.
 
-Code in a process cannot be trusted to leave that process's filters alone. So answers made by a job's own code pass
-through a second process, which runs none of it.
+Code in a process cannot be trusted to leave that process's filters alone. So results of a job's own code pass through
+a second process, which runs none of it.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from winnow.deploy.jobs.ipc import (
     FilterResult,
     FromWorker,
     JobReady,
+    PrepareJob,
     ReleaseNoteRequest,
     ReleaseNoteResponse,
     ReleaseRequest,
@@ -40,14 +41,14 @@ from winnow.deploy.wire.messages import ClientResult, DataDescription
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""A task that ends its process so often is answered with a failure."""
+"""A task that ends its process so often fails."""
 CANCEL_GRACE_SECONDS = 10.0
-"""Seconds that a process may go on with a task that nobody waits for, before it is ended for the next one."""
+"""Seconds that a worker may go on with a cancelled task before it is killed for the next one."""
 MAX_LINES_PER_TASK = 1000
 """Lines that a job's processes may add to the site's log during one task; the rest is dropped."""
 MAX_LINE_LENGTH = 4096
 
-REDACTED_FAILURE = "the job's own code failed here, or did not pass this site's filters; the site's log says how"
+REDACTED_FAILURE = "the job's own code failed, or its result did not pass this site's filters; see the site's log"
 
 SigningCallback: TypeAlias = Callable[
     [SignRequest | ReleaseRequest | ReleaseNoteRequest], SignResponse | ReleaseResponse | ReleaseNoteResponse
@@ -56,7 +57,7 @@ SigningCallback: TypeAlias = Callable[
 
 
 class CannotRunJobError(WinnowError):
-    """The job's process says that the job cannot be done here."""
+    """The job's process reports that it cannot run the job."""
 
 
 class JobStoppedError(WinnowError):
@@ -64,62 +65,61 @@ class JobStoppedError(WinnowError):
 
 
 class JobProcesses:
-    """One thread has the work done; any other may stop it."""
+    """One thread runs tasks. Another sets `stopping` and calls `kill`: then all that goes on raises JobStoppedError."""
 
-    def __init__(self, place: ProcessSpec) -> None:
-        self.place = place
-        self._logged = 0
-        self._clients_from: int | None = None
+    def __init__(self, spec: ProcessSpec, stopping: Event) -> None:
+        self.spec = spec
+        self._stopping = stopping
+        self._first_client: int | None = None
         self._worker: WorkerProcess | None = None
-        self._gate: WorkerProcess | None = None
-        self._stopped = Event()
+        self._output_filter: WorkerProcess | None = None
+        self._logged = 0
         self._lock = Lock()
 
     @property
-    def life(self) -> str:
-        """Of the present worker; a word that no other has if there is none."""
+    def worker_id(self) -> str:
+        """Of the present worker; an id that no worker has if there is none."""
         return self._worker.life if self._worker is not None and self._worker.alive else "-"
 
-    def prepare(self, clients_from: int | None) -> DataDescription:
-        """Start the worker; what the data are. Raises CannotError or WorkerDiedError.
+    def prepare(self, first_client: int | None) -> DataDescription:
+        """Start the worker and describe the data. Raises CannotRunJobError or WorkerExitedError.
 
-        A description could hold anything that the data do, so where there is a gate, it is the gate's.
+        A worker's description could contain anything that the data do, so if there is an output filter, it describes.
         """
-        self._clients_from = clients_from
-        self.rest()
-        if not self.place.gated:
-            self._worker, description = self._started(gate=False)
-            return description
-        self._gate, description = self._started(gate=True, data=True)
+        self._first_client = first_client
+        self.close()
+        if not self.spec.filters_output:
+            return self._start_worker()
+        description = self._start_output_filter(with_data=True)
         try:
-            self._worker, _ = self._started(gate=False)
+            self._start_worker()
         except (CannotRunJobError, WorkerExitedError) as error:
-            raise CannotRunJobError(self.told(str(error))) from error
+            raise CannotRunJobError(self.redact_failure(str(error))) from error
         return description
 
-    def told(self, reason: str) -> str:
-        """What others may hear of a failure: that there was one, where words would be a way around the filters."""
-        if not self.place.gated:
+    def redact_failure(self, reason: str) -> str:
+        """What others may know of a failure: only that there was one, where the text could get around the filters."""
+        if not self.spec.filters_output:
             return reason
-        log.warning("job %s: %s", self.place.job, one_line(reason))
+        log.warning("job %s: %s", self.spec.job, one_line(reason))
         return REDACTED_FAILURE
 
-    def assign_numbers(self, clients_from: int) -> None:
+    def assign_client_numbers(self, first_client: int) -> None:
         """The job's clients have been numbered, and ours begin here."""
-        if self._clients_from is None and self._worker is not None and self._worker.alive:
-            self._worker.send(AssignClientNumbers(clients_from=clients_from))
-        self._clients_from = clients_from
+        if self._first_client is None and self._worker is not None and self._worker.alive:
+            self._worker.send(AssignClientNumbers(first_client=first_client))
+        self._first_client = first_client
 
-    def do(self, order: RunTask, cancelled: Callable[[], bool], certify: SigningCallback) -> Iterator[TaskResult]:
-        """Each client's answer, its files still where the process wrote them."""
-        waiting, reason = set(order.task.clients), ""
+    def run_task(self, run: RunTask, cancelled: Callable[[], bool], sign: SigningCallback) -> Iterator[TaskResult]:
+        """Each client's result, its files still where the worker wrote them."""
+        waiting, reason = set(run.task.clients), ""
         self._logged = 0
         for _ in range(MAX_ATTEMPTS):
             try:
-                worker = self._ready()
-                clients = [each for each in order.task.clients if each in waiting]
-                worker.send(replace(order, task=replace(order.task, clients=clients)))
-                yield from self._answers(worker, waiting, cancelled, certify)
+                worker = self._running_worker()
+                clients = [each for each in run.task.clients if each in waiting]
+                worker.send(replace(run, task=replace(run.task, clients=clients)))
+                yield from self._results(worker, waiting, cancelled, sign)
             except WorkerExitedError as error:
                 reason = str(error)
             except CannotRunJobError as error:
@@ -128,109 +128,99 @@ class JobProcesses:
             if not waiting or cancelled():
                 return
         for client in sorted(waiting):
-            answer = ClientResult(
-                job=self.place.job, task=order.task.id, client=client, stage="working", failure=reason
-            )
+            answer = ClientResult(job=self.spec.job, task=run.task.id, client=client, stage="working", failure=reason)
             yield TaskResult(answer=answer)
 
-    def screen(self, order: RunTask, did: TaskResult) -> TaskResult:
-        """The answer as the site's filters let it out. Raises if the gate fails: nothing passes around it."""
-        if self._gate is None or not self._gate.alive:
-            self._end(self._gate)
-            self._gate, _ = self._started(gate=True)
-        files = {key: self._inside(key, getattr(did, key)) for key in ("payload", "new_client_state")}
-        alone = replace(order, task=replace(order.task, clients=[did.answer.client]))
-        self._gate.send(FilterResult(order=alone, did=replace(did, **files)))
+    def filter_result(self, run: RunTask, result: TaskResult) -> TaskResult:
+        """The result as the site's filters let it out. Raises if they fail: nothing passes around them."""
+        if self._output_filter is None or not self._output_filter.alive:
+            self._start_output_filter(with_data=False)
+        assert self._output_filter is not None
+        files = {key: self._move_to_filter(key, getattr(result, key)) for key in ("payload", "new_client_state")}
+        alone = replace(run, task=replace(run.task, clients=[result.answer.client]))
+        self._output_filter.send(FilterResult(task=alone, result=replace(result, **files)))
         while True:
-            message = self._heard(self._gate)
+            message = self._receive(self._output_filter)
             if isinstance(message, TaskResult):
                 return message
             if isinstance(message, CannotRunJob):
-                raise CannotRunJobError(f"a filter of this site: {message.reason}")
+                raise CannotRunJobError(f"this site's filters rejected the result: {message.reason}")
 
-    def _inside(self, key: str, claimed: str | None) -> str | None:
-        """A file of the worker's, moved to where the gate reads it."""
-        if claimed is None:
-            return None
-        inside = self.place.folder.gate / f"in-{key}.safetensors"
-        import_file(self.place.folder.work, claimed, inside)
-        return str(inside)
-
-    def change(self, terms: AdmissionTerms) -> None:
+    def set_terms(self, terms: AdmissionTerms) -> None:
         """From the next task on, the processes run on other terms."""
-        self.rest()
-        self.place = dataclasses.replace(self.place, terms=terms)
+        self.close()
+        self.spec = dataclasses.replace(self.spec, terms=terms)
 
-    def rest(self) -> None:
+    def close(self) -> None:
         """End the processes; the next task starts them again."""
-        self._end(self._worker)
-        self._end(self._gate)
+        for process in (self._worker, self._output_filter):
+            if process is not None:
+                process.close()
 
-    def stop(self) -> None:
-        """End the processes for good, whatever they do. For other threads."""
-        self._stopped.set()
+    def kill(self) -> None:
+        """Kill the processes, whatever they do. For other threads, once they have set `stopping`."""
         with self._lock:
-            for each in (self._worker, self._gate):
-                if each is not None:
-                    each.kill()
+            for process in (self._worker, self._output_filter):
+                if process is not None:
+                    process.kill()
 
-    def _ready(self) -> WorkerProcess:
+    def _running_worker(self) -> WorkerProcess:
         if self._worker is None or not self._worker.alive:
-            self._end(self._worker)
-            self._worker, _ = self._started(gate=False)
+            self._start_worker()
+        assert self._worker is not None
         return self._worker
 
-    def _started(self, *, gate: bool, data: bool = False) -> tuple[WorkerProcess, DataDescription]:
-        """A process that is ready. A worker sees the data; a gate only if it is to describe them."""
-        place = self.place
-        folder = place.folder.gate if gate else place.folder.work
+    def _start_worker(self) -> DataDescription:
+        if self._worker is not None:
+            self._worker.close()
         with self._lock:
-            self._check_stopped()
-            process = WorkerProcess(
-                folder=folder,
-                log=place.folder.path / ("gate.log" if gate else "worker.log"),
-                limits=place.limits,
-                sandbox=None if gate else place.sandbox(),
-                worker=place.screen if gate else place.worker,
-            )
-            if gate:
-                self._gate = process
-            else:
-                self._worker = process
-        process.send(place.preparation(folder, self._clients_from, gate=gate, data=data or not gate))
+            self._check_stopping()
+            self._worker = self.spec.launch_worker()
+        return self._ready(self._worker, self.spec.worker_message(self._first_client))
+
+    def _start_output_filter(self, *, with_data: bool) -> DataDescription:
+        if self._output_filter is not None:
+            self._output_filter.close()
+        with self._lock:
+            self._check_stopping()
+            self._output_filter = self.spec.launch_output_filter()
+        return self._ready(self._output_filter, self.spec.output_filter_message(with_data=with_data))
+
+    def _ready(self, process: WorkerProcess, prepare: PrepareJob) -> DataDescription:
+        process.send(prepare)
         while True:
-            message = self._heard(process)
+            message = self._receive(process)
             if isinstance(message, JobReady):
-                return process, message.data
+                return message.data
             if isinstance(message, CannotRunJob):
-                self._end(process)
+                process.close()
                 raise CannotRunJobError(message.reason)
 
-    def _answers(
-        self, worker: WorkerProcess, waiting: set[int], cancelled: Callable[[], bool], certify: SigningCallback
+    def _results(
+        self, worker: WorkerProcess, waiting: set[int], cancelled: Callable[[], bool], sign: SigningCallback
     ) -> Iterator[TaskResult]:
-        since: float | None = None
+        cancelled_at: float | None = None
         while waiting:
-            message = self._heard(worker)
+            message = self._receive(worker)
             if isinstance(message, TaskResult) and message.answer.client in waiting:
                 waiting.discard(message.answer.client)
                 yield message
             elif isinstance(message, SignRequest | ReleaseRequest | ReleaseNoteRequest):
-                worker.send(certify(message))
+                worker.send(sign(message))
             elif isinstance(message, CannotRunJob):
                 raise CannotRunJobError(message.reason)
             if cancelled():
-                since = since or time.monotonic()
-                if time.monotonic() - since > CANCEL_GRACE_SECONDS:
+                cancelled_at = cancelled_at or time.monotonic()
+                if time.monotonic() - cancelled_at > CANCEL_GRACE_SECONDS:
                     worker.kill()
                     return
 
-    def _heard(self, process: WorkerProcess) -> FromWorker | None:
+    def _receive(self, process: WorkerProcess) -> FromWorker | None:
         """The next message, or None after a short while. A line for the site's log is logged."""
         try:
             message = process.receive()
         except WorkerExitedError:
-            self._check_stopped()
+            self._check_stopping()
             raise
         if isinstance(message, WorkerLogLine):
             self._log(message.line)
@@ -238,20 +228,23 @@ class JobProcesses:
         return message
 
     def _log(self, line: str) -> None:
-        """Write a line to the site's log. A job's process may send any number of them, and nobody else sees them."""
+        """Write a line to the site's log, which nobody else sees. A job's process may send any number of them."""
         self._logged += 1
         if self._logged <= MAX_LINES_PER_TASK:
-            log.warning("job %s: %s", self.place.job, one_line(line[:MAX_LINE_LENGTH]))
+            log.warning("job %s: %s", self.spec.job, one_line(line[:MAX_LINE_LENGTH]))
         elif self._logged == MAX_LINES_PER_TASK + 1:
             log.warning(
-                "job %s: more than %d log lines in one task; dropped the rest", self.place.job, MAX_LINES_PER_TASK
+                "job %s: more than %d log lines in one task; dropped the rest", self.spec.job, MAX_LINES_PER_TASK
             )
 
-    def _check_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise JobStoppedError(f"job {self.place.job} is being stopped")
+    def _move_to_filter(self, key: str, claimed: str | None) -> str | None:
+        """A file of the worker's, moved to where the output filter reads it."""
+        if claimed is None:
+            return None
+        target = self.spec.folder.output_filter / f"in-{key}.safetensors"
+        import_file(self.spec.folder.work, claimed, target)
+        return str(target)
 
-    @staticmethod
-    def _end(process: WorkerProcess | None) -> None:
-        if process is not None:
-            process.close()
+    def _check_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise JobStoppedError(f"job {self.spec.job} is being stopped")

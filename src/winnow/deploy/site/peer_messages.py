@@ -1,4 +1,4 @@
-"""Letters between clients at different sites: sealed here, for the addressee's site alone, and opened here."""
+"""Messages between clients at different sites: encrypted for the recipient's site alone, and decrypted there."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,49 +10,49 @@ from winnow.deploy.wire.messages import PeerSite, WireTask
 
 
 class PeerMessageCipher:
-    """Knows where the clients of a job are. A job's process sees letters in plain, the server never does."""
+    """Of one job. Its processes see messages in plain; the server never does."""
 
     def __init__(
         self,
         kit: Kit,
         job: str,
-        neighbours: Sequence[PeerSite],
+        peer_sites: Sequence[PeerSite],
         revocations: Callable[[], RevocationList | None] = lambda: None,
     ) -> None:
-        """`revocations` gives the list that is in force; without it, the kit's own counts."""
-        self._kit, self._job, self._neighbours, self._revocations = kit, job, neighbours, revocations
+        """`revocations` gives the list in force; without it, the kit's own counts."""
+        self._kit, self._job, self._peer_sites, self._revocations = kit, job, peer_sites, revocations
 
-    def sealed(self, task: WireTask, sender: int, letters: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The letters of one of our clients, by addressee."""
+    def encrypt(self, task: WireTask, sender: int, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The messages of one of our clients, by recipient."""
         revoked = self._revocations()
         return {
-            to: seal(self._kit, self._home(to).certificate, self._context(task, sender, to), plain, revoked)
-            for to, plain in letters.items()
+            to: seal(self._kit, self._site_of(to).certificate, self._context(task, sender, to), plain, revoked)
+            for to, plain in messages.items()
         }
 
-    def opened(self, task: WireTask) -> dict[int, dict[int, bytes]]:
-        """A task's letters to our clients, by addressee and sender."""
+    def decrypt(self, task: WireTask) -> dict[int, dict[int, bytes]]:
+        """A task's messages to our clients, by recipient and sender."""
         revoked = self._revocations()
 
         def plain(sender: int, to: int, box: bytes) -> bytes:
             return unseal(self._kit, box, self._context(task, sender, to), revoked)[1]
 
         return {
-            to: {sender: plain(sender, to, box) for sender, box in letters.items()}
-            for to, letters in task.peer_messages.items()
+            to: {sender: plain(sender, to, box) for sender, box in boxes.items()}
+            for to, boxes in task.peer_messages.items()
         }
 
     def _context(self, task: WireTask, sender: int, to: int) -> SealingContext:
         return SealingContext(
             job=self._job,
             round=task.round,
-            sender=self._home(sender).site,
-            recipient=self._home(to).site,
+            sender=self._site_of(sender).site,
+            recipient=self._site_of(to).site,
             subject=f"client {sender} to client {to}",
         )
 
-    def _home(self, client: int) -> PeerSite:
-        for each in self._neighbours:
+    def _site_of(self, client: int) -> PeerSite:
+        for each in self._peer_sites:
             if each.first_client <= client < each.first_client + each.client_count:
                 return each
-        raise SealedMessageError(f"no site of job {self._job} is known to have client {client}")
+        raise SealedMessageError(f"client {client} belongs to no known site of job {self._job}")

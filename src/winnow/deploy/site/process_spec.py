@@ -1,4 +1,4 @@
-"""What the processes of a job at a site are made of, and what each of them is told and may see."""
+"""What the processes of a job at a site are started with, and what each of them may see."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,12 @@ from winnow.deploy.jobs.ipc import PrepareJob
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.site.admission_control import AdmissionTerms
 from winnow.deploy.site.job_folder import JobFolder
+from winnow.deploy.site.worker_process import WorkerProcess
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """Of one job."""
+    """Of one job: its worker and, if `filters_output`, a second process that filters the worker's results."""
 
     job: str
     folder: JobFolder
@@ -21,29 +22,56 @@ class ProcessSpec:
     terms: AdmissionTerms
     limits: ProcessLimits
     worker: str
-    """The module, or file, that does the work."""
-    screen: str
-    """The one that passes it through the site's filters."""
+    """The module, or file, that runs the tasks."""
+    output_filter: str
+    """The one that applies the site's filters to results of the job's own code."""
 
     @property
-    def gated(self) -> bool:
+    def filters_output(self) -> bool:
+        """Whether results pass through a second process: the job's own code could change filters in its process."""
         return self.terms.own_code and bool(self.terms.filters)
 
-    def sandbox(self) -> Sandbox | None:
-        if not self.terms.sandboxed:
-            return None
-        places = [self.data[key] for key in ("file", "folder") if key in self.data]
-        module = [self.worker] if self.worker.endswith(".py") else []
-        return Sandbox(read=[str(self.folder.path), *places, *module], write=[str(self.folder.work)])
+    def launch_worker(self) -> WorkerProcess:
+        return WorkerProcess(
+            folder=self.folder.work,
+            log=self.folder.path / "worker.log",
+            limits=self.limits,
+            sandbox=self._worker_sandbox(),
+            worker=self.worker,
+        )
 
-    def preparation(self, folder: Path, clients_from: int | None, *, gate: bool, data: bool) -> PrepareJob:
+    def launch_output_filter(self) -> WorkerProcess:
+        return WorkerProcess(
+            folder=self.folder.output_filter,
+            log=self.folder.path / "output_filter.log",
+            limits=self.limits,
+            sandbox=None,
+            worker=self.output_filter,
+        )
+
+    def worker_message(self, first_client: int | None) -> PrepareJob:
         return PrepareJob(
             job=self.job,
-            folder=str(folder),
+            folder=str(self.folder.work),
             bundle=str(self.bundle),
-            data=self.data if data else {},
-            filters=self.terms.filters if gate or not self.gated else [],
-            clients_from=clients_from,
-            threads=len(self.limits.cpus),
-            own_code=not gate,
+            data=self.data,
+            filters=[] if self.filters_output else self.terms.filters,
+            first_client=first_client,
         )
+
+    def output_filter_message(self, *, with_data: bool) -> PrepareJob:
+        """The output filter sees the data only if it is to describe them."""
+        return PrepareJob(
+            job=self.job,
+            folder=str(self.folder.output_filter),
+            bundle=str(self.bundle),
+            data=self.data if with_data else {},
+            filters=self.terms.filters,
+        )
+
+    def _worker_sandbox(self) -> Sandbox | None:
+        if not self.terms.sandboxed:
+            return None
+        data = [self.data[key] for key in ("file", "folder") if key in self.data]
+        module = [self.worker] if self.worker.endswith(".py") else []
+        return Sandbox(read=[str(self.folder.path), *data, *module], write=[str(self.folder.work)])

@@ -1,4 +1,4 @@
-"""A task's answers: those that were made already are given again, the missing ones are made, once, and kept."""
+"""Results of a job's tasks: each is made once, stored, and sent whenever the server asks for it."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,157 +25,169 @@ from winnow.deploy.wire.messages import ClientResult, PeerSite, WireTask
 log = logging.getLogger(__name__)
 
 WORKING_STAGE = "working"
-"""The stage of every failure of code behind a gate, whatever failed."""
+"""The stage of every failure of code behind an output filter, whatever failed."""
 
 
 class ResultDelivery:
-    """Of one job. A task among `cancelled` is not begun, and its answers are not given."""
+    """Of one job. A task among `cancelled` is not started, and its results are not sent."""
 
     def __init__(
         self,
-        office: SiteContext,
+        context: SiteContext,
         job: str,
-        labour: JobProcesses,
-        notary: SigningProxy,
+        processes: JobProcesses,
+        proxy: SigningProxy,
         spool: BlobFolder,
         cancelled: set[str],
     ) -> None:
-        self._office, self._job, self._labour, self._notary, self._spool = office, job, labour, notary, spool
+        self._context, self._job, self._processes, self._proxy, self._spool = context, job, processes, proxy, spool
         self._cancelled = cancelled
-        self._folder = office.folder(job)
-        self._post = PeerMessageCipher(office.kit, job, ())
+        self._folder = context.folder(job)
+        self._cipher = PeerMessageCipher(context.kit, job, ())
         self._used: dict[str, int] = {}
         """The last round that needed a blob of the spool."""
 
-    def know(self, neighbours: Sequence[PeerSite]) -> None:
-        """Where the job's clients are."""
-        self._notary.know(neighbours)
-        believed = self._notary.neighbours
-        self._post = PeerMessageCipher(self._office.kit, self._job, believed, lambda: self._notary.revocations)
+    def set_peer_sites(self, peer_sites: Sequence[PeerSite]) -> None:
+        """The server's list of the job's sites."""
+        self._proxy.set_peer_sites(peer_sites)
+        checked = self._proxy.peer_sites
+        self._cipher = PeerMessageCipher(self._context.kit, self._job, checked, lambda: self._proxy.revocations)
 
-    def give(self, task: WireTask) -> None:
-        made = self._office.state.made(self._job, task.id)
-        there = {client: each for client, each in made.items() if each.life in ("", self._labour.life)}
+    def deliver(self, task: WireTask) -> None:
+        """Send the results that are stored; run the task for the other clients."""
+        stored = self._context.state.results(self._job, task.id)
+        usable = {client: each for client, each in stored.items() if self._is_usable(each)}
         for client in task.clients:
-            if client in there:
-                self._deliver(there[client])
-        missing = [client for client in task.clients if client not in there]
+            if client in usable:
+                self._submit(usable[client])
+        missing = [client for client in task.clients if client not in usable]
         if missing:
-            self._make(replace(task, clients=missing))
+            self._run(replace(task, clients=missing))
 
-    def fail(self, task: WireTask, clients: Sequence[int], stage: str, reason: str) -> None:
-        """Tell a failure that is not remembered: asked again, the site tries again."""
-        log.warning("job %s, task %s: %s: %s", self._job, task.id[:12], stage, one_line(reason))
-        for client in clients:
-            failed = ClientResult(job=self._job, task=task.id, client=client, stage=stage, failure=one_line(reason))
-            self._office.uplink.give(failed, None)
-
-    def sweep(self, settled: int, bundle: str) -> None:
-        """Delete files that nobody needs any more, the blobs of settled rounds among them, but not the bundle."""
-        self._folder.sweep(self._office.state.files(self._job))
+    def delete_unneeded_files(self, settled: int, bundle: str) -> None:
+        """Also the blobs of rounds up to `settled`, but not the bundle."""
+        self._folder.delete_unneeded(self._context.state.files(self._job))
         for blob in self._spool.blobs():
             if blob.digest != bundle and self._used.get(blob.digest, -1) <= settled:
                 self._spool.remove(blob)
                 self._used.pop(blob.digest, None)
 
-    def _make(self, task: WireTask) -> None:
+    def _is_usable(self, result: StoredResult) -> bool:
+        return result.worker_id in ("", self._processes.worker_id)
+
+    def _run(self, task: WireTask) -> None:
         waiting = set(task.clients)
-        with self._failing(task, waiting, "preparing"):
-            order = self._order(task)
-            certify = partial(self._notary.certify, task.round)
-            for did in self._in_order(self._labour.do(order, lambda: task.id in self._cancelled, certify)):
-                client = did.answer.client
+        with self._reporting_failure(task, waiting, "preparing"):
+            run = self._run_task_message(task)
+            sign = partial(self._proxy.handle_request, task.round)
+            results = self._processes.run_task(run, lambda: task.id in self._cancelled, sign)
+            for result in self._in_safe_order(results):
+                client = result.answer.client
                 waiting.discard(client)
                 if task.id in self._cancelled:
                     continue
-                stage = WORKING_STAGE if self._labour.place.gated else "handing over"
-                with self._failing(task, {client}, stage, self._labour.told):
-                    made = self._accepted(order, did)
-                    self._office.state.add(made)
+                stage = WORKING_STAGE if self._processes.spec.filters_output else "handing over"
+                with self._reporting_failure(task, {client}, stage, self._processes.redact_failure):
+                    stored = self._import_result(run, result)
+                    self._context.state.add_result(stored)
                     if task.id in self._cancelled:  # meanwhile: if it was settled too, nobody else deletes this
-                        self._office.state.drop(made)
+                        self._context.state.delete_result(stored)
                     else:
-                        self._deliver(made)
+                        self._submit(stored)
 
-    def _in_order(self, answers: Iterator[TaskResult]) -> Iterable[TaskResult]:
-        """As they come; behind a gate all together, for the order in which they come could say anything."""
-        return sorted(answers, key=lambda did: did.answer.client) if self._labour.place.gated else answers
+    def _in_safe_order(self, results: Iterator[TaskResult]) -> Iterable[TaskResult]:
+        """As they come; behind an output filter all together, as the order in which they come could be a message."""
+        if not self._processes.spec.filters_output:
+            return results
+        return sorted(results, key=lambda result: result.answer.client)
 
     @contextmanager
-    def _failing(
-        self, task: WireTask, clients: set[int], stage: str, tell: Callable[[str], str] = str
+    def _reporting_failure(
+        self, task: WireTask, clients: set[int], stage: str, redact: Callable[[str], str] = str
     ) -> Iterator[None]:
-        """What goes wrong is told as the failure of these clients, unless it is that nobody hears us."""
+        """Report an error as the failure of these clients, unless the server is unreachable. It is not stored: asked
+        again, the site tries again.
+        """
         try:
             yield
         except (JobStoppedError, UnreachableError):
             raise
         except (WinnowError, OSError) as error:
-            self.fail(task, sorted(clients), stage, tell(str(error)))
+            reason = one_line(redact(str(error)))
+            log.warning("job %s, task %s: %s: %s", self._job, task.id[:12], stage, reason)
+            for client in sorted(clients):
+                self._context.uplink.submit_result(
+                    ClientResult(job=self._job, task=task.id, client=client, stage=stage, failure=reason)
+                )
 
-    def _order(self, task: WireTask) -> RunTask:
-        parts = {name: self._office.uplink.fetch(self._job, blob, self._spool) for name, blob in task.parts.items()}
+    def _run_task_message(self, task: WireTask) -> RunTask:
+        parts = {name: self._context.uplink.fetch(self._job, blob, self._spool) for name, blob in task.parts.items()}
         self._used.update({blob.digest: task.round for blob in task.parts.values()})
-        kept = self._office.state.kept(self._job)
+        state = self._context.state.client_state_files(self._job)
         return RunTask(
-            task=replace(task, peer_messages=self._post.opened(task)),
+            task=replace(task, peer_messages=self._cipher.decrypt(task)),
             parts={name: str(path) for name, path in parts.items()},
-            client_state={client: str(self._folder.kept / kept[client]) for client in task.clients if client in kept},
-            parties=self._notary.signatories(task.round),
+            client_state={
+                client: str(self._folder.client_state / state[client]) for client in task.clients if client in state
+            },
+            site_keys=self._proxy.site_public_keys(task.round),
         )
 
-    def _accepted(self, order: RunTask, did: TaskResult) -> StoredResult:
-        """An answer in the agent's own words, its files where only the agent can change them."""
-        task, client = order.task, did.answer.client
-        did = self._screened(order, did)
-        life = self._labour.life if did.volatile else ""
-        if did.answer.failure is not None:
-            return StoredResult(answer=self._failed(task, did), round=task.round, life=life)
-        payload = self._taken(did.payload, self._folder.replies / result_file_name(task, client))
-        keep = self._taken(did.new_client_state, self._folder.kept / result_file_name(task, client))
+    def _import_result(self, run: RunTask, result: TaskResult) -> StoredResult:
+        """A result in the agent's own words, its files where only the agent can change them."""
+        task, client = run.task, result.answer.client
+        if self._processes.spec.filters_output and result.answer.failure is None:
+            result = self._filtered(run, result)
+        worker_id = self._processes.worker_id if result.volatile else ""
+        if result.answer.failure is not None:
+            return StoredResult(answer=self._failed(task, result), round=task.round, worker_id=worker_id)
+        payload = self._import_file(result.payload, self._folder.replies / result_file_name(task, client))
+        state = self._import_file(result.new_client_state, self._folder.client_state / result_file_name(task, client))
         return StoredResult(
             answer=ClientResult(
                 job=self._job,
                 task=task.id,
                 client=client,
-                seconds=did.answer.seconds,
-                metrics=did.answer.metrics,
-                peer_messages=self._post.sealed(task, client, did.answer.peer_messages),
+                seconds=result.answer.seconds,
+                metrics=result.answer.metrics,
+                peer_messages=self._cipher.encrypt(task, client, result.answer.peer_messages),
                 blob=None if payload is None else blob_of(self._folder.replies / payload),
             ),
             round=task.round,
             payload=payload,
-            keep=keep,
-            life=life,
+            new_client_state=state,
+            worker_id=worker_id,
         )
 
-    def _failed(self, task: WireTask, did: TaskResult) -> ClientResult:
-        """A failure as it may be told; of a stranger's code behind a gate, no more than that it failed."""
-        failure = one_line(self._labour.told(did.answer.failure or ""))
+    def _failed(self, task: WireTask, result: TaskResult) -> ClientResult:
+        """A failure as others may know it; behind an output filter, no more than that the code failed."""
+        failure = one_line(self._processes.redact_failure(result.answer.failure or ""))
         failed = ClientResult(
-            job=self._job, task=task.id, client=did.answer.client, stage=WORKING_STAGE, failure=failure
+            job=self._job, task=task.id, client=result.answer.client, stage=WORKING_STAGE, failure=failure
         )
-        if self._labour.place.gated:
+        if self._processes.spec.filters_output:
             return failed
-        return replace(failed, stage=did.answer.stage, seconds=did.answer.seconds)
+        return replace(failed, stage=result.answer.stage, seconds=result.answer.seconds)
 
-    def _taken(self, claimed: str | None, target: Path) -> str | None:
-        """Take a file from the process that answers come from; its new name."""
+    def _import_file(self, claimed: str | None, target: Path) -> str | None:
+        """Move a file from the process that results come from; its new name."""
         if claimed is None:
             return None
-        import_file(self._folder.gate if self._labour.place.gated else self._folder.work, claimed, target)
+        filtered = self._processes.spec.filters_output
+        import_file(self._folder.output_filter if filtered else self._folder.work, claimed, target)
         return target.name
 
-    def _screened(self, order: RunTask, did: TaskResult) -> TaskResult:
-        """The answer behind the gate, where there is one. Letters would be a way around it.
+    def _filtered(self, run: RunTask, result: TaskResult) -> TaskResult:
+        """The result as the output filter lets it out. Messages to other clients would be a way around it.
 
-        What the gate lets out holds for good: code that could have its answer made anew would get it under new noise.
+        A filtered result is stored for good: code that could have its result made again would get it under new noise.
         """
-        if not self._labour.place.gated or did.answer.failure is not None:
-            return did
-        if did.answer.peer_messages:
-            raise WinnowError("a job with code of its own may not write letters where a site forces filters on it")
-        return self._labour.screen(order, did)
+        if result.answer.peer_messages:
+            raise WinnowError(
+                "a job with its own code cannot send messages between clients at a site with mandatory filters"
+            )
+        return self._processes.filter_result(run, result)
 
-    def _deliver(self, made: StoredResult) -> None:
-        self._office.uplink.give(made.answer, self._folder.replies / made.payload if made.payload else None)
+    def _submit(self, result: StoredResult) -> None:
+        payload = self._folder.replies / result.payload if result.payload else None
+        self._context.uplink.submit_result(result.answer, payload)

@@ -1,4 +1,4 @@
-"""What a site says to its server. Nothing leaves without passing here, and where the data are is taken out of it."""
+"""What a site sends to its server. Everything that leaves passes here, and texts are redacted."""
 
 import logging
 from collections.abc import Callable
@@ -24,60 +24,61 @@ log = logging.getLogger(__name__)
 
 
 class Uplink:
-    """Used by all jobs' threads; the agent tells it which session is the present one."""
+    """All jobs' threads use it; the agent starts its sessions."""
 
-    def __init__(self, link: ServerLink, discreet: Callable[[str], str]) -> None:
+    def __init__(self, link: ServerLink, redact: Callable[[str], str]) -> None:
         self.link = link
-        self._discreet = discreet
+        self._redact = redact
         self._session: str | None = None
         self._lock = Lock()
-        self._lost = Event()
+        self._failed = Event()
 
-    def begin(self, session: str) -> None:
+    def start_session(self, session: str) -> None:
         with self._lock:
             self._session = session
-            self._lost.clear()
+            self._failed.clear()
 
     @property
-    def lost(self) -> bool:
-        """Whether something could not be delivered: a new session brings the order for it again."""
-        return self._lost.is_set()
+    def delivery_failed(self) -> bool:
+        """Whether a message could not be delivered: in a new session the server asks for it again."""
+        return self._failed.is_set()
 
-    def joined(self, job: str, data: DataDescription | None, reason: str = "") -> None:
-        """The site takes part with these data, or does not, and why."""
-        told = self._outward(reason)
+    def report_deploy_result(self, job: str, data: DataDescription | None, reason: str = "") -> None:
+        """The site participates with these data, or does not, and why."""
+        redacted = self._redacted_line(reason)
         self._deliver(
             lambda session: self.link.call(
-                DeployResult(session=session, job=job, accepted=data is not None, reason=told, data=data)
+                DeployResult(session=session, job=job, accepted=data is not None, reason=redacted, data=data)
             ),
-            f"the word about job {job}",
+            f"the deploy result of job {job}",
         )
 
-    def controlled(self, refusal: str | None) -> None:
+    def report_control_result(self, refusal: str | None) -> None:
         """The agent stops or restarts as it was asked to, or why it does not."""
-        reason = self._outward(refusal or "")
+        reason = self._redacted_line(refusal or "")
         self._deliver(
             lambda session: self.link.call(ControlResult(session=session, accepted=refusal is None, reason=reason)),
             "the answer to a request to stop or restart",
         )
 
-    def give(self, answer: ClientResult, payload: Path | None) -> None:
-        """Hand over an answer, its blob first."""
+    def submit_result(self, answer: ClientResult, payload: Path | None = None) -> None:
+        """Send a client's result, its blob first."""
         if answer.failure is not None:
-            answer = replace(answer, failure=self._outward(answer.failure), stage=self._outward(answer.stage))
+            failure, stage = self._redacted_line(answer.failure), self._redacted_line(answer.stage)
+            answer = replace(answer, failure=failure, stage=stage)
 
         def send(session: str) -> None:
             if payload is not None and answer.blob is not None:
                 upload(self.link, answer.job, payload, answer.blob)
             self.link.call(SubmitResult(session=session, answer=answer))
 
-        self._deliver(send, f"the answer of client {answer.client} to task {answer.task[:12]} of job {answer.job}")
+        self._deliver(send, f"the result of client {answer.client} for task {answer.task[:12]} of job {answer.job}")
 
     def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
         try:
             return download(self.link, job, blob, spool)
         except UnreachableError:
-            self._lost.set()
+            self._failed.set()
             raise
 
     def _deliver(self, send: Callable[[str], object], what: str) -> None:
@@ -88,12 +89,12 @@ class Uplink:
         try:
             send(session)
         except RequestRefusedError as refused:
-            log.warning("the server refused %s: %s", what, refused.reason)
+            log.warning("the server rejected %s: %s", what, refused.reason)
             if refused.retry:
-                self._lost.set()
+                self._failed.set()
         except UnreachableError as error:
             log.warning("%s was not delivered: %s", what, error)
-            self._lost.set()
+            self._failed.set()
 
-    def _outward(self, text: str) -> str:
-        return one_line(self._discreet(text))
+    def _redacted_line(self, text: str) -> str:
+        return one_line(self._redact(text))

@@ -1,0 +1,133 @@
+"""Prepares a job at a site: downloads and checks its bundle, admits it, and starts its processes."""
+
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from winnow.core.errors import ConfigError
+from winnow.deploy.jobs.bundle_format import MAX_BUNDLE_BYTES, Bundle, read_bundle
+from winnow.deploy.jobs.signed_statements import submission_id
+from winnow.deploy.sandbox.isolation import MB
+from winnow.deploy.site.admission_control import AdmissionTerms
+from winnow.deploy.site.context import SiteContext
+from winnow.deploy.site.data_fingerprint import DataFingerprint
+from winnow.deploy.site.database_query import fetch_rows
+from winnow.deploy.site.job_processes import JobProcesses
+from winnow.deploy.site.process_spec import ProcessSpec
+from winnow.deploy.site.result_delivery import ResultDelivery
+from winnow.deploy.site.signing_proxy import SigningProxy
+from winnow.deploy.trust.peer_identity import Peer
+from winnow.deploy.wire.blob_folder import BlobFolder
+from winnow.deploy.wire.messages import DataDescription, DeployJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedJob:
+    """A job that can run tasks."""
+
+    description: DataDescription
+    processes: JobProcesses
+    proxy: SigningProxy
+    delivery: ResultDelivery
+
+    def assign_client_numbers(self, first: int) -> None:
+        self.proxy.fix_client_numbers(first, len(self.description.sizes))
+        self.processes.assign_client_numbers(first)
+
+
+class JobSetup:
+    """Of one job; one thread uses it, and any other may stop it."""
+
+    def __init__(self, context: SiteContext, job: str, cancelled: set[str]) -> None:
+        self.author: Peer | None = None
+        """Who signed the job, once that is verified."""
+        self._context, self._job, self._cancelled = context, job, cancelled
+        self._folder = context.folder(job)
+        self._bundle: Bundle | None = None
+        self._fingerprint: DataFingerprint | None = None
+        self._processes: JobProcesses | None = None
+        self._stopping = Event()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def prepare(self, deploy: DeployJob) -> PreparedJob:
+        """Raises whatever speaks against the job."""
+        context = self._context
+        self._folder.create()
+        spool = BlobFolder(self._folder.downloads, quota=context.config.disk_mb * MB)
+        if deploy.bundle.size > MAX_BUNDLE_BYTES:
+            raise ConfigError(f"the bundle has {deploy.bundle.size} bytes; the limit is {MAX_BUNDLE_BYTES}")
+        path = context.uplink.fetch(self._job, deploy.bundle, spool)
+        bundle = self._bundle = read_bundle(path.read_bytes())
+        terms = self.admit(deploy)
+        submission = self._claimed_submission(bundle)
+        data = self._worker_table(terms)
+        self._fingerprint = self._fingerprint or DataFingerprint(context.state.submissions, submission, data)
+        self._fingerprint.check(started=deploy.first_client is not None)
+        spec = ProcessSpec(
+            job=self._job,
+            folder=self._folder,
+            bundle=path,
+            data=data,
+            terms=terms,
+            limits=context.resources.allocate(self._job, deploy.resources),
+            worker=context.worker,
+            output_filter=context.output_filter,
+        )
+        processes = self._processes = JobProcesses(spec, self._stopping)
+        proxy = SigningProxy(
+            context.kit,
+            context.state.submissions,
+            submission,
+            allowed_sites=bundle.named_sites,
+            may_keep_masks=context.admission.may_keep_masks,
+        )
+        delivery = ResultDelivery(context, self._job, processes, proxy, spool, self._cancelled)
+        delivery.delete_unneeded_files(-1, deploy.bundle.digest)
+        description = processes.prepare(proxy.first_client_number(deploy.first_client))
+        proxy.fix_client_numbers(deploy.first_client, len(description.sizes))
+        return PreparedJob(description=description, processes=processes, proxy=proxy, delivery=delivery)
+
+    def admit(self, deploy: DeployJob) -> AdmissionTerms:
+        """The terms on which the job is admitted now; raises if it is not, or no longer."""
+        assert self._bundle is not None
+        self.author = self._context.admission.author(self._bundle)
+        return self._context.admission.admit(deploy, self._bundle, self.author)
+
+    def check_data(self) -> None:
+        """Raise if the data changed since the job started."""
+        assert self._fingerprint is not None
+        self._fingerprint.check()
+
+    def close(self) -> None:
+        """End the job's processes and release its resources."""
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
+        self._context.resources.release(self._job)
+
+    def stop(self) -> None:
+        """Kill the job's processes for good. For any thread."""
+        self._stopping.set()  # first: processes that are not seen below see this before they start one
+        if self._processes is not None:
+            self._processes.kill()
+
+    def _claimed_submission(self, bundle: Bundle) -> str:
+        """The submission's id; raises if it is too old, or runs here under another name."""
+        if self._context.state.deployment(self._job) is None:
+            self._context.admission.check_date(bundle)
+        submission = submission_id(bundle)
+        if (name := self._context.state.submissions.claim(submission, self._job)) != self._job:
+            raise ConfigError(f"this signed bundle already ran here as job {name}; submit the job again")
+        return submission
+
+    def _worker_table(self, terms: AdmissionTerms) -> dict[str, Any]:
+        """The table by which the worker reads the data."""
+        source = self._context.config.data[terms.data]
+        if source.url is None or source.query is None:
+            return source.worker_table()
+        rows = self._folder.data / f"{terms.data}.csv"
+        fetch_rows(terms.data, source.url, source.query, rows, self._stopping.is_set)
+        return source.worker_table(rows)
