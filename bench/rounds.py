@@ -55,6 +55,7 @@ def milliseconds_per_round() -> list[float]:
         metric="accuracy",
         message_bytes=4,
         profile_bytes=0,
+        elements=0,
         layout=StateLayout(names=("w",), trained=("w",), carried=(), aliases={}),
     )
     moments = []

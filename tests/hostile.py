@@ -323,7 +323,7 @@ LETTERS: dict[str, Callable[[dict[int, bytes]], Any]] = {
     "that are cut": lambda letters: {k: v[:-1] for k, v in letters.items()},
 }
 for each, written in LETTERS.items():
-    LIES[f"letters {each}"] = lambda reply, _, w=written: replace(reply, letters=w(dict(reply.letters)))
+    LIES[f"letters {each}"] = lambda reply, _, w=written: replace(reply, peer_messages=w(dict(reply.peer_messages)))
 CREDIBLE.update(f"letters {each}" for each in LETTERS)
 
 FAILURES = {
@@ -334,7 +334,7 @@ FAILURES = {
 for each, (stage, reason) in FAILURES.items():
     LIES[each] = lambda reply, _, s=stage, r=reason: Failure(task=reply.task, stage=s, reason=r)
 
-LIES["something to keep"] = lambda reply, _: replace(reply, keep={"own": {"x": torch.ones(3)}})
+LIES["something to keep"] = lambda reply, _: replace(reply, new_client_state={"own": {"x": torch.ones(3)}})
 CREDIBLE.add("something to keep")
 
 
@@ -354,7 +354,7 @@ class Files:
             write_parts(path, reply.payload)
             path.write_bytes(change(bytearray(path.read_bytes()), rng))
             answer = ClientResult(
-                job="j", task="0" * 64, client=0, metrics=dict(reply.metrics), letters=dict(reply.letters)
+                job="j", task="0" * 64, client=0, metrics=dict(reply.metrics), peer_messages=dict(reply.peer_messages)
             )
             (outcome,) = outcomes_of(answer, str(path), [reply.task], clients=1000)
             return outcome

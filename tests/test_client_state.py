@@ -78,7 +78,12 @@ def test_a_client_whose_update_is_not_finite_keeps_what_it_had(aggregate: str) -
 
     def _with_nan(reply: Reply) -> Reply:
         bad = {name: torch.full_like(tensor, torch.nan) for name, tensor in reply.payload["model"].items()}
-        return Reply(task=reply.task, payload={**reply.payload, "model": bad}, metrics=reply.metrics, keep=reply.keep)
+        return Reply(
+            task=reply.task,
+            payload={**reply.payload, "model": bad},
+            metrics=reply.metrics,
+            new_client_state=reply.new_client_state,
+        )
 
     ready = prepared("select.count=8", "rounds=2", f"aggregate.name={aggregate}", algorithm="scaffold")
     federation = SimulatedFederation(
@@ -97,8 +102,8 @@ def test_what_a_refused_client_proposed_to_keep_is_forgotten() -> None:
     made = []
 
     def answer(tasks, site):
-        replies = [Reply(task=task, keep={"own": {"w": torch.zeros(3)}}) for task in tasks]
-        made.extend(weakref.ref(reply.keep["own"]["w"]) for reply in replies)
+        replies = [Reply(task=task, new_client_state={"own": {"w": torch.zeros(3)}}) for task in tasks]
+        made.extend(weakref.ref(reply.new_client_state["own"]["w"]) for reply in replies)
         return replies
 
     ready = prepared()
@@ -125,7 +130,7 @@ def test_what_stays_at_the_client_never_reaches_the_workflow() -> None:
     list(ready.training.run(ready.federation))
     replies = [reply for gathered in seen for reply in gathered.answered]
     assert replies
-    assert all(not reply.keep and not reply.task.kept for reply in replies)
+    assert all(not reply.new_client_state and not reply.task.client_state for reply in replies)
 
 
 @pytest.mark.parametrize("execution", ["native", "stacked", "loop"])

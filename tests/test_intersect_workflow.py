@@ -87,12 +87,12 @@ def test_the_server_carries_letters_without_an_identifier_in_them() -> None:
 
     def dispatch(tasks: Iterable[Task], *until: Any) -> Any:
         sent = list(tasks)
-        watched.extend(Reply(task=task, letters=task.letters) for task in sent)
+        watched.extend(Reply(task=task, peer_messages=task.peer_messages) for task in sent)
         return ask(sent, *until)
 
     here.dispatch = dispatch  # type: ignore[method-assign]
     list(SetIntersection().run(here))
-    carried = b"".join(letter for reply in watched for letter in reply.letters.values())
+    carried = b"".join(letter for reply in watched for letter in reply.peer_messages.values())
     assert len(carried) > 30 * (60 + 30)
     assert b"patient" not in carried
 
@@ -104,7 +104,7 @@ def lengths(lists: Lists, **settings: Any) -> list[list[int]]:
 
     def dispatch(tasks: Iterable[Task], *until: Any) -> Any:
         sent = list(tasks)
-        seen.extend([len(letter) for letter in task.letters.values()] for task in sent)
+        seen.extend([len(letter) for letter in task.peer_messages.values()] for task in sent)
         return ask(sent, *until)
 
     here.dispatch = dispatch  # type: ignore[method-assign]
@@ -138,13 +138,13 @@ def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
         list(SetIntersection(clients=[0, 1]).run(here))
     here, _ = federation(LISTS)
     (asked,) = answers(here, task(QUERY, 0, settings=1))
-    question = {0: asked.letters[1]}
-    assert isinstance(answers(here, task(ANSWER, 1, letters=question))[0], Reply)
-    (again,) = answers(here, task(ANSWER, 1, letters=question))
+    question = {0: asked.peer_messages[1]}
+    assert isinstance(answers(here, task(ANSWER, 1, peer_messages=question))[0], Reply)
+    (again,) = answers(here, task(ANSWER, 1, peer_messages=question))
     assert isinstance(again, Failure)
     assert again.reason == "this client has answered a question before"
     careful, _ = federation(LISTS, reveal="size")
-    (refused,) = answers(careful, task(ANSWER, 1, letters=question))
+    (refused,) = answers(careful, task(ANSWER, 1, peer_messages=question))
     assert isinstance(refused, Failure)
     assert 'another thing than the "size"' in refused.reason
 
@@ -153,10 +153,10 @@ def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
 def test_messages_that_are_none_are_refused_in_one_line(letter: bytes) -> None:
     here, _ = federation(LISTS)
     (asked,) = answers(here, task(QUERY, 0, settings=1))
-    (found,) = answers(here, task(INTERSECT, 0, letters={1: letter}))
+    (found,) = answers(here, task(INTERSECT, 0, peer_messages={1: letter}))
     assert isinstance(found, Failure)
     if letter:
-        (answered,) = answers(here, task(ANSWER, 1, letters={0: letter}))
+        (answered,) = answers(here, task(ANSWER, 1, peer_messages={0: letter}))
         assert isinstance(answered, Failure)
     (unasked,) = answers(here, replace(asked.task, name=INTERSECT))
     assert isinstance(unasked, Failure)

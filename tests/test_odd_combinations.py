@@ -58,7 +58,7 @@ def test_scheme_2_counts_those_waited_for_where_more_are_invited() -> None:
 
 def test_what_a_client_keeps_is_that_of_its_last_answer() -> None:
     def count(tasks: list[Task], site: object) -> list[Reply]:
-        return [Reply(task=task, keep={"own": {"round": torch.tensor(task.round)}}) for task in tasks]
+        return [Reply(task=task, new_client_state={"own": {"round": torch.tensor(task.round)}}) for task in tasks]
 
     fleet = prepared().federation.fleet
     world = SimulatedFederation(

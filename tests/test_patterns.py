@@ -21,7 +21,9 @@ def add_number(tasks: Sequence[Task], _: None) -> list[Outcome]:
     return [
         Failure(task=task, stage="adding", reason="it is tired")
         if task.client == 3
-        else Reply(task=task, payload={"model": {"x": _sent(task) + task.client}}, letters={0: bytes([task.client])})
+        else Reply(
+            task=task, payload={"model": {"x": _sent(task) + task.client}}, peer_messages={0: bytes([task.client])}
+        )
         for task in tasks
     ]
 

@@ -345,8 +345,8 @@ def test_no_private_tensor_is_in_any_message(algorithm: str) -> None:
     assert kept
     replies = [outcome for outcome in federation.outcomes if isinstance(outcome, Reply)]
     assert {task.name for task in federation.tasks} == {"train", "judge"}
-    assert not any(task.kept for task in federation.tasks)
-    assert not any(reply.keep or reply.task.kept for reply in replies)
+    assert not any(task.client_state for task in federation.tasks)
+    assert not any(reply.new_client_state or reply.task.client_state for reply in replies)
     for payload in (*(task.payload for task in federation.tasks), *(reply.payload for reply in replies)):
         for part in payload.values():
             assert not private & part.keys()

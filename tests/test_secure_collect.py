@@ -305,7 +305,10 @@ def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
         ({(MASKED_INPUT, 2): lambda reply: replace(reply, payload={})}, "the message carries no told"),
         ({(MASKED_INPUT, 2): saying(told=b"something else")}, "it was told something else than the others"),
         ({(ADVERTISE_KEYS, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
-        ({(SHARE_KEYS, 2): lambda reply: replace(reply, letters={1: b""})}, "its letters are not to its neighbours"),
+        (
+            {(SHARE_KEYS, 2): lambda reply: replace(reply, peer_messages={1: b""})},
+            "its letters are not to its neighbours",
+        ),
         ({(UNMASK, 2): saying(shares=b"\xc1")}, "a message that cannot be read"),
         ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, sealing=bytes(32))}, "a public key that is none"),
         ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=bytes(32))}, "a public key that is none"),
@@ -408,7 +411,7 @@ def test_the_servers_whole_transcript_holds_no_update(algorithm: str, way: tuple
     list(ready.training.run(federation))
     replies = [outcome for outcome in federation.seen if isinstance(outcome, Reply)]
     assert {part for reply in replies for part in reply.payload} <= {"held", "profile", "secure"}
-    assert all(not reply.keep for reply in replies)
+    assert all(not reply.new_client_state for reply in replies)
     vectors = [np.asarray(r.payload["secure"]["words"]) for r in replies if r.task.name in (MASKED_INPUT, DEPOSIT_SEED)]
     assert len(vectors) == 4 * 5
     for words in vectors:

@@ -91,7 +91,7 @@ class Server:
             version=0,
             payload=payload,
             settings=settings or StepSettings(session=self.session),
-            letters=letters or {},
+            peer_messages=letters or {},
         )
         (outcome,) = wrap(self.at.handlers.get(name, train), self.at.filters)([task], None)
         if isinstance(outcome, Failure):

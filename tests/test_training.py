@@ -145,7 +145,10 @@ def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None
     def forgetful(tasks: Sequence[Task], site) -> Sequence[Outcome]:
         first, *others = HANDLERS["train"](tasks, site)
         payload = {name: arrays for name, arrays in first.payload.items() if name != part}
-        return [Reply(task=first.task, payload=payload, metrics=first.metrics, keep=first.keep), *others]
+        return [
+            Reply(task=first.task, payload=payload, metrics=first.metrics, new_client_state=first.new_client_state),
+            *others,
+        ]
 
     ready = with_handlers(prepared("rounds=2", algorithm=algorithm), train=forgetful)
     events = events_of(ready)

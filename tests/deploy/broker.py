@@ -102,12 +102,12 @@ class SiteStub:
         task = dispatch.task
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        self.channel.send(RunTask(task=task, parts=parts, kept=kept, parties=self.parties))
+        self.channel.send(RunTask(task=task, parts=parts, client_state=kept, parties=self.parties))
         answers = [self.heard(task.round) for _ in task.clients]
         self.done.append(task.name)
         for did in answers:
-            if did.keep:
-                self.proposed[task.id, did.answer.client] = did.keep
+            if did.new_client_state:
+                self.proposed[task.id, did.answer.client] = did.new_client_state
         return answers
 
 

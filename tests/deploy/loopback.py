@@ -92,9 +92,9 @@ class Loopback:
         task, blobs = message.task, self.folder / "job" / "blobs"
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
-        for did in self.desks[int(message.site)].answer(RunTask(task=task, parts=parts, kept=kept)):
-            if did.keep:
-                self.proposed[task.id, did.answer.client] = did.keep
+        for did in self.desks[int(message.site)].answer(RunTask(task=task, parts=parts, client_state=kept)):
+            if did.new_client_state:
+                self.proposed[task.id, did.answer.client] = did.new_client_state
             self._messages.append(ResultArrived(answer=did.answer, path=did.payload))
 
     def _commit(self, message: CommitRound) -> None:

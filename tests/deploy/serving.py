@@ -151,7 +151,7 @@ class ScriptedSite:
 
     def hello(self, **changes: Any) -> Hello:
         usual: dict[str, Any] = {
-            "protocols": [1],
+            "protocols": [2],
             "winnow": "test",
             "data": list(self.names),
             "resources": self.resources,

@@ -70,7 +70,9 @@ class Worker:
 
     def echo(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         client = answer.client
-        kept = json.loads(Path(order.kept[client]).read_text()) if client in order.kept else {"rounds": []}
+        kept = (
+            json.loads(Path(order.client_state[client]).read_text()) if client in order.client_state else {"rounds": []}
+        )
         seen = {
             "count": counted(self.folder),
             "client": client,
@@ -83,7 +85,9 @@ class Worker:
             TaskResult(
                 answer=answer,
                 payload=written(self.folder, f"out-{client}", seen),
-                keep=written(self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}),
+                new_client_state=written(
+                    self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}
+                ),
                 volatile=settings == "volatile",
             )
         )
@@ -156,9 +160,9 @@ class Worker:
     def letters(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         import msgspec
 
-        got = {sender: plain.decode() for sender, plain in order.task.letters.get(answer.client, {}).items()}
+        got = {sender: plain.decode() for sender, plain in order.task.peer_messages.get(answer.client, {}).items()}
         sent = {int(to): text.encode() for to, text in (settings or {}).items()}
-        answer = msgspec.structs.replace(answer, letters=sent)
+        answer = msgspec.structs.replace(answer, peer_messages=sent)
         self.channel.send(TaskResult(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
 
     def nonsense(self, order: RunTask, answer: ClientResult, settings: Any) -> None:

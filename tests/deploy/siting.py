@@ -154,7 +154,7 @@ class Script:
             case Hello():
                 self.sessions += 1
                 self.orders = list(self.outstanding)
-                return Welcome(protocol=1, session=f"s{self.sessions}", heartbeat=self.heartbeat)
+                return Welcome(protocol=2, session=f"s{self.sessions}", heartbeat=self.heartbeat)
             case Poll(session=session, received=received):
                 if session != f"s{self.sessions}":
                     raise RequestRefusedError("this session is over")

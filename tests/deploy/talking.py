@@ -8,7 +8,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Failure, Reply, RoundFinished, Snapshot, Task
-from winnow.core.communication_patterns import broadcast, first, letters, relay, send, wait
+from winnow.core.communication_patterns import broadcast, first, peer_messages, relay, send, wait
 
 
 WHISPER = "whispered"[::-1]
@@ -26,15 +26,15 @@ def write(tasks, holdings):
     """A letter to the next client."""
     for task in tasks:
         text = f"{WHISPER} {task.client}, {int(holdings.examples(task.client).y.sum())}"
-        yield Reply(task=task, letters={(task.client + 1) % task.settings["clients"]: text.encode()})
+        yield Reply(task=task, peer_messages={(task.client + 1) % task.settings["clients"]: text.encode()})
 
 
 def read(tasks, holdings):
     """How many bytes of letters there are, and whether they are from whom they say."""
     for task in tasks:
-        right = all(letter.startswith(f"{WHISPER} {sender},".encode()) for sender, letter in task.letters.items())
-        length = sum(map(len, task.letters.values()))
-        yield Reply(task=task, metrics={"letters": len(task.letters), "length": length, "right": right})
+        right = all(letter.startswith(f"{WHISPER} {sender},".encode()) for sender, letter in task.peer_messages.items())
+        length = sum(map(len, task.peer_messages.values()))
+        yield Reply(task=task, metrics={"letters": len(task.peer_messages), "length": length, "right": right})
 
 
 def stumble(tasks, holdings):
@@ -68,10 +68,10 @@ class Talk:
         self.found["relay"] = totals(relay(federation, asking("add", times=1), [2, 0, 1]))
         failing = wait(broadcast(federation, asking("stumble"), clients))
         self.found["failures"] = [(outcome.task.client, outcome.reason) for outcome in failing]
-        post = letters(wait(broadcast(federation, asking("write", clients=len(clients)), clients)))
+        post = peer_messages(wait(broadcast(federation, asking("write", clients=len(clients)), clients)))
         self.found["readable"] = any(WHISPER.encode() in each for sent in post.values() for each in sent.values())
         tasks = [
-            Task(name="read", client=client, round=1, version=0, letters=post[client]) for client in sorted(post)
+            Task(name="read", client=client, round=1, version=0, peer_messages=post[client]) for client in sorted(post)
         ]
         replies = wait(send(federation, *tasks))
         self.found["letters"] = [sorted(reply.metrics.items()) for reply in replies]

@@ -171,7 +171,7 @@ def test_an_answer_that_cannot_be_read_is_its_clients_failure(tmp_path: Path) ->
     with federation(line, tmp_path).dispatch([ask(0), ask(1), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()
         line.answers.append(answered(at_a, 0, path=str(tmp_path / "noise")))
-        line.answers.append(answered(at_a, 1, letters={17: b"", -4: b""}))
+        line.answers.append(answered(at_a, 1, peer_messages={17: b"", -4: b""}))
         line.answers.append(answered(at_b, 2, stage="a\nb" * 20_000, failure="\x1b[2J\x00" * 9_000))
         outcomes = list(exchange)
     assert all(isinstance(outcome, Failure) for outcome in outcomes)

@@ -135,7 +135,7 @@ def test_an_exchange_that_has_waited_long_enough_ends_without_failures(line: Scr
 
 def test_many_letters_go_in_several_messages(line: ScriptedLine, tmp_path: Path) -> None:
     letter = b"x" * (MAX_PEER_MESSAGE_BYTES // 2 + 1)
-    federation(line, tmp_path).dispatch([ask(0, letters={2: letter}), ask(1, letters={2: letter})])
+    federation(line, tmp_path).dispatch([ask(0, peer_messages={2: letter}), ask(1, peer_messages={2: letter})])
     assert [dispatch.task.clients for dispatch in line.dispatched()] == [[0], [1]]
 
 

@@ -63,9 +63,9 @@ def steal(tasks, holdings):
         if how == "not finite":
             model["w"][0] = float("nan")
         if how == "keep":
-            reply["keep"] = {part: {"model": secret} for part in ("feedback", "filters.feedback", "mine")}
-        if how == "letters":
-            reply["letters"] = {0: x.tobytes()}
+            reply["new_client_state"] = {part: {"model": secret} for part in ("feedback", "filters.feedback", "mine")}
+        if how == "peer messages":
+            reply["peer_messages"] = {0: x.tobytes()}
         if how == "words":
             print(x.tobytes().hex())
             raise ValueError(x.tobytes().hex())
@@ -82,7 +82,7 @@ LEAVE = ("metric names", "metric values", "whole numbers", "keep", "the order", 
 """After these an update leaves, and not what was hidden besides it; after the others, a failure."""
 FAIL = (
     *("another part", "a part alone", "nothing", "array names", "fewer arrays", "another kind", "another shape"),
-    *("letters", "words", "a failure's words"),
+    *("peer messages", "words", "a failure's words"),
 )
 
 
@@ -156,7 +156,7 @@ def test_nothing_but_a_filtered_model_gets_past_the_gate(theft: Theft, how: str)
     answers = theft.ask(how)
     assert [answer.client for answer in answers] == [0, 1]
     for answer in answers:
-        assert (answer.metrics, answer.letters, answer.seconds) == ({}, {}, 0.0)
+        assert (answer.metrics, answer.peer_messages, answer.seconds) == ({}, {}, 0.0)
         assert (answer.stage, answer.failure) in (("", None), ("working", REDACTED_FAILURE))
         assert (answer.failure is None) == (how in LEAVE) or how == "not finite"
         if answer.failure is None:
@@ -185,15 +185,17 @@ def test_what_filters_keep_is_out_of_the_codes_reach(tmp_path: Path) -> None:
     write_parts(tmp_path / "keep", {"feedback": secret, "filters.feedback": secret, "mine": {"x": torch.ones(1)}})
     order = RunTask(task=task("train").task, parts={"model": str(tmp_path / "sent")})
     answer = ClientResult(job="job-1", task=order.task.id, client=0)
-    did = TaskResult(answer=answer, payload=str(tmp_path / "update"), keep=str(tmp_path / "keep"), volatile=True)
+    did = TaskResult(
+        answer=answer, payload=str(tmp_path / "update"), new_client_state=str(tmp_path / "keep"), volatile=True
+    )
     first = gate.screen(FilterResult(order=order, did=did))
-    assert first.keep is not None, first
+    assert first.new_client_state is not None, first
     assert not first.volatile
-    with StoredArrays(Path(first.keep)) as stored:
+    with StoredArrays(Path(first.new_client_state)) as stored:
         kept = {part: dict(arrays) for part, arrays in stored.parts().items()}
     assert torch.equal(kept["mine"]["x"], torch.ones(1))
     assert not kept["filters.feedback"]["model"].any()
-    second = gate.screen(FilterResult(order=replace(order, kept={0: first.keep}), did=did))
+    second = gate.screen(FilterResult(order=replace(order, client_state={0: first.new_client_state}), did=did))
     assert second.payload is not None
     with StoredArrays(Path(second.payload)) as stored:
         packet = dict(stored)["model/packet"].numpy().tobytes()

@@ -138,7 +138,7 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
 
 def test_a_site_of_another_age_is_refused_clearly(world: World) -> None:
     site = world.site("plant-a")
-    with pytest.raises(RequestRefusedError, match="speaks protocol 1, site plant-a speaks 7, 8; update the older one"):
+    with pytest.raises(RequestRefusedError, match="speaks protocol 2, site plant-a speaks 7, 8; update the older one"):
         site.link.call(site.hello(protocols=[7, 8]))
 
 

@@ -355,13 +355,15 @@ def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near
     sent = task("letters", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(), clients_from=0, neighbours=neighbours), sent)
-        letters = script.wait(SubmitResult).answer.letters
+        letters = script.wait(SubmitResult).answer.peer_messages
         assert b"far away" not in b"".join(letters.values())
-        arrived = msgspec.structs.replace(sent.task, clients=[3], letters={3: {0: letters[3]}})
+        arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: letters[3]}})
         assert there.opened(arrived) == {3: {0: b"far away"}}
         reply = there.sealed(sent.task, 3, {0: b"and back"})
         wrong = there.sealed(sent.task, 2, {0: b"from another"})
-        script.tell(task("letters", letters={0: {3: reply[0]}}), task("letters", letters={0: {3: wrong[0]}}))
+        script.tell(
+            task("letters", peer_messages={0: {3: reply[0]}}), task("letters", peer_messages={0: {3: wrong[0]}})
+        )
         assert script.payload(script.wait(SubmitResult, 2)) == {"3": "and back"}
         assert "letter" in script.wait(SubmitResult, 3).answer.failure
     assert b"far away" not in b"".join(script.raw)

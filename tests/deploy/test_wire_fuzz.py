@@ -35,7 +35,7 @@ VALID: dict[str, list[WireMessage]] = {
     "Call": [
         SiteReport(session="s", job="j", lines=["line"], metrics={"loss": 1.0}),
         GetUploadedSize(job="j", blob=BLOB),
-        Hello(protocols=[1], winnow="1", data=["d"], resources=Resources(), now=0.0),
+        Hello(protocols=[2], winnow="1", data=["d"], resources=Resources(), now=0.0),
     ],
     "Fetch": [FetchBlob(job="j", blob=BLOB)],
     "Put": [PutBlob(job="j", blob=BLOB)],

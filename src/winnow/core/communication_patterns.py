@@ -76,14 +76,14 @@ def reject_faulty(outcome: Outcome, fault: FindFault) -> Outcome:
 
 
 def peer_messages(outcomes: Iterable[Outcome]) -> Mapping[int, Mapping[int, bytes]]:
-    """What clients have written to each other, by addressee and then by sender: the `peer_messages` of further tasks.
+    """What clients wrote to each other, by addressee and then by sender: the `peer_messages` of further tasks.
 
-    A deployed site seals a letter for its addressee and for this round, so tasks that carry it must be of the round in
-    which it was written.
+    A deployed site seals a message for its addressee and for this round, so the tasks that carry it must belong to the
+    round in which it was written.
     """
     found: dict[int, dict[int, bytes]] = defaultdict(dict)
     for outcome in outcomes:
         if isinstance(outcome, Reply):
-            for addressee, letter in outcome.letters.items():
-                found[addressee][outcome.task.client] = letter
+            for addressee, message in outcome.peer_messages.items():
+                found[addressee][outcome.task.client] = message
     return found

@@ -43,9 +43,9 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload = field(default_factory=dict)
     settings: object = None
     work: Work = NO_WORK
-    letters: Mapping[int, bytes] = field(default_factory=dict)
+    peer_messages: Mapping[int, bytes] = field(default_factory=dict)
     """What other clients, by number, have written to this one; the workflow passes it on unread."""
-    kept: Payload = field(default_factory=dict)
+    client_state: Payload = field(default_factory=dict)
     """What the site keeps for this client. The site itself puts it here; it never travels."""
 
 
@@ -94,9 +94,9 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     payload: Payload = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     cost: Cost = NO_COST
-    letters: Mapping[int, bytes] = field(default_factory=dict)
+    peer_messages: Mapping[int, bytes] = field(default_factory=dict)
     """What this client writes to others, by number. Whoever carries it can read what is not sealed."""
-    keep: Payload = field(default_factory=dict)
+    new_client_state: Payload = field(default_factory=dict)
     """What the site will keep for this client once the reply has been folded; it never travels either."""
 
 

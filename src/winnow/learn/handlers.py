@@ -100,7 +100,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
         round=first.round,
         seed=settings.seed,
         sent={**first.payload, "model": start},
-        stored=[task.kept for task in tasks],
+        stored=[task.client_state for task in tasks],
     )
     update = settings.client.update(job)
     sent, keep = _apart({"model": update.model, **update.parts}, len(tasks)), _apart(update.keep, len(tasks))
@@ -112,7 +112,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
         for payload, profile in zip(sent, _profiles(site.examiner, start, data, clients), strict=True):
             payload["profile"] = _arrays(profile)
     return [
-        Reply(task=task, payload=payload, metrics=report, keep=kept)
+        Reply(task=task, payload=payload, metrics=report, new_client_state=kept)
         for task, payload, report, kept in zip(tasks, sent, reports, keep, strict=True)
     ]
 
@@ -163,7 +163,7 @@ def evaluate_personal(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
 
 def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> list[Reply]:
     settings, clients = _settings(tasks[0], PersonalEvaluationSettings), _clients(tasks)
-    own, tuning = [task.kept for task in tasks], settings.tuning
+    own, tuning = [task.client_state for task in tasks], settings.tuning
     if tuning is None or tuning.own:
         models = personal_models(settings.client, state, own)
     else:

@@ -112,12 +112,12 @@ class SimulatedFederation(Generic[Site]):
         name = tasks[0].name
         if name not in self.handlers:
             raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
-        at_site = [self._with_kept(task) for task in tasks] if not self.store.empty else tasks
+        at_site = [self._with_client_state(task) for task in tasks] if not self.store.empty else tasks
         return self.handlers[name](at_site, self.site)
 
-    def _with_kept(self, task: Task) -> Task:
-        kept = self.store.read(task.client)
-        return replace(task, kept=kept) if kept else task
+    def _with_client_state(self, task: Task) -> Task:
+        state = self.store.read(task.client)
+        return replace(task, client_state=state) if state else task
 
 
 class SimulatedExchange(Generic[Site]):
@@ -153,8 +153,8 @@ class SimulatedExchange(Generic[Site]):
 
     def _delivered(self, arrival: _Arrival) -> Outcome:
         made = self._outcomes.pop(arrival.sequence)
-        if isinstance(made, Reply) and made.keep:
-            self._federation.propose(arrival.task, made.keep)
+        if isinstance(made, Reply) and made.new_client_state:
+            self._federation.propose(arrival.task, made.new_client_state)
         return _as_sent(made, arrival)
 
     def _answer_cohort_of(self, task: Task) -> None:
@@ -194,7 +194,7 @@ def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
         payload=outcome.payload,
         metrics=outcome.metrics,
         cost=arrival.cost,
-        letters=outcome.letters,
+        peer_messages=outcome.peer_messages,
     )
 
 

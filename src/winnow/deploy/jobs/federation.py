@@ -150,7 +150,7 @@ class DeployedFederation:
                         version=version,
                         settings=settings,
                         parts=self._parts(members[0].payload),
-                        letters={task.client: dict(task.letters) for task in members if task.letters},
+                        peer_messages={task.client: dict(task.peer_messages) for task in members if task.peer_messages},
                     )
                 )
                 self.settling.begin(site, wire.id, members)
@@ -296,14 +296,15 @@ def outcomes_of(answer: ClientResult, path: str | None, tasks: Sequence[Task], c
         return [Failure(task=task, stage=stage, reason=reason) for task in tasks]
     try:
         payload: Mapping[str, Arrays] = {} if path is None else open_parts(Path(path))
-        if any(not 0 <= addressee < clients for addressee in answer.letters):
+        if any(not 0 <= addressee < clients for addressee in answer.peer_messages):
             raise WireError("it writes to clients that are not in this job")
     except Exception as error:  # one answer never ends the work of all
         reason = str(error) if isinstance(error, WinnowError) else error_line(error)
         return [Failure(task=task, stage="answering", reason=reason) for task in tasks]
     cost = Cost(training_seconds=answer.seconds)
     return [
-        Reply(task=task, payload=payload, metrics=answer.metrics, cost=cost, letters=answer.letters) for task in tasks
+        Reply(task=task, payload=payload, metrics=answer.metrics, cost=cost, peer_messages=answer.peer_messages)
+        for task in tasks
     ]
 
 
@@ -312,7 +313,7 @@ def _in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
     chosen: list[Task] = []
     room = MAX_PEER_MESSAGE_BYTES
     for task in tasks:
-        weight = sum(map(len, task.letters.values()))
+        weight = sum(map(len, task.peer_messages.values()))
         if chosen and weight > room:
             yield chosen
             chosen, room = [], MAX_PEER_MESSAGE_BYTES

@@ -152,7 +152,7 @@ class RunTask(WireMessage, frozen=True, kw_only=True):
 
     task: WireTask
     parts: dict[str, str] = {}
-    kept: dict[int, str] = {}
+    client_state: dict[int, str] = {}
     parties: list[SitePublicKey] = []
     """Whose signatures count now."""
 
@@ -170,7 +170,7 @@ class TaskResult(WireMessage, frozen=True, kw_only=True):
 
     answer: ClientResult
     payload: str | None = None
-    keep: str | None = None
+    new_client_state: str | None = None
     volatile: bool = False
     """The answer holds only while this process lives (keys of a protocol): it is not to be reused."""
 

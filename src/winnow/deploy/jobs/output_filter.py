@@ -59,8 +59,8 @@ class OutputFilter:
 
         def keep_apart(tasks: Sequence[Task], site: None, call_next: Handler[None]) -> list[Outcome]:
             """Filters add what they kept to the next update: code that could change it would get past them."""
-            outcomes = call_next([replace(task, kept=_of_filters(task.kept)) for task in tasks], site)
-            return [_keeping(outcome, _parts(did.keep)) for outcome in outcomes]
+            outcomes = call_next([replace(task, client_state=_of_filters(task.client_state)) for task in tasks], site)
+            return [_keeping(outcome, _parts(did.new_client_state)) for outcome in outcomes]
 
         service = SiteHandlers(site=None, handlers={name: made}, filters=(keep_apart, *self._filters), in_memory=None)
         [screened] = TaskExecutor(self._job, self._folder, service).answer(asked.order)
@@ -91,7 +91,10 @@ def _keeping(outcome: Outcome, own: Payload) -> Outcome:
     if not isinstance(outcome, Reply):
         return outcome
     others = {name: part for name, part in own.items() if not name.startswith(FILTER_STATE_PREFIX)}
-    return replace(outcome, keep=others | {FILTER_STATE_PREFIX + name: part for name, part in outcome.keep.items()})
+    return replace(
+        outcome,
+        new_client_state=others | {FILTER_STATE_PREFIX + name: part for name, part in outcome.new_client_state.items()},
+    )
 
 
 def _of_filters(kept: Payload) -> Payload:

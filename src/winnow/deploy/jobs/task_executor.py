@@ -70,8 +70,10 @@ class TaskExecutor:
                 version=wire.version,
                 payload=payload,
                 settings=settings,
-                letters=wire.letters.get(client, {}),
-                kept=open_parts(Path(order.kept[client]), in_memory) if client in order.kept else {},
+                peer_messages=wire.peer_messages.get(client, {}),
+                client_state=open_parts(Path(order.client_state[client]), in_memory)
+                if client in order.client_state
+                else {},
             )
             for client in wire.clients
         ]
@@ -86,12 +88,12 @@ class TaskExecutor:
             client=client,
             metrics={name: float(value) for name, value in outcome.metrics.items()},
             seconds=seconds,
-            letters=dict(outcome.letters),
+            peer_messages=dict(outcome.peer_messages),
         )
         return TaskResult(
             answer=answer,
             payload=self._written(outcome.payload),
-            keep=self._written(outcome.keep),
+            new_client_state=self._written(outcome.new_client_state),
             volatile=task.name in self._service.volatile,
         )
 

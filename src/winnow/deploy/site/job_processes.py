@@ -137,7 +137,7 @@ class JobProcesses:
         if self._gate is None or not self._gate.alive:
             self._end(self._gate)
             self._gate, _ = self._started(gate=True)
-        files = {key: self._inside(key, getattr(did, key)) for key in ("payload", "keep")}
+        files = {key: self._inside(key, getattr(did, key)) for key in ("payload", "new_client_state")}
         alone = replace(order, task=replace(order.task, clients=[did.answer.client]))
         self._gate.send(FilterResult(order=alone, did=replace(did, **files)))
         while True:

@@ -39,7 +39,7 @@ class PeerMessageCipher:
 
         return {
             to: {sender: plain(sender, to, box) for sender, box in letters.items()}
-            for to, letters in task.letters.items()
+            for to, letters in task.peer_messages.items()
         }
 
     def _context(self, task: WireTask, sender: int, to: int) -> SealingContext:

@@ -118,9 +118,9 @@ class ResultDelivery:
         self._used.update({blob.digest: task.round for blob in task.parts.values()})
         kept = self._office.state.kept(self._job)
         return RunTask(
-            task=replace(task, letters=self._post.opened(task)),
+            task=replace(task, peer_messages=self._post.opened(task)),
             parts={name: str(path) for name, path in parts.items()},
-            kept={client: str(self._folder.kept / kept[client]) for client in task.clients if client in kept},
+            client_state={client: str(self._folder.kept / kept[client]) for client in task.clients if client in kept},
             parties=self._notary.signatories(task.round),
         )
 
@@ -132,7 +132,7 @@ class ResultDelivery:
         if did.answer.failure is not None:
             return StoredResult(answer=self._failed(task, did), round=task.round, life=life)
         payload = self._taken(did.payload, self._folder.replies / result_file_name(task, client))
-        keep = self._taken(did.keep, self._folder.kept / result_file_name(task, client))
+        keep = self._taken(did.new_client_state, self._folder.kept / result_file_name(task, client))
         return StoredResult(
             answer=ClientResult(
                 job=self._job,
@@ -140,7 +140,7 @@ class ResultDelivery:
                 client=client,
                 seconds=did.answer.seconds,
                 metrics=did.answer.metrics,
-                letters=self._post.sealed(task, client, did.answer.letters),
+                peer_messages=self._post.sealed(task, client, did.answer.peer_messages),
                 blob=None if payload is None else blob_of(self._folder.replies / payload),
             ),
             round=task.round,
@@ -173,7 +173,7 @@ class ResultDelivery:
         """
         if not self._labour.place.gated or did.answer.failure is not None:
             return did
-        if did.answer.letters:
+        if did.answer.peer_messages:
             raise WinnowError("a job with code of its own may not write letters where a site forces filters on it")
         return self._labour.screen(order, did)
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-PROTOCOLS = (1,)
+PROTOCOLS = (2,)
 """The versions of these messages that this Winnow speaks."""
 
 MAX_TEXT = 65_536
@@ -71,7 +71,7 @@ class WireTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settings: bytes = b"null"
     """JSON of the handler's settings."""
     parts: dict[str, Blob] = {}
-    letters: dict[int, dict[int, bytes]] = {}
+    peer_messages: dict[int, dict[int, bytes]] = {}
     """To a client, from clients: sealed, or meant for everybody's eyes."""
 
 
@@ -84,7 +84,7 @@ class ClientResult(WireMessage, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     seconds: Seconds = 0.0
     blob: Blob | None = None
-    letters: dict[int, bytes] = {}
+    peer_messages: dict[int, bytes] = {}
     stage: Text = ""
     failure: Text | None = None
 

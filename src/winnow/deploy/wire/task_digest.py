@@ -16,6 +16,9 @@ def with_task_id(task: WireTask) -> WireTask:
 
 def compute_task_id(task: WireTask) -> str:
     """The same whatever order its tables are in, and whatever it is called."""
-    tables = (sorted(task.parts.items()), sorted((to, sorted(letters.items())) for to, letters in task.letters.items()))
-    bare = msgspec.structs.replace(task, id=NO_TASK_ID, parts={}, letters={})
+    tables = (
+        sorted(task.parts.items()),
+        sorted((to, sorted(letters.items())) for to, letters in task.peer_messages.items()),
+    )
+    bare = msgspec.structs.replace(task, id=NO_TASK_ID, parts={}, peer_messages={})
     return sha256(msgspec.msgpack.encode((bare, tables))).hexdigest()

@@ -101,7 +101,7 @@ class Compress(TwoSidedFilter):
     def _packed(self, outcome: Outcome, chance: RandomSource) -> Outcome:
         if not isinstance(outcome, Reply):
             return outcome
-        payload, keep, task = dict(outcome.payload), dict(outcome.keep), outcome.task
+        payload, new_state, task = dict(outcome.payload), dict(outcome.new_client_state), outcome.task
         unsent: dict[str, torch.Tensor] = {}
         for part in update_parts(outcome, task):
             sent = task.payload[part]
@@ -110,8 +110,8 @@ class Compress(TwoSidedFilter):
             payload[part] = {PACKET: sealed.data}
             unsent[part] = torch.from_numpy(np.where(sealed.told, np.float32(0), changes))
         if self.keep.feeds_back:
-            keep[ERROR_FEEDBACK] = unsent
-        return replace(outcome, payload=payload, keep=keep)
+            new_state[ERROR_FEEDBACK] = unsent
+        return replace(outcome, payload=payload, new_client_state=new_state)
 
     def _unpacked(self, part: str, arrays: Arrays, sent: Arrays) -> Arrays:
         if arrays.keys() != {PACKET} or not is_byte_array(arrays, PACKET, self.format.nbytes(sent, sent)):
@@ -122,7 +122,7 @@ class Compress(TwoSidedFilter):
 
 def _fed_back(task: Task, part: str) -> UpdateVector | np.float32:
     """What the client has not sent yet."""
-    kept = task.kept.get(ERROR_FEEDBACK, {})
+    kept = task.client_state.get(ERROR_FEEDBACK, {})
     if part not in kept:
         return np.float32(0)
     vector: UpdateVector = kept[part].cpu().numpy()

@@ -149,7 +149,7 @@ class ProtocolRunner(StepDispatcher):
 
         for client, reply in self._ask(SHARE_KEYS, tally.members, directory, work):
             with self._refusing(client):
-                tally.take_letters(client, reply.letters)
+                tally.take_letters(client, reply.peer_messages)
 
     def _mask(self, tally: PairwiseServer, told: SessionInputs) -> None:
         common = session_inputs_payload(told)
@@ -221,7 +221,7 @@ class ProtocolRunner(StepDispatcher):
                 payload=payload(client),
                 settings=step,
                 work=work,
-                letters=letters(client),
+                peer_messages=letters(client),
             )
             for client in clients
         ]

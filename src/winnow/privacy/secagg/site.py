@@ -98,7 +98,7 @@ class SecureSite:
 
     def _share(self, task: Task) -> Reply:
         letters = self._member(task).share(read(carried(task.payload, "directory"), KeyDirectory))
-        return Reply(task=task, letters=letters)
+        return Reply(task=task, peer_messages=letters)
 
     def _mask(self, task: Task) -> Reply:
         member, held = self._member(task), self._updates.look(task)
@@ -107,7 +107,7 @@ class SecureSite:
             raise ProtocolError("the weights are not those of this session's members")
         vector, space = self._words(task, held, told)
         digest = told.digest(session_of(task), held.model)
-        masked = member.mask(task.letters, vector, space, digest)
+        masked = member.mask(task.peer_messages, vector, space, digest)
         self._updates.let_out(task, write(member.left))
         self._told[task.client] = told
         return reply_with(task, words=masked, told=digest)

@@ -27,7 +27,7 @@ class StepDispatcher:
             for outcome in exchange:
                 silent.pop(outcome.task.client, None)
                 sound, refused, answered = check_replies([outcome], NO_EXPECTATION)
-                self.answered += [replace(reply, payload={}, letters={}) for reply in answered]
+                self.answered += [replace(reply, payload={}, peer_messages={}) for reply in answered]
                 self.refused += refused
                 yield from sound
         for client, task in sorted(silent.items()):

@@ -68,29 +68,29 @@ class SetIntersectionSite(Generic[Site]):
         mine = self._common[client] if client in self._common else self._own(site, client)
         asking = PsiQuery(mine, self._reveal, len(self._own(site, client)))
         self._asking[client] = (other, asking)
-        return Reply(task=task, letters={other: asking.request()})
+        return Reply(task=task, peer_messages={other: asking.request()})
 
     def _answer(self, task: Task, site: Site) -> Reply:
         if task.client in self._answered:
             raise PsiMessageError("this client has answered a question before")
-        if len(task.letters) != 1:
+        if len(task.peer_messages) != 1:
             raise PsiMessageError("a question is a letter from one client")
-        ((asker, question),) = task.letters.items()
+        ((asker, question),) = task.peer_messages.items()
         given = answer_query(question, self._own(site, task.client), self._reveal, self._most)
         self._answered.add(task.client)
-        return Reply(task=task, letters={asker: given})
+        return Reply(task=task, peer_messages={asker: given})
 
     def _find(self, task: Task, site: Site) -> Reply:
         client = task.client
         if client not in self._asking:
             raise PsiMessageError("this client has asked nothing")
         other, asking = self._asking.pop(client)
-        if other not in task.letters:
+        if other not in task.peer_messages:
             raise PsiMessageError(f"there is no answer of client {other}")
         if self._reveal == "size":
-            self._size[client] = asking.size(task.letters[other])
+            self._size[client] = asking.size(task.peer_messages[other])
         else:
-            self._common[client] = asking.found(task.letters[other])
+            self._common[client] = asking.found(task.peer_messages[other])
             self._size[client] = len(self._common[client])
         self._partners.setdefault(client, []).append(other)
         return Reply(task=task)
@@ -105,12 +105,12 @@ class SetIntersectionSite(Generic[Site]):
             self._found(client, self._common[client])
             told = _as_long_as(self._own(site, client), self._common[client])
             letters = dict.fromkeys(self._partners[client], told) if self._share else {}
-        return Reply(task=task, metrics={"size": float(self._size[client])}, letters=letters)
+        return Reply(task=task, metrics={"size": float(self._size[client])}, peer_messages=letters)
 
     def _tell(self, task: Task, site: Site) -> Reply:
         """What the asking site shares; only what one's own list holds, too."""
         own = {*self._own(site, task.client)}
-        for letter in task.letters.values():
+        for letter in task.peer_messages.values():
             try:
                 told = from_msgpack(letter[LENGTH_BYTES:][: int.from_bytes(letter[:LENGTH_BYTES])], list[str])
             except UnreadableError as error:

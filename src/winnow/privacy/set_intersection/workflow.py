@@ -94,7 +94,9 @@ class SetIntersection:
         received: Mapping[int, bytes] | None = None,
         settings: int | None = None,
     ) -> Reply:
-        task = Task(name=name, client=client, round=ROUND, version=ROUND - 1, settings=settings, letters=received or {})
+        task = Task(
+            name=name, client=client, round=ROUND, version=ROUND - 1, settings=settings, peer_messages=received or {}
+        )
         (outcome,) = wait(send(federation, task))
         if isinstance(outcome, Failure):
             raise SiteError(f"of client {client}", outcome.stage, outcome.reason)
