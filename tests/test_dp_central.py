@@ -14,12 +14,11 @@ from selecting import turn
 from winnow.core import UNTIL_ALL, Population, Reply, Task, VirtualClock, stream
 from winnow.learn.aggregation import AggregationRule, FullAggregation, PartialAggregation
 from winnow.learn.collect import RoundResult
-from winnow.learn.reply_checks import RoundContext
 from winnow.privacy.dp.central import CentralDp, clipped_sum
 from winnow.privacy.dp.clipping import AdaptiveClipping
 from winnow.privacy.dp.poisson_sampling import PoissonSampling
 from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon
-from world import prepared
+from world import prepared, round_context
 
 START = {"w": torch.zeros(2, 3), "b": torch.ones(2), "count": torch.tensor(7)}
 SIZES = np.array([10, 20, 30, 40])
@@ -42,6 +41,8 @@ class Told:
 
     def settle(self, tasks: Any) -> None: ...
 
+    randomness = staticmethod(stream)
+
     def __iter__(self) -> Any:
         return iter(self.replies)
 
@@ -63,17 +64,13 @@ def gathered(
     rule = aggregate or PartialAggregation()
     return collect.gather(
         Told([reply(client, change) for client, change in changes.items()]),
-        [],
-        until=UNTIL_ALL,
-        counts=dict.fromkeys(changes, 1),
-        begin=lambda: rule.start(START, Population(sizes=SIZES), invited),
-        expected=RoundContext(
-            parts={"model": START},
-            carried=("model",),
-            reference=None,
-            collected=left or {},
-            invited=invited,
-            noise=lambda purpose: stream(seed, purpose),
+        round_context(
+            {"model": START},
+            seed=seed,
+            counts=dict.fromkeys(changes, 1),
+            start_fold=lambda: rule.start(START, Population(sizes=SIZES), invited),
+            selected=invited,
+            state=left or {},
         ),
     )
 

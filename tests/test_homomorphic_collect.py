@@ -54,6 +54,7 @@ class Meddling:
     def __init__(self, federation: Federation, change: Callable[[Outcome], Outcome]) -> None:
         self._federation, self._change = federation, change
         self.population, self.clock, self.settle = federation.population, federation.clock, federation.settle
+        self.randomness, self.simulated = federation.randomness, federation.simulated
         self.seen: list[Outcome] = []
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> Any:
@@ -271,7 +272,7 @@ def asked(site: HomomorphicSite, name: str, payload: Any = None, round: int = 1,
     """What the holder answers in a session of its own."""
     secure = {"session": np.frombuffer(os.urandom(16), np.uint8), **{n: np.array([v]) for n, v in numbers.items()}}
     task = Task(name=name, client=0, round=round, version=0, payload={"secure": secure, **(payload or {})})
-    (outcome,) = site.at_site().handlers[name]([task], None)
+    (outcome,) = site.extension().handlers[name]([task], None)
     return outcome
 
 

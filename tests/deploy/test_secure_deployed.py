@@ -21,7 +21,7 @@ from test_conformance_deployed import deployed
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
-from winnow.core import ConfigError, Filter, Rejected, Reply, RoundFinished, Task
+from winnow.core import ConfigError, Filter, Rejected, Reply, RoundFinished, Task, stream
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import LocalFederation, local_federation
 from winnow.deploy.jobs.ipc import DispatchTask
@@ -33,7 +33,6 @@ from winnow.deploy.site.state_store import SiteStateStore
 from winnow.experiment.build import prepare_run
 from winnow.experiment.run import DEFAULT_INPUTS, Result, run_experiment
 from winnow.learn.party_identities import UPDATE, PartyIdentities
-from winnow.learn.update_filters import seeded_random
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.protocol_tasks import CONSISTENCY_CHECK, DEPOSIT_SEED, MASKED_INPUT, SHARE_KEYS, UNMASK
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities, simulated_identities
@@ -71,7 +70,7 @@ def test_messages_and_files_give_the_simulations_model_but_for_rounding(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the simulation's rounding it is the same bit for bit."""
-    monkeypatch.setattr("winnow.privacy.secagg.collect.secure_random", seeded_random)
+    monkeypatch.setattr("winnow.deploy.jobs.site_training.secure_stream", stream)
     wanted = secure(*WAYS[way])
     job = deployed(wanted, tmp_path)
     result = job.run()
@@ -257,6 +256,7 @@ class Overheard:
     def __init__(self, federation: Any) -> None:
         self._federation = federation
         self.population, self.clock, self.settle = federation.population, federation.clock, federation.settle
+        self.randomness, self.simulated = federation.randomness, federation.simulated
         self.updates: list[bytes] = []
 
     @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from winnow.core import Arrays, Choice, Filter, Handler, Reply
+from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ProfileComparison(Choice):
     def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
         """Begin a run with these holders of the reference set, among so many clients, and profiles of this length."""
 
-    def at_sites(self) -> SiteExtension:
+    def site_extension(self, randomness: Randomness) -> SiteExtension:
         return SiteExtension()
 
 

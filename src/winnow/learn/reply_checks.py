@@ -7,11 +7,10 @@ the run of all others. Whoever works with a sound reply need not ask again wheth
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -28,7 +27,6 @@ from winnow.learn.handlers import (
     TrainSettings,
 )
 from winnow.learn.metrics import POOLABLE_METRICS
-from winnow.learn.randomness import secure_generator
 from winnow.learn.representation_profile import ReferenceProfile, ReplyCheck
 
 log = logging.getLogger(__name__)
@@ -40,25 +38,13 @@ MAX_TENSOR_NORM = 1e15
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundContext:
-    """What a sound reply looks like: parts (a model) of these shapes, a profile of this length."""
+class ExpectedReply:
+    """What a valid reply looks like: parts (a model) of these shapes, a profile of this length."""
 
     parts: Payload
-    carried: tuple[str, ...]
-    """What a trained client's reply must carry, and may carry besides a profile."""
+    reply_parts: tuple[str, ...]
+    """The parts that the reply to a training task must have; it may have a profile besides."""
     reference: ReferenceProfile | None
-    collected: Mapping[str, Any] = field(default_factory=dict)
-    """What the last round's collection left for this one."""
-    invited: int = 0
-    """How many clients a round invites by the settings: a number that tells nothing of who was drawn."""
-    noise: Callable[[str], np.random.Generator] = lambda purpose: secure_generator()
-    """The server's randomness for a purpose in this round. In a simulation it repeats."""
-    emulate: Callable[[], Payload] | None = None
-    """An update of this round made of the server's own samples, where `Collect.emulates` asks for one."""
-    weighs: float = 1.0
-    """What a byte of an update counts in a transfer; another number than 1 where the fleet states a model's size."""
-    simulated: bool = False
-    """Whether all clients are in this process: then what fails over a sound reply is a bug, and is raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +62,7 @@ class CheckedReplies(NamedTuple):
 
 
 def check_replies(
-    outcomes: Sequence[Outcome], expected: RoundContext, check: ReplyCheck | None = None
+    outcomes: Sequence[Outcome], expected: ExpectedReply, check: ReplyCheck | None = None
 ) -> CheckedReplies:
     """Tell sound replies from others. `check` is what whoever asked wants besides."""
     sifted = CheckedReplies([], [], [])
@@ -102,7 +88,7 @@ def unexpected_fault(what: str, client: int, error: Exception) -> str:
     return f"{what} ({error_line(error)})"
 
 
-def _fault(outcome: Outcome, expected: RoundContext, check: ReplyCheck | None) -> str | None:
+def _fault(outcome: Outcome, expected: ExpectedReply, check: ReplyCheck | None) -> str | None:
     if isinstance(outcome, Failure):
         return failure_reason(outcome)
     try:
@@ -115,7 +101,7 @@ def _fault(outcome: Outcome, expected: RoundContext, check: ReplyCheck | None) -
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _parts_fault(reply: Reply, expected: RoundContext) -> str | None:
+def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
     wanted = _wanted(reply.task, expected)
     if wanted is None:
         return None
@@ -132,11 +118,11 @@ def _parts_fault(reply: Reply, expected: RoundContext) -> str | None:
     return None
 
 
-def _wanted(task: Task, expected: RoundContext) -> tuple[str, ...] | None:
+def _wanted(task: Task, expected: ExpectedReply) -> tuple[str, ...] | None:
     """The parts of a reply to this task; None where only whoever asked knows."""
     if task.name == "train":
         profiled = isinstance(task.settings, TrainSettings) and task.settings.profile
-        return (*expected.carried, PROFILE) if profiled else expected.carried
+        return (*expected.reply_parts, PROFILE) if profiled else expected.reply_parts
     if task.name == "profile" or (task.name == "assess" and task.work.profile_bytes):
         return (PROFILE,)
     return () if task.name in ("assess", "value", "judge") else None

@@ -24,16 +24,14 @@ from winnow.core import (
     Snapshot,
     Stopped,
     Task,
-    VirtualClock,
     stream,
 )
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import RoundResult
+from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.privacy_accountant import PrivacyAccountant
-from winnow.learn.randomness import secure_generator
-from winnow.learn.reply_checks import Rejection, RoundContext, check_replies, finite, finite_update
+from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, finite, finite_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
 from winnow.learn.server_optimiser import RoundAggregate
@@ -73,7 +71,7 @@ class TrainingWorkflow:
         """What the pace itself must remember: what is under way when a round ends."""
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
-        self._simulated = isinstance(federation.clock, VirtualClock)
+        self._simulated = federation.simulated
         selection = self._plan.algorithm.select.start(federation.population)
         self._ledger = self._plan.ledger(federation.population)
         if self._ledger is not None and self._booked:
@@ -116,7 +114,7 @@ class TrainingWorkflow:
             round=self.round,
             version=self.round - 1,
             oldest=self.round - 1 if oldest is None else oldest,
-            rng=self._luck(federation),
+            rng=self._selection_rng(federation),
             model=self.shared,
             reference=self._verdict_now.profile,
             message_bytes=self._plan.message_bytes,
@@ -124,18 +122,16 @@ class TrainingWorkflow:
             ask=partial(self._ask, federation),
         )
 
-    def _luck(self, federation: Federation) -> np.random.Generator:
-        """Who is invited; sampling that hides who takes part must not be foreseen by those who know the seed."""
+    def _selection_rng(self, federation: Federation) -> np.random.Generator:
+        """Who is selected; where sampling hides who takes part, whoever knows the seed must not foresee it."""
         hides = self._plan.algorithm.select.chance(len(federation.population)) is not None
-        return self._noise(federation, "select") if hides else stream(self._plan.seed, "select", self.round)
-
-    def _noise(self, federation: Federation, purpose: str) -> np.random.Generator:
-        """Randomness that protects somebody: it repeats on virtual time, where there is nobody to protect."""
-        simulated = isinstance(federation.clock, VirtualClock)
-        return stream(self._plan.seed, purpose, self.round) if simulated else secure_generator()
+        draw = federation.randomness if hides else stream
+        return draw(self._plan.seed, "select", self.round)
 
     def announce(self, invitation: SelectedClients, federation: Federation) -> Iterator[AnyEvent]:
-        """Say whom the selection invites."""
+        """Charge the round to the privacy accountant, and report whom the selection chose."""
+        if self._ledger is not None:
+            self._ledger.book(invitation.clients)
         at = federation.clock.now
         if invitation.scores is not None:
             yield Scored(round=self.round, at=at, scores=invitation.scores)
@@ -143,27 +139,27 @@ class TrainingWorkflow:
             round=self.round, at=at, version=self.round - 1, clients=invitation.clients, counts=invitation.counts
         )
 
-    def gather(self, invitation: SelectedClients, federation: Federation) -> RoundResult:
-        """Have the invited train, and fold what is sound."""
-        algorithm, population = self._plan.algorithm, federation.population
-        clients, awaited = invitation.clients.tolist(), invitation.until.replies
-        invited = algorithm.select.invited(len(population))
+    def round_context(self, selected: SelectedClients, federation: Federation) -> RoundContext:
+        """All that the round's collection needs to know."""
+        plan, population = self._plan, federation.population
+        algorithm, clients = plan.algorithm, selected.clients.tolist()
+        per_round = algorithm.select.invited(len(population))
         sampled = algorithm.select.chance(len(population)) is not None
-        drawn = invited if sampled else int(invitation.counts.sum())
-        if self._ledger is not None:
-            self._ledger.book(invitation.clients)
-        return algorithm.collect.gather(
-            federation,
-            self.tasks(clients, population.sizes),
-            until=invitation.until,
-            counts=dict(zip(clients, invitation.counts.tolist(), strict=True)),
-            begin=lambda: algorithm.aggregate.start(self.shared, population, min(drawn, awaited or drawn)),
-            expected=replace(
-                self.expected,
-                invited=invited,
-                noise=lambda purpose: self._noise(federation, purpose),
-                weighs=self._plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
-            ),
+        drawn = per_round if sampled else int(selected.counts.sum())
+        awaited = min(drawn, selected.until.replies or drawn)
+        return RoundContext(
+            round=self.round,
+            seed=plan.seed,
+            tasks=self.tasks(clients, population.sizes),
+            until=selected.until,
+            counts=dict(zip(clients, selected.counts.tolist(), strict=True)),
+            start_fold=lambda: algorithm.aggregate.start(self.shared, population, awaited),
+            expected=self.expected,
+            selected=per_round,
+            state=self._collected,
+            emulated_update=partial(self._emulate, self.payload, self.round) if self._emulate else None,
+            byte_scale=plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
+            simulated=federation.simulated,
         )
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:
@@ -298,15 +294,12 @@ class TrainingWorkflow:
         return self._verdict
 
     @property
-    def expected(self) -> RoundContext:
-        """What a sound reply looks like."""
-        return RoundContext(
+    def expected(self) -> ExpectedReply:
+        """What a valid reply looks like."""
+        return ExpectedReply(
             parts={**self._plan.algorithm.client.sent_like(self.shared), **self.payload},
-            carried=("model", *self._plan.algorithm.client.sends),
+            reply_parts=("model", *self._plan.algorithm.client.sends),
             reference=self._verdict.profile if self._verdict else None,
-            collected=self._collected,
-            simulated=self._simulated,
-            emulate=partial(self._emulate, self.payload, self.round) if self._emulate else None,
         )
 
     def snapshot(self) -> Snapshot:

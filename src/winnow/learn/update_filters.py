@@ -7,10 +7,10 @@ in the order in which they are written, and are undone in the opposite one. None
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,13 +27,13 @@ from winnow.core import (
     Handler,
     Outcome,
     Population,
+    Randomness,
     Reply,
     Task,
     Until,
-    stream,
 )
 from winnow.learn.handlers import TrainSettings
-from winnow.learn.randomness import secure_generator
+from winnow.learn.randomness import secure_stream
 from winnow.learn.reply_checks import unexpected_fault
 
 if TYPE_CHECKING:
@@ -41,19 +41,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RandomSource: TypeAlias = Callable[[Task, str], np.random.Generator]
-"""Where a filter's randomness comes from, by the task that it works on and the purpose."""
 
-
-def seeded_random(task: Task, purpose: str) -> np.random.Generator:
-    """Randomness of a simulation: it repeats under the run's seed."""
-    assert isinstance(task.settings, TrainSettings)
-    return stream(task.settings.seed, purpose, task.round, task.client)
-
-
-def secure_random(task: Task, purpose: str) -> np.random.Generator:
-    """Randomness of a deployment: from the operating system, so that nobody who knows the seed can take noise off."""
-    return secure_generator()
+def task_generator(randomness: Randomness, task: Task, purpose: str) -> np.random.Generator:
+    """The randomness for one purpose in one training task."""
+    if isinstance(task.settings, TrainSettings):
+        return randomness(task.settings.seed, purpose, task.round, task.client)
+    assert randomness is secure_stream, "only training tasks carry the seed that randomness repeats under"
+    return secure_stream(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ class TwoSidedFilter(Choice):
     """A filter, as both sides know it."""
 
     @abstractmethod
-    def at_site(self, chance: RandomSource = seeded_random) -> Filter[Any]:
+    def at_site(self, randomness: Randomness) -> Filter[Any]:
         """What stands around a site's handlers. It sees what a client has kept, and may add to it."""
 
     def leaving(self, task: Task) -> Task:
@@ -133,9 +127,9 @@ def _untold_failure(failure: Failure) -> Failure:
     return replace(failure, stage="answering", reason="it failed; the site's log says why")
 
 
-def site_filters(filters: Sequence[TwoSidedFilter], chance: RandomSource = seeded_random) -> tuple[Filter[Any], ...]:
+def site_filters(filters: Sequence[TwoSidedFilter], randomness: Randomness) -> tuple[Filter[Any], ...]:
     """The sites' side, for `wrap`, whose first filter is the outermost: an update meets the last of these first."""
-    return tuple(each.at_site(chance) for each in reversed(filters))
+    return tuple(each.at_site(randomness) for each in reversed(filters))
 
 
 def filter_conflict(filters: Sequence[TwoSidedFilter], whole: "Algorithm") -> str | None:
@@ -159,6 +153,14 @@ class FilteredFederation:
     @property
     def clock(self) -> Clock:
         return self._federation.clock
+
+    @property
+    def randomness(self) -> Randomness:
+        return self._federation.randomness
+
+    @property
+    def simulated(self) -> bool:
+        return self._federation.simulated
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "FilteredExchange":
         exchange = FilteredExchange(self)

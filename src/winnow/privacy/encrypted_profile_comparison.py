@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, ConfigError, Payload, Reply, Task, Work
+from winnow.core import Arrays, ConfigError, Payload, Randomness, Reply, Task, Work
 from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.handlers import SEED_BYTES
@@ -77,8 +77,8 @@ class EncryptedComparison(ProfileComparison):
         (holder,) = holders
         return _EncryptedMatcher(holder, clients, elements)
 
-    def at_sites(self) -> SiteExtension:
-        return EncryptedProfileSite().at_site()
+    def site_extension(self, randomness: Randomness) -> SiteExtension:
+        return EncryptedProfileSite().extension()
 
 
 class _EncryptedMatcher(ReferenceProfileBuilder):

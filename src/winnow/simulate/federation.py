@@ -21,12 +21,14 @@ from winnow.core import (
     Outcome,
     Payload,
     Population,
+    Randomness,
     Reply,
     SiteError,
     Task,
     Until,
     VirtualClock,
     Work,
+    stream,
     wrap,
 )
 from winnow.fleet import Fleet
@@ -77,6 +79,14 @@ class SimulatedFederation(Generic[Site]):
     @property
     def clock(self) -> VirtualClock:
         return self._clock
+
+    @property
+    def randomness(self) -> Randomness:
+        return stream
+
+    @property
+    def simulated(self) -> bool:
+        return True
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "SimulatedExchange[Site]":
         exchange = SimulatedExchange(self, until)

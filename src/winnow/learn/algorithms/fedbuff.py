@@ -101,7 +101,11 @@ def _fold(arrived: Sequence[Outcome], training: TrainingWorkflow, federation: Fe
     aggregate, population = training.algorithm.aggregate, federation.population
     counts = {reply.task.client: 1 for reply in sound}
     folded, model, parts = fold_finite(
-        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(arrived)), training.expected
+        moved,
+        refused,
+        counts,
+        lambda: aggregate.start(training.shared, population, len(arrived)),
+        simulated=federation.simulated,
     )
     return RoundResult(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
 

@@ -55,7 +55,7 @@ class HomomorphicSite:
         self._secret: RoundKey | None = None
         self._last_round = -1
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         steps = {MAKE_KEY: self._make_key, ENCRYPT: self._encrypt, DECRYPT: self._decrypt}
         handlers = {name: step_handler(_reading(step)) for name, step in steps.items()}
         return SiteExtension(handlers=handlers, filters=(self._updates.hold,))

@@ -1,16 +1,15 @@
 """Secure aggregation as a `collect`: any algorithm that lives on sums becomes private by naming it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from winnow.core import Arrays, ConfigError, Federation, Task, Until
-from winnow.learn.aggregation import Fold, LinearFold
-from winnow.learn.collect import Collect, RoundResult
+from winnow.core import Arrays, ConfigError, Federation, Randomness
+from winnow.learn.aggregation import LinearFold
+from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.reply_checks import RoundContext
-from winnow.learn.update_filters import RandomSource, drop_training_loss, secure_random, seeded_random
+from winnow.learn.update_filters import drop_training_loss
 from winnow.privacy.secagg.encoding import Encoding
 from winnow.privacy.secagg.mask_keeper import KeeperInterface, MaskKeeper, simulated_keeper
 from winnow.privacy.secagg.mask_keeper_site import KeeperClient, KeeperSite
@@ -112,21 +111,15 @@ class SecureAggregation(Collect):
             neighbours=self.neighbours,
         )
 
-    def at_sites(self) -> SiteExtension:
-        return self._at_sites(simulated_identities(), seeded_random)
-
-    def sites(self, identities: PartyIdentities) -> SiteExtension:
-        """What a site does if its clients sign like that: in deployment with its certificate."""
-        return self._at_sites(identities, secure_random)
-
-    def _at_sites(self, identities: PartyIdentities, chance: RandomSource) -> SiteExtension:
-        own = SecureSite(self, identities, chance).at_site()
+    def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
+        identities = identities or simulated_identities()
+        own = SecureSite(self, identities, randomness).extension()
         if self.encoding.private:
             own = own.around(SiteExtension(filters=(drop_training_loss,)))
         if self.third_party is None:
             return own
         keeper = MaskKeeper(identities, threshold=self.threshold, fewest=self.fewest, heaviest=self.heaviest)
-        return own.around(KeeperSite(keeper).at_site())
+        return own.around(KeeperSite(keeper).extension())
 
     @property
     def third_party(self) -> str | None:
@@ -152,21 +145,11 @@ class SecureAggregation(Collect):
             return simulated_keeper(self.threshold, self.fewest, self.heaviest)
         return KeeperClient(federation, self._kept_at, round, version)
 
-    def gather(
-        self,
-        federation: Federation,
-        tasks: Sequence[Task],
-        *,
-        until: Until,
-        counts: Mapping[int, int],
-        begin: Callable[[], Fold],
-        expected: RoundContext,
-    ) -> RoundResult:
-        fold = begin()
+    def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
+        fold = context.start_fold()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
-        held = train_and_hold(federation, tasks, until, expected)
-        everybody = federation.population
-        summed = SecureRound(self, fold, expected, held.form, held.cohort, counts, everybody).sum_up(federation)
+        held = train_and_hold(federation, context)
+        summed = SecureRound(self, fold, context, held, federation.population).sum_up(federation)
         return RoundResult(
             model=fold.finish(),
             parts=summed.parts,

@@ -19,7 +19,7 @@ class KeeperSite:
     def __init__(self, keeper: MaskKeeper) -> None:
         self._keeper = keeper
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         return SiteExtension(handlers={KEEPER_REQUEST: step_handler(self._keep)})
 
     def _keep(self, task: Task) -> Reply:

@@ -7,9 +7,9 @@ give the update away as the difference.
 import os
 from typing import TYPE_CHECKING
 
-from winnow.core import Reply, Task
+from winnow.core import Randomness, Reply, Task
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.update_filters import RandomSource
+from winnow.learn.update_filters import task_generator
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.held_updates import HeldUpdate, HeldUpdateStore
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot, check_closed, close_statement
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 class SecureSite:
     """The clients' secrets of this process: updates that wait to be masked, and the sessions under way."""
 
-    def __init__(self, settings: "SecureAggregation", identities: PartyIdentities, chance: RandomSource) -> None:
-        """By `chance` values are rounded; the server must not foresee it."""
-        self._settings, self._identities, self._chance = settings, identities, chance
+    def __init__(self, settings: "SecureAggregation", identities: PartyIdentities, randomness: Randomness) -> None:
+        """`randomness` decides how values are rounded; the server must not foresee it."""
+        self._settings, self._identities, self._randomness = settings, identities, randomness
         self._updates = HeldUpdateStore(identities)
         self._members: dict[int, PairwiseClient] = {}
         self._told: dict[int, SessionInputs] = {}
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         """The steps of the way that the job's author chose: a server is not to have the other's assumptions instead."""
         pairwise = {
             ADVERTISE_KEYS: self._announce,
@@ -155,8 +155,8 @@ class SecureSite:
         """The client's update times its weight, encoded."""
         encoding, members = self._settings.encoding, len(told.members)
         values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
-        chance = self._chance(held.task, "secure rounding")
-        vector = encoding.encode(held.form, values, told.parameters, members, chance)
+        rng = task_generator(self._randomness, held.task, "secure rounding")
+        vector = encoding.encode(held.form, values, told.parameters, members, rng)
         return vector, encoding.space(held.form, members)
 
     def _terms(self, task: Task, session: bytes | None = None) -> SessionTerms:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from winnow.core import Federation, Reply, Task
-from winnow.learn.reply_checks import Rejection, RoundContext, check_replies
+from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies
 
-NO_EXPECTATION = RoundContext(parts={}, carried=(), reference=None)
+NO_EXPECTATION = ExpectedReply(parts={}, reply_parts=(), reference=None)
 """Each step knows for itself what a reply must hold."""
 
 
