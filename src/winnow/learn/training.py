@@ -87,7 +87,18 @@ class TrainingWorkflow:
         if self._spent_up and self.round < self._plan.rounds:
             yield Stopped(round=self.round, at=federation.clock.now, reason=self._spent_up)
 
-    # What a pace does -------------------------------------------------------------------------------------------------
+    def run_rounds(self, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        """Synchronous rounds: each waits for its replies before the next begins."""
+        while self.round < self.rounds:
+            turn = self.begin(federation)
+            selected = selection.propose(turn)
+            yield from self.announce(selected, federation)
+            result = self.algorithm.collect.gather(federation, self.round_context(selected, federation))
+            result = self.apply(result, federation)
+            self.observe(selection, turn, result.reported)
+            yield from self.finish(result, selection, federation)
+
+    # What a schedule does ---------------------------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:

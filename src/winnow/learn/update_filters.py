@@ -144,7 +144,6 @@ class FilteredFederation:
     def __init__(self, federation: Federation, filters: Sequence[TwoSidedFilter]) -> None:
         self._federation, self._filters = federation, tuple(filters)
         self._share: float | None = None
-        self._answered: dict[int, tuple[Task, Task]] = {}
 
     @property
     def population(self) -> Population:
@@ -168,9 +167,7 @@ class FilteredFederation:
         return exchange
 
     def settle(self, tasks: Iterable[Task]) -> None:
-        answered, self._answered = self._answered, {}
-        made = ((task, *answered.get(task.client, (None, task))) for task in tasks)
-        self._federation.settle(sent if own is task else task for task, own, sent in made)
+        self._federation.settle(tasks)
 
     def leaving(self, task: Task) -> Task:
         """The task as it is sent. A training task says what its reply will really weigh."""
@@ -181,12 +178,9 @@ class FilteredFederation:
         upload = round(task.work.upload_bytes * self._shrinkage(task))
         return task if upload == task.work.upload_bytes else replace(task, work=replace(task.work, upload_bytes=upload))
 
-    def arriving(self, outcome: Outcome, task: Task) -> Outcome:
-        """The outcome as the workflow sees it, for the task as the workflow made it."""
-        sent = outcome.task
-        if sent is not task:
-            self._answered[task.client] = (task, sent)
-            outcome = replace(outcome, task=task)
+    def arriving(self, outcome: Outcome) -> Outcome:
+        """The outcome as the workflow sees it."""
+        task = outcome.task
         try:
             for each in reversed(self._filters):
                 outcome = each.arriving(outcome)
@@ -210,8 +204,8 @@ class FilteredExchange:
 
     def __init__(self, federation: FilteredFederation) -> None:
         self._filtered = federation
-        self._made: dict[int, tuple[Task, Task]] = {}
-        """By the identity of each task as it was sent: that one, and the one that the workflow made."""
+        self._made: dict[tuple[int, int], Task] = {}
+        """The tasks as the workflow made them, by id and client."""
 
     def begin(self, federation: Federation, tasks: Iterable[Task], until: Until) -> None:
         self._exchange: Exchange = federation.dispatch(self._leaving(tasks), until)
@@ -221,8 +215,8 @@ class FilteredExchange:
 
     def __iter__(self) -> Iterator[Outcome]:
         for outcome in self._exchange:
-            _, made = self._made.pop(id(outcome.task), (None, outcome.task))
-            yield self._filtered.arriving(outcome, made)
+            made = self._made.pop((outcome.task.id, outcome.task.client))
+            yield self._filtered.arriving(replace(outcome, task=made))
 
     def close(self) -> None:
         self._exchange.close()
@@ -238,6 +232,5 @@ class FilteredExchange:
 
     def _leaving(self, tasks: Iterable[Task]) -> list[Task]:
         made = list(tasks)
-        sent = [self._filtered.leaving(task) for task in made]
-        self._made |= {id(task): (task, own) for task, own in zip(sent, made, strict=True) if task is not own}
-        return sent
+        self._made |= {(task.id, task.client): task for task in made}
+        return [self._filtered.leaving(task) for task in made]
