@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from keeper_process import KeeperProcess
 from winnow.core import ConfigError, Reply, RoundFinished
 from winnow.experiment.build import prepare_run
 from winnow.privacy.compress import ProductQuantisation
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.keeper_process import KeeperProcess
 from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
 from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup

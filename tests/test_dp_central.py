@@ -129,7 +129,7 @@ def test_noise_is_that_of_the_multiplier_and_the_bound() -> None:
 
 def test_an_empty_round_is_noisy_too() -> None:
     found = gathered({}, CentralDp(noise_multiplier=1.0), invited=2)
-    assert found.regardless
+    assert found.valid_without_replies
     assert np.abs(changed(found)).min() > 0
 
 
@@ -146,8 +146,8 @@ def test_losses_are_told_to_nobody() -> None:
 def test_what_is_not_finite_counts_as_no_change_and_no_log_tells_of_it(odd: float) -> None:
     partly = np.array([odd, 0.01, odd, 0.02, 0.0, 0.0, 0.0, 0.0])
     found = gathered({0: partly, 1: np.full(8, 0.01)}, QUIET)
-    assert found.refused == []
-    assert len(found.folded) == 2
+    assert found.rejected == []
+    assert len(found.aggregated) == 2
     clean = gathered({0: np.where(np.isfinite(partly), partly, 0.0), 1: np.full(8, 0.01)}, QUIET)
     np.testing.assert_allclose(changed(found), changed(clean), atol=1e-7)
 
@@ -184,9 +184,9 @@ def test_the_bound_is_kept_from_round_to_round() -> None:
     collect = CentralDp(noise_multiplier=1e-9, clip=100.0, adaptive=True)
     changes = dict.fromkeys(range(4), np.full(8, 0.01))
     first = gathered(changes, collect, invited=4)
-    assert float(first.left["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
-    second = gathered(changes, collect, invited=4, left=first.left)
-    assert second.measured["clip"] < first.measured["clip"] < 100
+    assert float(first.next_round_state["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
+    second = gathered(changes, collect, invited=4, left=first.next_round_state)
+    assert second.metrics["clip"] < first.metrics["clip"] < 100
 
 
 # Sampling -------------------------------------------------------------------------------------------------------------

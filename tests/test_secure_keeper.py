@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from keeper_process import KeeperProcess
 from parties import AUTHORITY, plain_sum, random_vector, terms
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.keeper_process import KeeperProcess
 from winnow.privacy.secagg.mask_keeper import (
     MAX_OPEN_SESSIONS,
     DepositContents,

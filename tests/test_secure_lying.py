@@ -342,7 +342,7 @@ class Remembered(SimulatedIdentities):
         self.notes[party] = note
         return 1
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         return self.notes.get(party, b"")
 
 

@@ -76,7 +76,7 @@ def test_a_round_of_fedavg_rp_equals_a_plain_calculation() -> None:
 def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
     """Scores of round 2 recomputed from data and models: invited clients against version 0's reference (round 1)."""
     ready = prepared("rounds=2", "select.alpha=5", algorithm="fedprof")
-    site, judge = ready.federation.site, ready.training.judge
+    site, judge = ready.federation.site, ready.training.evaluator
     start = dict(ready.training.model)
     scored = []
     for event in ready.training.run(ready.federation):

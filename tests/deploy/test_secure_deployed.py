@@ -134,7 +134,7 @@ class Notebook(SimulatedIdentities):
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
         return self._state.release("job", party, round, what, note, instead_of)
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         return self._state.noted("job", party, round)
 
 

@@ -14,8 +14,8 @@ from winnow.learn.reply_checks import (
     ExpectedReply,
     Rejection,
     check_replies,
-    finite,
-    finite_update,
+    is_bounded,
+    is_bounded_update,
     unexpected_fault,
 )
 from winnow.learn.stack import ModelState
@@ -57,15 +57,15 @@ class RoundResult:
 
     model: ModelState
     parts: Mapping[str, ModelState]
-    folded: list[Reply]
+    aggregated: list[Reply]
     reported: list[Reply]
-    refused: list[Rejection]
+    rejected: list[Rejection]
     answered: list[Reply]
-    left: Mapping[str, Any] = field(default_factory=dict)
+    next_round_state: Mapping[str, Any] = field(default_factory=dict)
     """Named arrays for the next round's collection; they are part of a checkpoint."""
-    measured: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """What the collection has to tell of itself."""
-    regardless: bool = False
+    valid_without_replies: bool = False
     """Whether the model stands though nobody was folded: noise is added to an empty sum, too."""
 
 
@@ -144,7 +144,9 @@ class PlainCollect(Collect):
         folded, model, parts = fold_finite(
             sound, refused, context.counts, context.start_fold, simulated=context.simulated
         )
-        return RoundResult(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+        return RoundResult(
+            model=model, parts=parts, aggregated=folded, reported=sound, rejected=refused, answered=answered
+        )
 
 
 def fold_finite(
@@ -192,12 +194,12 @@ class _Folding:
             if self.simulated:
                 raise
             return unexpected_fault("it cannot be folded", replies[-1].task.client, error)
-        sound = all(finite(part) for part in (model, *parts.values()))
+        sound = all(is_bounded(part) for part in (model, *parts.values()))
         return (model, parts) if sound else "with it the model would not be finite"
 
     def fault(self, reply: Reply) -> str | None:
         """Why this reply alone cannot be folded; None if it can."""
-        if not finite_update(reply):
+        if not is_bounded_update(reply):
             return "the update is not finite"
         alone = self.fold([reply])
         return alone if isinstance(alone, str) else None

@@ -138,13 +138,13 @@ def _form_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
     return None
 
 
-def finite_update(reply: Reply) -> bool:
-    """Whether all that a client sends to be folded is."""
-    return all(finite(part) for name, part in reply.payload.items() if name != PROFILE)
+def is_bounded_update(reply: Reply) -> bool:
+    """Whether every tensor that the client sends to be aggregated is within the bound."""
+    return all(is_bounded(part) for name, part in reply.payload.items() if name != PROFILE)
 
 
-def finite(model: Arrays) -> bool:
-    """Whether all values are finite, and none is absurdly large; a norm tells, in one pass over each tensor."""
+def is_bounded(model: Arrays) -> bool:
+    """Whether no tensor's norm exceeds `MAX_TENSOR_NORM`; then all values are finite."""
     real = [tensor for tensor in model.values() if tensor.is_floating_point()]
     return not real or bool((torch.stack(list(torch._foreach_norm(real))) <= MAX_TENSOR_NORM).all())
 

@@ -146,11 +146,6 @@ def byte_array(arrays: Arrays, name: str, most: int = MAX_CIPHERTEXT_BYTES) -> B
     return np.asarray(arrays[name])
 
 
-def require_library(by: str) -> None:
-    """Fail now, in one line, if the library that a setting needs is missing."""
-    library(by)
-
-
 def library(by: str = "encryption") -> Any:
     """TenSEAL itself, which not everybody needs."""
     try:

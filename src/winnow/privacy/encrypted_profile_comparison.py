@@ -43,7 +43,7 @@ class EncryptedComparison(ProfileComparison):
     name: Literal["encrypted"] = "encrypted"
 
     def check(self, holders: Sequence[int], elements: int) -> None:
-        ckks.require_library('select.matching = "encrypted"')
+        ckks.library('select.matching = "encrypted"')
         if len(holders) != 1:
             number = f"names {len(holders)}" if holders else "names none"
             example = holders[0] if holders else 3

@@ -100,7 +100,7 @@ class RoundTimer:
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.examiner, "profiles", "profiling")
-        self._attach(training.judge, "assess", "evaluation")
+        self._attach(training.evaluator, "assess", "evaluation")
         self._attach(training, "gather", "aggregation")
         self._attach(training, "apply", "aggregation")
         self._stopwatch.restart()

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from winnow.core import AnyEvent, Federation, Reply, Until
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import RoundResult, mean_parts
-from winnow.learn.reply_checks import Rejection, check_replies, finite
+from winnow.learn.reply_checks import Rejection, check_replies, is_bounded
 from winnow.learn.schedule import Schedule
 from winnow.learn.selection import SelectedClients, Selection
 from winnow.learn.training import TrainingWorkflow
@@ -60,13 +60,18 @@ def _pass_on(
         refused += unsound
         answered += counted
         for reply in sound:
-            if finite(reply.payload["model"]):
+            if is_bounded(reply.payload["model"]):
                 folded.append(reply)
                 model = dict(reply.payload["model"])
             else:
                 refused.append(Rejection(client=client, reason="the update is not finite"))
     return RoundResult(
-        model=model, parts=mean_parts(folded), folded=folded, reported=folded[:1], refused=refused, answered=answered
+        model=model,
+        parts=mean_parts(folded),
+        aggregated=folded,
+        reported=folded[:1],
+        rejected=refused,
+        answered=answered,
     )
 
 

@@ -65,7 +65,7 @@ class BufferedSchedule(Schedule):
                 gathered = _fold(arrived, training, federation)
                 gathered = training.apply(gathered, federation)
                 training.observe(selection, turn, gathered.reported)
-                training.underway = underway.snapshot()
+                training.schedule_state = underway.snapshot()
                 yield from training.finish(gathered, selection, federation)
 
 
@@ -107,7 +107,7 @@ def _fold(arrived: Sequence[Outcome], training: TrainingWorkflow, federation: Fe
         lambda: aggregate.start(training.shared, population, len(arrived)),
         simulated=federation.simulated,
     )
-    return RoundResult(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+    return RoundResult(model=model, parts=parts, aggregated=folded, reported=sound, rejected=refused, answered=answered)
 
 
 def _moved(reply: Reply, present: ModelState, version: int) -> Reply:

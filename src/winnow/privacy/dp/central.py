@@ -87,13 +87,13 @@ class CentralDp(Collect):
         return RoundResult(
             model=fold.finish(),
             parts={},
-            folded=folded,
+            aggregated=folded,
             reported=folded,
-            refused=refused,
+            rejected=refused,
             answered=answered,
-            left={CLIP: np.array([bound])},
-            measured={CLIP: bound},
-            regardless=True,
+            next_round_state={CLIP: np.array([bound])},
+            metrics={CLIP: bound},
+            valid_without_replies=True,
         )
 
     def _noisy_mean(

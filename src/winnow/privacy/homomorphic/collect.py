@@ -44,7 +44,7 @@ class HomomorphicAggregation(Collect):
             )
 
     def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
-        ckks.require_library(SETTING)
+        ckks.library(SETTING)
         return HomomorphicSite(self, identities or simulated_identities()).extension()
 
     def says(self) -> str:
@@ -72,8 +72,8 @@ class HomomorphicAggregation(Collect):
         return RoundResult(
             model=fold.finish(),
             parts=summing.parts,
-            folded=summing.folded,
+            aggregated=summing.folded,
             reported=held.cohort,
-            refused=held.refused + sorted(summing.refused, key=lambda refusal: refusal.client),
+            rejected=held.refused + sorted(summing.refused, key=lambda refusal: refusal.client),
             answered=held.answered + summing.answered,
         )

@@ -84,7 +84,7 @@ class HomomorphicSite:
         held, session = self._updates.look(task), _session(task)
         key, signature = carried(task.payload, "key"), carried(task.payload, "signature")
         said = signed_round_key(session, as_array(key), sum(entry.count for entry in held.form.entries))
-        if not self._identities.verifies(self._settings.holder, said, signature):
+        if not self._identities.verify(self._settings.holder, said, signature):
             raise ProtocolError("the key is not signed by its holder, or not for an update of this size")
         told = SessionInputs(
             members=read_numbers(task.payload, "members").astype(np.int64),

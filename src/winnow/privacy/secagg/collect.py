@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from winnow.core import Arrays, ConfigError, Federation, Randomness
 from winnow.learn.aggregation import LinearFold
 from winnow.learn.collect import Collect, RoundContext, RoundResult
+from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.update_filters import drop_training_loss
 from winnow.privacy.secagg.encoding import Encoding
@@ -17,7 +18,7 @@ from winnow.privacy.secagg.masking_graph import RING_THRESHOLD
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.server_round import SecureRound, train_and_hold
 from winnow.privacy.secagg.session_terms import SessionTerms
-from winnow.privacy.secagg.simulated_identities import PartyIdentities, simulated_identities
+from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.privacy.secagg.site import SecureSite
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
 
@@ -153,10 +154,10 @@ class SecureAggregation(Collect):
         return RoundResult(
             model=fold.finish(),
             parts=summed.parts,
-            folded=summed.folded,
+            aggregated=summed.aggregated,
             reported=held.cohort,
-            refused=held.refused + sorted(summed.refused, key=lambda refusal: refusal.client),
+            rejected=held.refused + sorted(summed.refused, key=lambda refusal: refusal.client),
             answered=held.answered + summed.answered,
-            left=summed.left,
-            measured=summed.measured,
+            next_round_state=summed.next_round_state,
+            metrics=summed.metrics,
         )

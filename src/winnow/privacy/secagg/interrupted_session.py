@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_terms import SESSION_BYTES, SessionTerms, read, roster_digest
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ def check_closed(
         raise ProtocolError("the members of the interrupted exchange are now said to be others")
     needed, signed = terms.survivors_needed(len(left.members)), close_statement(terms)
     eligible = (each for each in left.members if each in signatures)
-    sound = sum(identities.verifies(each, signed, signatures[each]) for each in eligible)
+    sound = sum(identities.verify(each, signed, signatures[each]) for each in eligible)
     if sound < needed:
         raise ProtocolError(
             f"the update has left before, in an exchange that was interrupted; {sound} of its "

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.key_agreement import KeyPair, seal, unseal
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
@@ -25,7 +26,7 @@ from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.secure_indexing import histograms, write_histograms
 from winnow.privacy.secagg.session_inputs import check_weights
 from winnow.privacy.secagg.session_terms import SessionTerms, read, write
-from winnow.privacy.secagg.simulated_identities import KEEPER_PARTY, PartyIdentities, simulated_identities
+from winnow.privacy.secagg.simulated_identities import KEEPER_PARTY, simulated_identities
 
 MAX_OPEN_SESSIONS = 8
 """So many sessions are open at a time; the keys and seeds of older ones are forgotten."""
@@ -105,7 +106,7 @@ class MaskKeeper:
 
     def deposit(self, terms: SessionTerms, deposit: SeedDeposit) -> None:
         session = self._session(terms)
-        if not self._identities.verifies(deposit.client, deposit.signed(terms), deposit.signature):
+        if not self._identities.verify(deposit.client, deposit.signed(terms), deposit.signature):
             raise ProtocolError(f"the deposit of client {deposit.client} is not signed by it")
         key = session.pair.agree(deposit.sender, _purpose(deposit.client), terms.session)
         contents = read(unseal(key, deposit.sealed, _purpose(deposit.client)), DepositContents)
@@ -178,7 +179,7 @@ def make_deposit(
     client: int, contents: DepositContents, key: KeeperKey, terms: SessionTerms, identities: PartyIdentities
 ) -> SeedDeposit:
     """A client's seed, sealed to the keeper; a key that the keeper has not signed is refused."""
-    if not identities.verifies(KEEPER_PARTY, signed_keeper_key(terms, key.public), key.signature):
+    if not identities.verify(KEEPER_PARTY, signed_keeper_key(terms, key.public), key.signature):
         raise ProtocolError("the mask keeper's key is not signed by it, for this session")
     if contents.members < terms.fewest:
         raise too_few_error(contents.members, "member", terms.fewest)

@@ -11,6 +11,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot
@@ -24,7 +25,6 @@ from winnow.privacy.secagg.session_terms import (
     roster_digest,
     survivors_statement,
 )
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 
 
 class PairwiseClient:
@@ -158,7 +158,7 @@ class PairwiseClient:
             raise ProtocolError("the announcements are not those of this client's neighbours")
         for peer, announced in peers.items():
             signed = announced.signed(self.terms)
-            if not self._identities.verifies(peer, signed, announced.signature):
+            if not self._identities.verify(peer, signed, announced.signature):
                 raise ProtocolError(f"the announcement of client {peer} is not signed by it")
         return peers
 
@@ -167,7 +167,7 @@ class PairwiseClient:
         signed = self._to_sign(self._survivors)
         needed = self.terms.survivors_needed(len(self.members))
         eligible = (each for each in self._survivors if each in signatures)
-        checked = (each for each in eligible if self._identities.verifies(each, signed, signatures[each]))
+        checked = (each for each in eligible if self._identities.verify(each, signed, signatures[each]))
         sound = len([*islice(checked, needed)])
         if sound < needed:
             raise ProtocolError(f"{sound} members have signed this client's list of survivors, {needed} are needed")

@@ -43,10 +43,10 @@ class SecureRoundResult:
 
     answered: list[Reply]
     refused: list[Rejection]
-    left: Mapping[str, Any]
-    folded: list[Reply] = field(default_factory=list)
+    next_round_state: Mapping[str, Any]
+    aggregated: list[Reply] = field(default_factory=list)
     parts: Mapping[str, ModelState] = field(default_factory=dict)
-    measured: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class SecureRound:
@@ -71,7 +71,7 @@ class SecureRound:
     def sum_up(self, federation: Federation) -> SecureRoundResult:
         """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
         if not self._of_client:
-            return SecureRoundResult(answered=[], refused=[], left=self._context.state)
+            return SecureRoundResult(answered=[], refused=[], next_round_state=self._context.state)
         talk = self._conversation(federation)
         try:
             outcome = self._talk(talk)
@@ -79,7 +79,9 @@ class SecureRound:
         except ProtocolError as error:
             reason = f"the round was abandoned: {error}"
             told = [Rejection(client=client, reason=reason) for client in self._of_client]
-            return SecureRoundResult(answered=talk.answered, refused=talk.refused + told, left=self._context.state)
+            return SecureRoundResult(
+                answered=talk.answered, refused=talk.refused + told, next_round_state=self._context.state
+            )
         sums = [*decoded.sums[:-1], np.array(self._divisor(float(decoded.sums[-1])))]
         parts, weight = mean_update(self._form, sums, self._context.expected.parts[MODEL], len(outcome.survivors))
         self._fold.add_mean(parts.pop(MODEL), weight * self._unit)
@@ -87,10 +89,10 @@ class SecureRound:
         return SecureRoundResult(
             answered=talk.answered,
             refused=talk.refused,
-            left=following.as_arrays(),
-            folded=[self._of_client[client] for client in outcome.survivors],
+            next_round_state=following.as_arrays(),
+            aggregated=[self._of_client[client] for client in outcome.survivors],
             parts=parts,
-            measured=_known({"clipped": decoded.clipped, "overflowed": decoded.overflowed}),
+            metrics=_known({"clipped": decoded.clipped, "overflowed": decoded.overflowed}),
         )
 
     def _divisor(self, weight: float) -> float:

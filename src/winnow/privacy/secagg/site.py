@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from winnow.core import Randomness, Reply, Task
+from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.update_filters import task_generator
 from winnow.privacy.secagg.errors import ProtocolError
@@ -37,7 +38,6 @@ from winnow.privacy.secagg.protocol_tasks import (
 from winnow.privacy.secagg.secure_indexing import assignments_digest
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read, write
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SecureSite:
     # The steps --------------------------------------------------------------------------------------------------------
 
     def _announce(self, task: Task) -> Reply:
-        if note := self._identities.noted(task.client, task.round):
+        if note := self._identities.release_note(task.client, task.round):
             left = read(note, SessionRecord)
             if "closings" not in task.payload.get(SECURE, {}):
                 return reply_with(task, left=write(left))
