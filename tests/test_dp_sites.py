@@ -216,7 +216,7 @@ def test_a_layer_that_keeps_something_of_samples_is_refused_before_anything_leav
     module = nn.Sequential(Remembers(), nn.Linear(5, 3))
     wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', "engine.execution=loop", algorithm="fedavg")
     with (
-        pytest.raises(ModelError, match=r"0\.seen follows the samples"),
+        pytest.raises(ModelError, match=r"buffer 0\.seen depends on the samples"),
         prepare_run(wanted, dataset=blobs(), module=module) as ready,
     ):
         list(ready.training.run(ready.federation))
@@ -367,7 +367,7 @@ def test_nobody_gets_beyond_a_budget_by_asking_twice_for_a_share_of_a_sum() -> N
     assert first == [None] * 4, "what is held back may be made again"
     again = [asked(site, 3), asked(site, 3), asked(limits(wanted, pages, held=True), 3)]
     assert all("epsilon = 4 does not last for 3 updates" in (reason or "") for reason in again)
-    assert asked(site, 5) == "the job has 4 rounds, and this is for round 5"
+    assert asked(site, 5) == "the task is for round 5; the job has rounds 1 to 4"
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -375,5 +375,5 @@ def test_updates_through_the_sparse_vector_technique_are_counted_too(held: bool)
     site = limits(experiment('filters=[{name="sparse-vector",epsilon=1.0}]', algorithm="fedavg"), Pages(), held=held)
     assert asked(site, 1) is None
     again = asked(site, 1)
-    assert again is None if held else "has left before" in (again or "")
-    assert asked(site, 5) == "the job has 4 rounds, and this is for round 5"
+    assert again is None if held else "was already released" in (again or "")
+    assert asked(site, 5) == "the task is for round 5; the job has rounds 1 to 4"

@@ -236,7 +236,7 @@ def test_clients_refuse_a_key_that_its_holder_did_not_sign() -> None:
     events_of(ready, watched)
     answers = [outcome for outcome in watched.seen if outcome.task.name == ENCRYPT]
     assert len(answers) == 5
-    assert all(isinstance(a, Failure) and a.reason.startswith("the key is not signed by its holder") for a in answers)
+    assert all(isinstance(a, Failure) and a.reason.startswith("the key holder has not signed") for a in answers)
 
 
 @pytest.mark.parametrize("step", [ENCRYPT, DECRYPT])
@@ -256,7 +256,7 @@ def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
     [
         ({}, 10, "0 ciphertexts came for 10 numbers, and it takes 1"),
         ({"0": np.zeros(10, np.uint8)}, 10_000, "1 ciphertexts came for 10000 numbers, and it takes 5"),
-        ({"1": np.zeros(10, np.uint8)}, 10, "not numbered as they should be"),
+        ({"1": np.zeros(10, np.uint8)}, 10, "not numbered from 0 without gaps"),
         (None, 10, "0 ciphertexts came for 10 numbers"),
     ],
 )
@@ -292,7 +292,7 @@ def test_a_round_has_one_key_and_the_key_one_size() -> None:
     asked(site, DECRYPT)
     for refused in (asked(site, MAKE_KEY, count=10), asked(site, MAKE_KEY, round=0, count=10)):
         assert isinstance(refused, Failure)
-        assert refused.reason == "a key of this round, or of a later one, was made before"
+        assert refused.reason == "a key for this round or a later one already exists"
     assert isinstance(asked(site, MAKE_KEY, round=2, count=10), Reply)
     assert isinstance(asked(site, MAKE_KEY, round=2, count=100), Failure)
 

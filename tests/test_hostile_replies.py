@@ -147,16 +147,16 @@ def chosen(runs: int, seed: int) -> list[tuple[Way, tuple[str, ...], int, float]
 
 
 REASONS = {
-    "a part too many": "a part 'surplus' that nobody asked for",
+    "a part too many": "an unexpected part 'surplus'",
     "no parts": "carries no model",
     "all arrays of bfloat16": "wrong shape or type",
-    "arrays by other names": "other tensors",
+    "arrays by other names": "tensor names differ",
     "a terabyte of F32 in a file": "wrong shape or type",
     "a part that is none": "the reply cannot be read (AttributeError",
-    "a metric that is text": "is no number",
-    "a surplus metric": "tells 'secret', which nobody asked for",
-    "seconds that are negative": "a cost that cannot be",
-    "values that are not a number": "the update is not finite",
+    "a metric that is text": "is not a number",
+    "a surplus metric": "an unexpected metric 'secret'",
+    "seconds that are negative": "an impossible cost",
+    "values that are not a number": "not finite or too large",
     "a failure of many lines": "failed while train ing: one two ?[2J?three",
 }
 

@@ -159,7 +159,7 @@ def test_a_hundred_clients_in_a_ring_as_it_is_by_default() -> None:
 def test_the_test_can_fail_where_nothing_binds_the_members(
     first: int, second: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "roster_of", lambda *_: b"")
+    monkeypatch.setattr(module, "roster_digest", lambda *_: b"")
     found = split(two_lists(range(1, 1 + first), range(1 + first, 12)), RING)
     assert both(found) == (["0"] if first == 5 else [])
 
@@ -294,5 +294,5 @@ def test_members_whom_nobody_vouches_for_are_no_members() -> None:
     stranger._identities.verify = AUTHORITY.verify  # type: ignore[method-assign]
     with pytest.raises(ProtocolError, match="client 0 is at no site"):
         stranger.share(session.tally.directory(0))
-    with pytest.raises(ProtocolError, match="no secrets were shared"):
+    with pytest.raises(ProtocolError, match="has not shared its keys"):
         stranger.mask({}, random_vector(SPACE, 0), SPACE)

@@ -195,7 +195,7 @@ def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_upd
     assert folded(result) == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Rejected)]
     assert {event.round for event in refused} == {2}
-    assert any("has left before, in an exchange that was interrupted" in event.reason for event in refused)
+    assert any("was already sent, in an exchange that was interrupted" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_let_an_exchange_be_closed(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_with_a_keeper_an_interrupted_round_is_given_up(tmp_path: Path) -> None:
     result = interrupted(job, Notebook(tmp_path), workers_die_too=True)
     assert folded(result) == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Rejected)]
-    assert any("has left before" in event.reason for event in refused)
+    assert any("was already sent" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class Collect(Choice, AlgorithmPart):
         if not whole.aggregate.sums:
             return (
                 f'collect.name = "{own}" gives sums only, and aggregate.name = {rule!r} needs every update; '
-                "write aggregate.name = 'partial' or 'full', or another collect"
+                "set aggregate.name to 'partial' or 'full', or choose another collect.name"
             )
         if whole.select.sees_updates:
             return f'collect.name = "{own}" gives sums only, and select.name = {selector!r} compares updates'
@@ -133,8 +133,8 @@ class PlainCollect(Collect):
 
     def says(self) -> str:
         return (
-            "plain: the server sees every client's update, and must be trusted with whatever updates tell of data. It "
-            "costs nothing."
+            "plain: the server sees every client's update and must be trusted with what updates reveal about the data. "
+            "No extra cost."
         )
 
     def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
@@ -193,14 +193,14 @@ class _Folding:
         except Exception as error:
             if self.simulated:
                 raise
-            return unexpected_fault("it cannot be folded", replies[-1].task.client, error)
+            return unexpected_fault("the update cannot be aggregated", replies[-1].task.client, error)
         sound = all(is_bounded(part) for part in (model, *parts.values()))
-        return (model, parts) if sound else "with it the model would not be finite"
+        return (model, parts) if sound else "the aggregated model would not be finite with this update"
 
     def fault(self, reply: Reply) -> str | None:
         """Why this reply alone cannot be folded; None if it can."""
         if not is_bounded_update(reply):
-            return "the update is not finite"
+            return "the update contains values that are not finite or too large"
         alone = self.fold([reply])
         return alone if isinstance(alone, str) else None
 

@@ -110,7 +110,7 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
             return f"the reply carries no {part}"
     for part, arrays in reply.payload.items():
         if part not in wanted:
-            return one_line(f"the reply has a part {str(part)[:80]!r} that nobody asked for")
+            return one_line(f"the reply has an unexpected part {str(part)[:80]!r}")
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
     if PROFILE in wanted and expected.reference is not None and reply.task.name != "assess":
@@ -131,7 +131,7 @@ def _wanted(task: Task, expected: ExpectedReply) -> tuple[str, ...] | None:
 def _form_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
     what = "the update" if part == "model" else f"the update's part {part!r}"
     if arrays.keys() != like.keys():
-        return f"{what} has other tensors than the model"
+        return f"{what}'s tensor names differ from the model's"
     for name in like:
         if spec_of(arrays, name) != spec_of(like, name) or not isinstance(arrays[name], Tensor):
             return f"{what}'s {name} has the wrong shape or type"
@@ -159,7 +159,7 @@ def _metrics_fault(reply: Reply) -> str | None:
         named = frozenset({score, "loss"})
     for name in reply.metrics:
         if named is not None and name not in named:
-            return one_line(f"the reply tells {str(name)[:80]!r}, which nobody asked for")
+            return one_line(f"the reply has an unexpected metric {str(name)[:80]!r}")
     return None if score is None else _score_fault(reply, score)
 
 
@@ -174,7 +174,7 @@ def _score_fault(reply: Reply, metric: str) -> str | None:
         if not abs(reply.metrics[name]) <= MAX_METRIC:
             return f"the reply's {name} is not finite"
     if not (0 if metric in POOLABLE_METRICS else -math.inf) <= reply.metrics[metric] <= 1:
-        return f"the reply tells a {metric} that cannot be"
+        return f"the reply's {metric} is out of range"
     return None
 
 

@@ -180,7 +180,7 @@ class TrainingWorkflow:
         A rule such as the median may pass over an update that is not finite: its client keeps what it had.
         """
         if not self._step(gathered, federation):
-            reason = "the round's model is not finite; the one before it stays"
+            reason = "the round's model is not finite; the previous model is kept"
             rejected = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.aggregated]
             gathered = replace(gathered, aggregated=[], rejected=gathered.rejected + rejected)
         self._spent += [reply.cost for reply in gathered.answered]

@@ -117,14 +117,14 @@ def hide_failure_reasons(tasks: Sequence[Task], site: Any, call_next: Handler[An
     try:
         outcomes = call_next(tasks, site)
     except Exception as error:
-        log.exception("a task failed")
+        log.exception("a task raised an exception; the server receives a generic reason")
         outcomes = [Failure(task=task, stage="", reason=str(error)) for task in tasks]
     return [_untold_failure(each) if isinstance(each, Failure) else each for each in outcomes]
 
 
 def _untold_failure(failure: Failure) -> Failure:
     log.warning("client %d: %s: %s", failure.task.client, failure.stage, failure.reason)
-    return replace(failure, stage="answering", reason="it failed; the site's log says why")
+    return replace(failure, stage="answering", reason="the task failed; see the site's log for the reason")
 
 
 def site_filters(filters: Sequence[TwoSidedFilter], randomness: Randomness) -> tuple[Filter[Any], ...]:
@@ -185,7 +185,7 @@ class FilteredFederation:
             for each in reversed(self._filters):
                 outcome = each.arriving(outcome)
         except Exception as error:
-            reason = unexpected_fault("its update cannot be unpacked", task.client, error)
+            reason = unexpected_fault("the update cannot be unpacked", task.client, error)
             return Failure(task=task, stage="sending its update", reason=reason)
         return outcome
 

@@ -119,7 +119,8 @@ class SimulatedFederation(Generic[Site]):
 
     def handler_for(self, name: str) -> Handler[Site]:
         if name not in self.handlers:
-            raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
+            known = ", ".join(self.handlers)
+            raise SiteError("simulation", name, f"there is no handler for this task; available: {known}")
         return self.handlers[name]
 
     def with_client_state(self, tasks: Sequence[Task]) -> Sequence[Task]:
@@ -207,7 +208,7 @@ def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
 
 
 def _lost(arrival: _Arrival) -> Failure:
-    return Failure(task=arrival.task, stage="training", reason="the client vanished")
+    return Failure(task=arrival.task, stage="training", reason="the client dropped out")
 
 
 def _alike(one: Task, other: Task) -> bool:

@@ -180,4 +180,4 @@ def _interrupts_held_back() -> Iterator[None]:
 
 def _exit_text(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

@@ -68,7 +68,7 @@ class Compress(TwoSidedFilter):
             for part in update_parts(outcome, outcome.task):
                 payload[part] = self._unpacked(part, payload[part], outcome.task.payload[part])
         except PacketError as error:
-            return Failure(task=outcome.task, stage="sending its update", reason=f"the packet is refused: {error}")
+            return Failure(task=outcome.task, stage="sending its update", reason=f"invalid packet: {error}")
         return replace(outcome, payload=payload)
 
     def shrunk(self, message: MessageEstimate) -> MessageEstimate:
@@ -116,7 +116,7 @@ class Compress(TwoSidedFilter):
 
     def _unpacked(self, part: str, arrays: Arrays, sent: Arrays) -> Arrays:
         if arrays.keys() != {PACKET} or not is_byte_array(arrays, PACKET, self.format.nbytes(sent, sent)):
-            raise PacketError("the update is not compressed as asked")
+            raise PacketError("the update is not compressed as requested")
         changes, buffers = self.format.read(np.asarray(arrays[PACKET]), sent)
         return ordered_like({**buffers, **unflatten(part, changes, sent)}, sent)
 

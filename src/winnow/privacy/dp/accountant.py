@@ -57,7 +57,7 @@ class DpAccountant:
             if guarantee.delta >= 1 / number:
                 raise ConfigError(
                     f"{guarantee.setting}.delta = {guarantee.delta:g} must be below 1 / {number} {what}: "
-                    "a mechanism that gives one of them away would pass"
+                    "a mechanism that reveals one of them entirely would satisfy it"
                 )
         refusal = self.exhausted_reason()
         if refusal is not None:

@@ -134,7 +134,7 @@ def _check_buffers(module: nn.Module, start: ModelState) -> None:
     """Whatever a layer makes of samples but gradients has neither bound nor noise."""
     for name, tensor in module.named_buffers():
         if name in start and not torch.equal(tensor, start[name]):
-            raise _cannot_train(f"{name} follows the samples")
+            raise _cannot_train(f"buffer {name} depends on the samples")
 
 
 def _cannot_train(reason: str) -> ModelError:

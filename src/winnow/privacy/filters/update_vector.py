@@ -127,7 +127,7 @@ def _fault(reply: Reply) -> str | None:
         sent = reply.task.payload.get(part)
         if sent is None:
             if part != "profile" and is_large(arrays):
-                return f"its part {part!r} did not come with the task"
+                return f"its part {part!r} was not in the task, so its change cannot be computed"
         elif not all(name in arrays and _alike(arrays[name], tensor) for name, tensor in sent.items()):
             return f"its part {part!r} has other shapes or types than what came with the task"
     return None

@@ -104,7 +104,7 @@ class HomomorphicRound(StepDispatcher):
         work = Work(download_bytes=self._transfer(size), upload_bytes=self._transfer(8 * self._count))
         opened = self._ask_holder(DECRYPT, {CIPHERTEXTS: total.parts()}, work).payload.get(SECURE, {})
         if "steps" not in opened or spec_of(opened, "steps") != ArraySpec("int64", (self._count,)):
-            raise ProtocolError(f"the holder of the key sent no sum of {self._count} values")
+            raise ProtocolError(f"the key holder did not return a sum of {self._count} values")
         return np.asarray(opened["steps"])
 
     def _fold_sum(self, steps: NDArray[np.int64], summed: Sequence[int]) -> None:

@@ -52,7 +52,7 @@ class SecureAggregation(Collect):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.keeper and (self.graph == "ring" or self.neighbours is not None):
-            raise ValueError("with a keeper no client shares masks with another: leave graph and neighbours out")
+            raise ValueError("with a keeper, clients share no masks with each other; remove graph and neighbours")
         if self.neighbours is not None and self.graph == "complete":
             raise ValueError('neighbours needs graph = "ring"')
         if self.encoding.needs_keeper and not self.keeper:
@@ -72,7 +72,7 @@ class SecureAggregation(Collect):
         return self.parameters == "public"
 
     def says(self) -> str:
-        cost = "one exchange" if self.keeper else "five exchanges, with letters between clients,"
+        cost = "one exchange" if self.keeper else "five exchanges, with messages between clients,"
         return (
             f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
             f"over {self.fewest} clients or more, and no update. {self._trust()} {self._few()}"

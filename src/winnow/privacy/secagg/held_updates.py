@@ -16,7 +16,7 @@ from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_part
 
 UNSUMMED_PARTS = frozenset({"profile"})
 """Parts of a reply that leave outside of the sums."""
-ALREADY_RELEASED = "the update of this round, or of a later one, has left before"
+ALREADY_RELEASED = "an update of this round or a later one was already sent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class HeldUpdateStore:
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
         """A filter: updates stay here, and only their form leaves, whatever the task was."""
         if not all(is_bounded(task.payload.get(MODEL, {})) for task in tasks):
-            reason = "the model that came with the task is not finite, or absurdly large"
+            reason = "the model in the task has values that are not finite or are too large"
             return [Failure(task=task, stage="holding its update back", reason=reason) for task in tasks]
         for client in [each for each, held in self._held.items() if held.task.round < tasks[0].round]:
             self.forget(client)

@@ -28,7 +28,7 @@ def read_session_record(said: bytes, now: SessionTerms) -> SessionRecord:
     """Where a client says that its vector has gone. Not to the session of `now`: all would have to close that one."""
     left = read(said, SessionRecord)
     if len(left.session) != SESSION_BYTES or left.session == now.session:
-        raise ProtocolError("it speaks of an interrupted exchange that cannot be")
+        raise ProtocolError("it reports an interrupted session that cannot exist")
     return left
 
 
@@ -46,7 +46,7 @@ def check_closed(
 ) -> None:
     """Refuse unless so many members have closed the session that its sum can never be opened."""
     if roster_digest(terms, left.members, [identities.name(each) for each in left.members]) != left.roster:
-        raise ProtocolError("the members of the interrupted exchange are now said to be others")
+        raise ProtocolError("the member list of the interrupted session has changed")
     needed, signed = terms.survivors_needed(len(left.members)), close_statement(terms)
     eligible = (each for each in left.members if each in signatures)
     sound = sum(identities.verify(each, signed, signatures[each]) for each in eligible)

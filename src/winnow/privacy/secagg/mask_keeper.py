@@ -123,7 +123,7 @@ class MaskKeeper:
 
     def _session(self, terms: SessionTerms) -> "_Session":
         if terms.session not in self._open:
-            raise ProtocolError("there is no such session, or it is over, and its key and seeds are forgotten")
+            raise ProtocolError("the session does not exist, or it has ended and its key and seeds were deleted")
         return self._open[terms.session]
 
 
@@ -138,20 +138,20 @@ class _Session:
         if client in self._deposited:
             raise ProtocolError(f"client {client} has deposited a seed before in this session")
         if any(_common(contents) != _common(other) for other in islice(self._deposited.values(), 1)):
-            raise ProtocolError("the clients of this session were told different things")
+            raise ProtocolError("the clients of this session received different inputs")
         self._deposited[client] = contents
 
     def total(self, terms: SessionTerms, survivors: list[int], space: VectorGroup, heaviest: float) -> bytes:
         if self._asked not in (None, (survivors, space)):
-            raise ProtocolError("another sum of this session was told before")
+            raise ProtocolError("a different sum of this session was already released")
         if len({*survivors}) != len(survivors) or not {*survivors} <= self._deposited.keys():
-            raise ProtocolError("the list of survivors has a client twice, or one whose seed is not here")
+            raise ProtocolError("the survivor list has a duplicate, or a client that deposited no seed")
         members, _, sealed = _common(self._deposited[survivors[0]]) if survivors else (0, b"", b"")
         needed = terms.survivors_needed(members)
         if len(survivors) < needed:
             raise too_few_error(len(survivors), "survivor", needed)
         if group_digest(space) != sealed:
-            raise ProtocolError("the sum is asked for in another group than the clients' vectors lie in")
+            raise ProtocolError("the request names a different group than the clients' vectors use")
         check_weights(np.array([self._deposited[client].weight for client in survivors]), heaviest)
         self._asked = (survivors, space)
         masks = space.zeros()
@@ -162,11 +162,11 @@ class _Session:
     def histograms(self, masked: Mapping[int, bytes], space: VectorGroup, indexed: int) -> bytes:
         """Once a session, and over the survivors of its sum: two histograms would differ by what somebody chose."""
         if self._asked != (sorted(masked), space):
-            raise ProtocolError("histograms are counted over the survivors of the sum, and after it")
+            raise ProtocolError("request histograms after the sum, and for the same survivors")
         if self._counted:
-            raise ProtocolError("the histograms of this session were told before")
+            raise ProtocolError("the histograms of this session were already released")
         if not 0 < indexed <= len(space.stretches):
-            raise ProtocolError("there is nothing to count in such a vector")
+            raise ProtocolError("the vector has no codeword assignments to count")
         for client, words in masked.items():
             if hashlib.sha256(words).digest() != self._deposited[client].assigned:
                 raise ProtocolError(f"the assignments of client {client} are not those that it masked")
@@ -180,7 +180,7 @@ def make_deposit(
 ) -> SeedDeposit:
     """A client's seed, sealed to the keeper; a key that the keeper has not signed is refused."""
     if not identities.verify(KEEPER_PARTY, signed_keeper_key(terms, key.public), key.signature):
-        raise ProtocolError("the mask keeper's key is not signed by it, for this session")
+        raise ProtocolError("the mask keeper has not signed its key for this session")
     if contents.members < terms.fewest:
         raise too_few_error(contents.members, "member", terms.fewest)
     pair = KeyPair()

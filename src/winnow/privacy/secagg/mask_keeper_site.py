@@ -46,4 +46,4 @@ class KeeperClient(RemoteKeeper):
                 if isinstance(outcome, Failure):
                     raise ProtocolError(outcome.reason)
                 return carried(outcome.payload, "said")
-        raise ProtocolError("the mask keeper did not answer in time")
+        raise ProtocolError("the mask keeper did not answer before the deadline")

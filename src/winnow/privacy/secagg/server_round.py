@@ -191,7 +191,7 @@ def with_common_layout(
         except ProtocolError as error:
             fault = str(error)
         except Exception as error:
-            fault = unexpected_fault("the form of its update cannot be read", reply.task.client, error)
+            fault = unexpected_fault("cannot read the layout of its update", reply.task.client, error)
         if fault is None:
             forms[reply.task.client] = form
         else:
@@ -200,7 +200,8 @@ def with_common_layout(
         return [], UpdateLayout(())
     ((common, _),) = Counter(forms.values()).most_common(1)
     odd = [client for client, form in forms.items() if form != common]
-    refused += [Rejection(client=client, reason="the update has another form than most others") for client in odd]
+    reason = "the update's layout differs from that of most clients"
+    refused += [Rejection(client=client, reason=reason) for client in odd]
     return [_without_form(reply) for reply in sound if forms.get(reply.task.client) == common], common
 
 

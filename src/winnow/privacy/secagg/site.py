@@ -91,7 +91,7 @@ class SecureSite:
         member, terms = self._members.get(task.client), self._terms(task)
         if member is not None and member.terms.session == terms.session:
             if member.has_confirmed:
-                raise ProtocolError("a list of survivors was confirmed in this session")
+                raise ProtocolError("this client has already confirmed a survivor list in this session")
             del self._members[task.client]
         signature = self._identities.sign_once(task.client, close_statement(terms), ballot(terms))
         return reply_with(task, closing=signature)
@@ -104,7 +104,7 @@ class SecureSite:
         member, held = self._member(task), self._updates.look(task)
         told = read_session_inputs(task.payload)
         if told.members.tolist() != member.members:
-            raise ProtocolError("the weights are not those of this session's members")
+            raise ProtocolError("the weights do not match this session's members")
         vector, space = self._words(task, held, told)
         digest = told.digest(session_of(task), held.model)
         masked = member.mask(task.peer_messages, vector, space, digest)
@@ -165,5 +165,5 @@ class SecureSite:
     def _member(self, task: Task) -> PairwiseClient:
         member = self._members.get(task.client)
         if member is None or member.terms.session != session_of(task):
-            raise ProtocolError("this client takes part in no such session")
+            raise ProtocolError("this client is not in this session")
         return member

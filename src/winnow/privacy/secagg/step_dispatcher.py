@@ -31,7 +31,7 @@ class StepDispatcher:
                 self.refused += refused
                 yield from sound
         for client, task in sorted(silent.items()):
-            self.refuse(client, f"did not answer {task.name} in time")
+            self.refuse(client, f"did not answer {task.name} before the deadline")
 
     def refuse(self, client: int, reason: str) -> None:
         self.refused.append(Rejection(client=client, reason=reason))
