@@ -14,7 +14,7 @@ from winnow.privacy.dp.privacy_loss import (
     GaussianRelease,
     LaplaceRelease,
     epsilon,
-    least_noise,
+    noise_for_budget,
 )
 from winnow.progress.live_display import ProgressHeader, ProgressState
 from world import blobs, experiment, prepared
@@ -170,7 +170,7 @@ def test_faint_noise_has_an_honest_epsilon() -> None:
 
 
 def test_the_noise_for_a_budget_is_the_least() -> None:
-    noise = least_noise(lambda each: epsilon([GaussianRelease(noise=each, times=20, chance=0.1)], 1e-5) <= 3.0)
+    noise = noise_for_budget(3.0, 1e-5, 20, chance=0.1)
     assert epsilon([GaussianRelease(noise=noise, times=20, chance=0.1)], 1e-5) <= 3.0
     assert epsilon([GaussianRelease(noise=noise / 1.01, times=20, chance=0.1)], 1e-5) > 3.0
 
