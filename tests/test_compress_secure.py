@@ -207,7 +207,7 @@ class TestTheKeeper:
             cohort.asked(cohort.masked)
 
     def test_it_counts_for_the_survivors_of_the_sum_alone(self, cohort: Cohort) -> None:
-        with pytest.raises(ProtocolError, match="after it"):
+        with pytest.raises(ProtocolError, match="after the sum"):
             cohort.asked(cohort.masked)
         cohort.keeper.total(TERMS, [0, 1, 2], SPACE)
         with pytest.raises(ProtocolError, match="for the same survivors"):

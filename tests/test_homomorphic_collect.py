@@ -248,7 +248,7 @@ def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
     with ready.federation.dispatch(asked) as exchange:
         again = list(exchange)
     assert len(again) == len(asked) > 0
-    assert all(isinstance(outcome, Failure) and "before" in outcome.reason for outcome in again)
+    assert all(isinstance(outcome, Failure) and "already" in outcome.reason for outcome in again)
 
 
 @pytest.mark.parametrize(
