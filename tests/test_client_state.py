@@ -125,8 +125,8 @@ def test_what_a_refused_client_proposed_to_keep_is_forgotten() -> None:
 def test_what_stays_at_the_client_never_reaches_the_workflow() -> None:
     ready = prepared("rounds=2", algorithm="scaffold")
     seen = []
-    gather = type(ready.training).gather
-    ready.training.gather = lambda *args: seen.append(gather(ready.training, *args)) or seen[-1]
+    apply = ready.training.apply
+    ready.training.apply = lambda gathered, *args: seen.append(gathered) or apply(gathered, *args)
     list(ready.training.run(ready.federation))
     replies = [reply for gathered in seen for reply in gathered.answered]
     assert replies

@@ -112,7 +112,7 @@ SPOILT = {
     "not bytes": lambda packet: packet.astype(np.float32),
     "a table": lambda packet: packet[None],
     "another version": lambda packet: np.concatenate([packet[:4], [np.uint8(9)], packet[5:]]),
-    "other settings": lambda packet: np.concatenate([packet[:14], packet[14:22] ^ np.uint8(1), packet[22:]]),
+    "different settings": lambda packet: np.concatenate([packet[:14], packet[14:22] ^ np.uint8(1), packet[22:]]),
     "another count": lambda packet: np.concatenate([packet[:6], packet[6:7] + np.uint8(1), packet[7:]]),
 }
 
@@ -125,7 +125,7 @@ def test_a_hostile_packet_is_refused_in_one_line_and_the_run_goes_on(spoil) -> N
     events = list(ready.training.run(federation))
     reasons = [event.reason for event in events if event.kind == "refused"]
     assert len(reasons) == 6
-    assert all(reason.startswith("failed while sending its update: the packet is refused: ") for reason in reasons)
+    assert all(reason.startswith("failed while sending its update: invalid packet: ") for reason in reasons)
     assert all("\n" not in reason for reason in reasons)
     assert ready.training.model is before
     assert ready.simulated.store.empty  # what was refused is not taken for sent
@@ -136,7 +136,7 @@ def test_an_update_that_is_not_compressed_is_refused() -> None:
     bare = prepared(algorithm="fedavg").simulated
     events = list(ready.training.run(FilteredFederation(bare, ready.experiment.filters)))
     assert {e.reason.rpartition(": ")[2] for e in events if e.kind == "refused"} == {
-        "the update is not compressed as asked"
+        "the update is not compressed as requested"
     }
 
 

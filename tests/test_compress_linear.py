@@ -111,7 +111,7 @@ class TestPruned:
     def test_parameters_without_a_seed_are_refused(self) -> None:
         encoding = RandomPruning()
         parameters = encoding.values.first(FORM, PUBLIC, 1)
-        with pytest.raises(ProtocolError, match="no seed"):
+        with pytest.raises(ProtocolError, match="pruning seed"):
             encoding.encode(FORM, updates(1)[0], parameters, 3, rng())
 
 
@@ -260,7 +260,7 @@ class TestProduct:
         parameters, space, indexed = encoding.first(FORM, PUBLIC, 1), encoding.space(FORM, 3), encoding.indexed(FORM)
         counts = [np.zeros((stretch.count, 1 << stretch.bits), np.uint32) for stretch in space.stretches[:indexed]]
         total = encoding.encode(FORM, values[0], parameters, 3, rng())[indexed:]
-        with pytest.raises(ProtocolError, match="count every client once"):
+        with pytest.raises(ProtocolError, match="count every client exactly once"):
             encoding.decode(FORM, [*counts, *total], parameters, 3, 3)
 
     def test_codebooks_that_do_not_fit_are_refused(self) -> None:
@@ -268,5 +268,5 @@ class TestProduct:
             ProductQuantisation(codewords=16, block=4),
             ProductQuantisation(codewords=8, block=4).first(FORM, PUBLIC, 1),
         )
-        with pytest.raises(ProtocolError, match="do not fit"):
+        with pytest.raises(ProtocolError, match="do not match"):
             encoding.encode(FORM, updates(1)[0], parameters, 3, rng())

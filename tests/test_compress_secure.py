@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from keeper_process import KeeperProcess
 from winnow.core import ConfigError, Reply, RoundFinished
 from winnow.experiment.build import prepare_run
 from winnow.privacy.compress import ProductQuantisation
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.keeper_process import KeeperProcess
 from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
 from winnow.privacy.secagg.modular_vectors import Segment, VectorGroup
@@ -197,20 +197,20 @@ class TestTheKeeper:
             cohort = Cohort(keeper)
             keeper.total(TERMS, [0, 1, 2, 3], SPACE)
             assert np.array_equal(cohort.asked(cohort.masked), cohort.by_hand(range(4)))
-            with pytest.raises(ProtocolError, match="told before"):
+            with pytest.raises(ProtocolError, match="already released"):
                 cohort.asked(cohort.masked)
 
     def test_it_counts_once(self, cohort: Cohort) -> None:
         cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
         cohort.asked(cohort.masked)
-        with pytest.raises(ProtocolError, match="told before"):
+        with pytest.raises(ProtocolError, match="already released"):
             cohort.asked(cohort.masked)
 
     def test_it_counts_for_the_survivors_of_the_sum_alone(self, cohort: Cohort) -> None:
-        with pytest.raises(ProtocolError, match="after it"):
+        with pytest.raises(ProtocolError, match="after the sum"):
             cohort.asked(cohort.masked)
         cohort.keeper.total(TERMS, [0, 1, 2], SPACE)
-        with pytest.raises(ProtocolError, match="survivors of the sum"):
+        with pytest.raises(ProtocolError, match="for the same survivors"):
             cohort.asked(cohort.masked)
 
     def test_too_few_are_not_counted(self, cohort: Cohort) -> None:

@@ -14,12 +14,11 @@ from selecting import turn
 from winnow.core import UNTIL_ALL, Population, Reply, Task, VirtualClock, stream
 from winnow.learn.aggregation import AggregationRule, FullAggregation, PartialAggregation
 from winnow.learn.collect import RoundResult
-from winnow.learn.reply_checks import RoundContext
 from winnow.privacy.dp.central import CentralDp, clipped_sum
 from winnow.privacy.dp.clipping import AdaptiveClipping
 from winnow.privacy.dp.poisson_sampling import PoissonSampling
 from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon
-from world import prepared
+from world import prepared, round_context
 
 START = {"w": torch.zeros(2, 3), "b": torch.ones(2), "count": torch.tensor(7)}
 SIZES = np.array([10, 20, 30, 40])
@@ -42,6 +41,8 @@ class Told:
 
     def settle(self, tasks: Any) -> None: ...
 
+    randomness = staticmethod(stream)
+
     def __iter__(self) -> Any:
         return iter(self.replies)
 
@@ -63,17 +64,13 @@ def gathered(
     rule = aggregate or PartialAggregation()
     return collect.gather(
         Told([reply(client, change) for client, change in changes.items()]),
-        [],
-        until=UNTIL_ALL,
-        counts=dict.fromkeys(changes, 1),
-        begin=lambda: rule.start(START, Population(sizes=SIZES), invited),
-        expected=RoundContext(
-            parts={"model": START},
-            carried=("model",),
-            reference=None,
-            collected=left or {},
-            invited=invited,
-            noise=lambda purpose: stream(seed, purpose),
+        round_context(
+            {"model": START},
+            seed=seed,
+            counts=dict.fromkeys(changes, 1),
+            start_fold=lambda: rule.start(START, Population(sizes=SIZES), invited),
+            selected=invited,
+            state=left or {},
         ),
     )
 
@@ -132,7 +129,7 @@ def test_noise_is_that_of_the_multiplier_and_the_bound() -> None:
 
 def test_an_empty_round_is_noisy_too() -> None:
     found = gathered({}, CentralDp(noise_multiplier=1.0), invited=2)
-    assert found.regardless
+    assert found.valid_without_replies
     assert np.abs(changed(found)).min() > 0
 
 
@@ -149,8 +146,8 @@ def test_losses_are_told_to_nobody() -> None:
 def test_what_is_not_finite_counts_as_no_change_and_no_log_tells_of_it(odd: float) -> None:
     partly = np.array([odd, 0.01, odd, 0.02, 0.0, 0.0, 0.0, 0.0])
     found = gathered({0: partly, 1: np.full(8, 0.01)}, QUIET)
-    assert found.refused == []
-    assert len(found.folded) == 2
+    assert found.rejected == []
+    assert len(found.aggregated) == 2
     clean = gathered({0: np.where(np.isfinite(partly), partly, 0.0), 1: np.full(8, 0.01)}, QUIET)
     np.testing.assert_allclose(changed(found), changed(clean), atol=1e-7)
 
@@ -187,9 +184,9 @@ def test_the_bound_is_kept_from_round_to_round() -> None:
     collect = CentralDp(noise_multiplier=1e-9, clip=100.0, adaptive=True)
     changes = dict.fromkeys(range(4), np.full(8, 0.01))
     first = gathered(changes, collect, invited=4)
-    assert float(first.left["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
-    second = gathered(changes, collect, invited=4, left=first.left)
-    assert second.measured["clip"] < first.measured["clip"] < 100
+    assert float(first.next_round_state["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
+    second = gathered(changes, collect, invited=4, left=first.next_round_state)
+    assert second.metrics["clip"] < first.metrics["clip"] < 100
 
 
 # Sampling -------------------------------------------------------------------------------------------------------------

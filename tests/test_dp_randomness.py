@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 import winnow
-from winnow.learn.randomness import secure_generator
-from winnow.learn.update_filters import secure_random
+from winnow.learn.randomness import secure_generator, secure_stream
 
 DRAWN = 50_000
 SURE = 1e-5
@@ -72,7 +71,7 @@ def test_integers_are_all_as_likely() -> None:
 def test_no_two_generators_agree() -> None:
     draws = np.array([secure_generator().random(4) for _ in range(50)])
     assert len(np.unique(draws)) == draws.size
-    assert secure_random(None, "noise").random() != secure_random(None, "noise").random()  # type: ignore[arg-type]
+    assert secure_stream(0, "noise").random() != secure_stream(0, "noise").random()
 
 
 def test_the_numbers_are_the_keystream_of_a_key_of_256_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +108,7 @@ def test_nothing_that_protects_anybody_is_drawn_from_a_seed_that_can_be_tried() 
             assert word not in file.read_text(), f"{file.name}: {word}"
 
 
-def test_dp_sgd_draws_its_noise_from_the_sites_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dp_sgd_draws_its_noise_from_the_sites_randomness() -> None:
     """Not from a seed that it draws: chances that differ in their normals alone give different updates."""
     from types import SimpleNamespace
 
@@ -139,7 +138,7 @@ def test_dp_sgd_draws_its_noise_from_the_sites_chance(monkeypatch: pytest.Monkey
     start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     found = []
     for seed in (1, 1, 2):
-        monkeypatch.setattr("winnow.privacy.dp.dp_sgd.site_noise", lambda named, seed=seed: Chance(seed))
+        job.randomness = lambda *names, seed=seed: Chance(seed)
         found.append(DpSgd(noise_multiplier=2.0, clip=0.5)._trained(job, 0, start)["weight"] - start["weight"])
     assert torch.equal(found[0], found[1])
     expected = -0.1 * np.random.default_rng(2).normal(0.0, 2.0 * 0.5 / 8, (1, 20))

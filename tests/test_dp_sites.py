@@ -1,5 +1,6 @@
 """Noise at the clients: in updates, in profiles, in every step, and in shares of a sum."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,21 @@ from scipy import stats
 from torch import nn
 
 from winnow.config.schema import Experiment
-from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, wrap
+from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, stream, wrap
 from winnow.experiment.build import prepare_run
 from winnow.learn.aggregation import PartialAggregation
-from winnow.learn.reply_checks import RoundContext
+from winnow.learn.handlers import LearningSite
+from winnow.learn.randomness import secure_stream
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
 from winnow.privacy.dp.distributed_discrete_gaussian import discrete_gaussian
-from winnow.privacy.dp.noise_source import simulated, site_noise
 from winnow.privacy.dp.noisy_profiles import SENSITIVITY, clip_profile
 from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 from winnow.privacy.secagg.collect import SecureAggregation
 from winnow.privacy.secagg.encoding import EncodingParameters
-from winnow.privacy.secagg.server_round import SecureRound
+from winnow.privacy.secagg.server_round import SecureRound, TrainedCohort
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 from winnow.privacy.secagg.update_layout import UpdateLayout, weighted_update
-from world import blobs, experiment, prepared
+from world import blobs, experiment, prepared, round_context
 
 NOISY_SUM = ('collect.name="secure"', 'collect.encoding.name="discrete-gaussian"', "collect.encoding.clip=1.0")
 MODEL = {"w": torch.zeros(40, 5), "count": torch.tensor(3)}
@@ -63,15 +64,16 @@ def test_a_simulation_repeats_its_noise(sets: tuple[str, ...]) -> None:
 
 
 def test_anywhere_else_noise_comes_from_the_system() -> None:
-    def named() -> np.random.Generator:
-        return np.random.default_rng(0)
+    assert stream(0, "dp-sgd", 1, 0).normal() == stream(0, "dp-sgd", 1, 0).normal()
+    assert secure_stream(0, "dp-sgd", 1, 0).normal() != secure_stream(0, "dp-sgd", 1, 0).normal()
+    assert inspect.signature(LearningSite).parameters["randomness"].default is secure_stream
 
-    def draws(tasks: Any, site: Any) -> list[float]:
-        return [site_noise(named).normal() for _ in tasks]
 
-    task = Task(name="train", client=0, round=1, version=0)
-    assert simulated([task], None, draws) == simulated([task], None, draws)  # type: ignore[comparison-overlap,arg-type]
-    assert draws([task], None) != draws([task], None)
+def test_noise_does_not_depend_on_who_computes_it() -> None:
+    """Workers are processes of their own; their noise repeats, too."""
+    sets = ('client.name="dp-sgd"', "client.noise_multiplier=1.0")
+    alone, workers = models(*sets)[0], models(*sets, "engine.workers=2")[0]
+    assert torch.equal(alone, workers)
 
 
 # Local ----------------------------------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def test_a_layer_that_keeps_something_of_samples_is_refused_before_anything_leav
     module = nn.Sequential(Remembers(), nn.Linear(5, 3))
     wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', "engine.execution=loop", algorithm="fedavg")
     with (
-        pytest.raises(ModelError, match=r"0\.seen follows the samples"),
+        pytest.raises(ModelError, match=r"buffer 0\.seen depends on the samples"),
         prepare_run(wanted, dataset=blobs(), module=module) as ready,
     ):
         list(ready.training.run(ready.federation))
@@ -319,9 +321,9 @@ def test_what_a_client_counts_in_a_noisy_sum_does_not_depend_on_who_else_came() 
         collect = SecureAggregation(encoding=DiscreteGaussian(noise_multiplier=1.0, clip=1.0))
         fold = PartialAggregation().start(MODEL, Population(sizes=sizes), 4)
         replies = [Reply(task=Task(name="train", client=k, round=1, version=0)) for k in cohort]
-        expected = RoundContext(parts={"model": MODEL}, carried=("model",), reference=None, invited=4)
-        counts = dict.fromkeys(cohort, 1)
-        held = SecureRound(collect, fold, expected, UpdateLayout(()), replies, counts, Population(sizes=sizes))
+        context = round_context({"model": MODEL}, counts=dict.fromkeys(cohort, 1), selected=4)
+        trained = TrainedCohort(cohort=replies, form=UpdateLayout(()), refused=[], answered=replies)
+        held = SecureRound(collect, fold, context, trained, Population(sizes=sizes))
         found.append([held._weights[k] for k in (0, 1, 2)])
     assert found[0] == found[1] == pytest.approx([0.25, 0.5, 0.75])
 
@@ -365,7 +367,7 @@ def test_nobody_gets_beyond_a_budget_by_asking_twice_for_a_share_of_a_sum() -> N
     assert first == [None] * 4, "what is held back may be made again"
     again = [asked(site, 3), asked(site, 3), asked(limits(wanted, pages, held=True), 3)]
     assert all("epsilon = 4 does not last for 3 updates" in (reason or "") for reason in again)
-    assert asked(site, 5) == "the job has 4 rounds, and this is for round 5"
+    assert asked(site, 5) == "the task is for round 5; the job has rounds 1 to 4"
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -373,5 +375,5 @@ def test_updates_through_the_sparse_vector_technique_are_counted_too(held: bool)
     site = limits(experiment('filters=[{name="sparse-vector",epsilon=1.0}]', algorithm="fedavg"), Pages(), held=held)
     assert asked(site, 1) is None
     again = asked(site, 1)
-    assert again is None if held else "has left before" in (again or "")
-    assert asked(site, 5) == "the job has 4 rounds, and this is for round 5"
+    assert again is None if held else "was already released" in (again or "")
+    assert asked(site, 5) == "the task is for round 5; the job has rounds 1 to 4"

@@ -374,15 +374,15 @@ def changed(part: dict, **entries: Any) -> dict:
     ("spoil", "reason"),
     [
         (lambda part: changed(part, sealed=part["sealed"][:-100]), "failed to parse"),
-        (lambda part: changed(part, sealed=np.zeros(1000, np.uint8)), "cannot be used"),
-        (lambda part: changed(part, sealed=np.zeros(0, np.uint8)), "no ciphertext of a whole vector"),
-        (lambda part: changed(part, sealed=part["sealed"].astype(np.float32)), "not an array of bytes"),
+        (lambda part: changed(part, sealed=np.zeros(1000, np.uint8)), "cannot use the encrypted profile"),
+        (lambda part: changed(part, sealed=np.zeros(0, np.uint8)), "not a single ciphertext"),
+        (lambda part: changed(part, sealed=part["sealed"].astype(np.float32)), "not a byte array"),
         (lambda part: changed(part, variance=np.ones(3, np.float32)), "wrong length"),
         (lambda part: changed(part, variance=-part["variance"]), "not finite"),
         (lambda part: changed(part, unit=np.array([0.3])), "not a power of two"),
         (lambda part: changed(part, unit=np.array([2.0**200])), "not a power of two in range"),
-        (lambda part: {"mean": np.zeros(12, np.float32), "variance": part["variance"]}, "not sealed as asked"),
-        (lambda part: {}, "not sealed as asked"),
+        (lambda part: {"mean": np.zeros(12, np.float32), "variance": part["variance"]}, "not encrypted as requested"),
+        (lambda part: {}, "not encrypted as requested"),
     ],
 )
 def test_a_profile_that_cannot_be_used_is_refused_in_one_line(run: Run, spoil: Any, reason: str) -> None:
@@ -412,7 +412,7 @@ def test_a_refused_profile_is_recorded_and_its_client_comes_last() -> None:
     ready.federation.handlers["profile"] = corrupt
     events = events_of(ready)
     (refused,) = [event for event in events if isinstance(event, Rejected)]
-    assert (refused.client, "sealed profile cannot be used" in refused.reason) == (0, True)
+    assert (refused.client, "cannot use the encrypted profile" in refused.reason) == (0, True)
     (scored,) = [event for event in events if isinstance(event, Scored)]
     assert scored.scores[[0, 1]].max() <= scored.scores[2:].min()
 

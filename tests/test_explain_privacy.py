@@ -225,8 +225,8 @@ def rounds_within_budget(*sets: str) -> float:
     for seed in range(101):
         book, rng, rounds = accountant_for(whole.composed(), whole.filters)(clients), np.random.default_rng(seed), 0
         assert book is not None
-        while book.refusal() is None:
-            book.book(rng.choice(8, 3, replace=False))
+        while book.exhausted_reason() is None:
+            book.record_round(rng.choice(8, 3, replace=False))
             rounds += 1
         lasted.append(rounds)
     return float(np.median(lasted))

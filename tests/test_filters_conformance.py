@@ -9,10 +9,11 @@ import torch
 from msgspec.structs import replace
 
 from winnow.config.resolve import experiment_from_table, to_toml
-from winnow.core import ConfigError, Reply, RoundFinished, wrap
+from winnow.core import ConfigError, Reply, RoundFinished, stream, wrap
 from winnow.experiment.build import prepare_run
 from winnow.learn.handlers import TrainSettings
-from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter, secure_random, seeded_random
+from winnow.learn.randomness import secure_stream
+from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter
 from winnow.runs.event_log import encode_event
 from winnow.simulate import SimulatedFederation
 from world import blobs, experiment, prepared
@@ -157,7 +158,7 @@ class TestEveryFilter:
     def test_the_system_can_give_the_randomness(self, filters: list[dict]) -> None:
         """In deployment nobody can foresee it, and replies are as sound."""
         ready = prepared(asked(filters), algorithm="fedavg")
-        chance = [each.at_site(secure_random) for each in reversed(ready.experiment.filters)]
+        chance = [each.at_site(secure_stream) for each in reversed(ready.experiment.filters)]
         handlers = {"train": wrap(prepared(algorithm="fedavg").simulated.handlers["train"], chance)}
         federation = FilteredFederation(rebuilt(ready, handlers), ready.experiment.filters)
         tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
@@ -181,7 +182,7 @@ def spoilt(ready) -> FilteredFederation:
         model = {name: tensor * float("nan") for name, tensor in first.payload["model"].items()}
         return [replace(first, payload={**first.payload, "model": model}), *others]
 
-    wrapped = wrap(train, [each.at_site(seeded_random) for each in reversed(ready.experiment.filters)])
+    wrapped = wrap(train, [each.at_site(stream) for each in reversed(ready.experiment.filters)])
     return FilteredFederation(rebuilt(ready, {"train": wrapped}), ready.experiment.filters)
 
 

@@ -64,7 +64,7 @@ def test_the_noise_leaves_a_wide_margin() -> None:
 def test_another_key_opens_nothing() -> None:
     other = encrypted_sum.make_keys()
     encrypted = encrypted_sum.encrypt(PUBLIC, np.zeros(10))
-    with pytest.raises(ckks.CiphertextError, match="another key"):
+    with pytest.raises(ckks.CiphertextError, match="a different key"):
         encrypted_sum.decrypt(other, encrypted, 10)
 
 

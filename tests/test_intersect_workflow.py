@@ -134,7 +134,7 @@ def task(name: str, client: int, **more: Any) -> Task:
 
 def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
     here, _ = federation(LISTS, most=50)
-    with pytest.raises(SiteError, match="about 60 identifiers, and this site answers about 50"):
+    with pytest.raises(SiteError, match="60 identifiers; this site accepts at most 50"):
         list(SetIntersection(clients=[0, 1]).run(here))
     here, _ = federation(LISTS)
     (asked,) = answers(here, task(QUERY, 0, settings=1))
@@ -142,7 +142,7 @@ def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
     assert isinstance(answers(here, task(ANSWER, 1, peer_messages=question))[0], Reply)
     (again,) = answers(here, task(ANSWER, 1, peer_messages=question))
     assert isinstance(again, Failure)
-    assert again.reason == "this client has answered a question before"
+    assert again.reason == "this client has already answered a query"
     careful, _ = federation(LISTS, reveal="size")
     (refused,) = answers(careful, task(ANSWER, 1, peer_messages=question))
     assert isinstance(refused, Failure)

@@ -140,7 +140,7 @@ def test_a_reply_without_the_arrays_that_were_sent_is_refused_by_name(payload: A
     workflow = ScatterAndGather("add", {"x": np.zeros(2)}, rounds=1)
     events = list(workflow.run(a_federation(forgetful)))
     refused = [event.reason for event in events if event.kind == "refused"]
-    assert refused == ["its part 'model' does not have the arrays that were sent"] * 5
+    assert refused == ["part 'model' of the reply does not have the same arrays as the task"] * 5
     assert workflow.arrays["x"].tolist() == [0, 0]
 
 

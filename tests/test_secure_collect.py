@@ -163,8 +163,8 @@ def test_the_uplink_and_what_was_cut_off_are_counted() -> None:
         (("aggregate.name=krum",), "aggregate.name = 'krum' needs every update"),
         (("aggregate.name=median",), "aggregate.name = 'median' needs every update"),
         (("select.name=clustered",), "select.name = 'clustered' compares updates"),
-        (("pace.name=buffered", "pace.goal=3"), "requires pace.name = 'rounds'; it is 'buffered'"),
-        (("collect.keeper=true", "collect.graph=ring"), "with a keeper no client shares masks"),
+        (("pace.name=buffered", "pace.goal=3"), "needs pace.name = 'rounds', not 'buffered'"),
+        (("collect.keeper=true", "collect.graph=ring"), "with a keeper, clients share no masks"),
         (("collect.neighbours=4",), 'neighbours needs graph = "ring"'),
         (("collect.graph=ring", "collect.neighbours=3"), "collect.neighbours"),
         (("collect.threshold=0.4",), "collect.threshold"),
@@ -303,17 +303,17 @@ def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
     ("meddle", "reason"),
     [
         ({(MASKED_INPUT, 2): saying(words=b"short")}, "the vector has 5 bytes, not"),
-        ({(MASKED_INPUT, 2): lambda reply: replace(reply, payload={})}, "the message carries no told"),
-        ({(MASKED_INPUT, 2): saying(told=b"something else")}, "it was told something else than the others"),
+        ({(MASKED_INPUT, 2): lambda reply: replace(reply, payload={})}, "the message has no valid told"),
+        ({(MASKED_INPUT, 2): saying(told=b"something else")}, "it received different session inputs"),
         ({(ADVERTISE_KEYS, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
         (
             {(SHARE_KEYS, 2): lambda reply: replace(reply, peer_messages={1: b""})},
-            "its letters are not to its neighbours",
+            "its messages are not addressed to its neighbours",
         ),
         ({(UNMASK, 2): saying(shares=b"\xc1")}, "a message that cannot be read"),
-        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, sealing=bytes(32))}, "a public key that is none"),
-        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=bytes(32))}, "a public key that is none"),
-        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=b"short")}, "a public key that is none"),
+        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, sealing=bytes(32))}, "an invalid public key"),
+        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=bytes(32))}, "an invalid public key"),
+        ({(ADVERTISE_KEYS, 2): lambda reply: announcing(reply, masking=b"short")}, "an invalid public key"),
     ],
 )
 def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
@@ -324,10 +324,10 @@ def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
     assert len(rounds_of(events)[0].folded) >= 7
 
 
-@pytest.mark.parametrize("step", ["key", "total", "histograms"])
+@pytest.mark.parametrize("request_type", ["KeyRequest", "MaskSumRequest", "HistogramRequest"])
 @pytest.mark.parametrize("said", [b"", b"123", b"1234" * 7])
 def test_a_keeper_that_says_nonsense_has_the_round_abandoned(
-    step: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+    request_type: str, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Nonsense(RemoteKeeper):
         def __init__(self, keeper: MaskKeeper) -> None:
@@ -335,7 +335,7 @@ def test_a_keeper_that_says_nonsense_has_the_round_abandoned(
 
         def ask(self, question: bytes) -> bytes:
             right, asked = answer_keeper_request(self._keeper, question), msgspec.msgpack.decode(question)["type"]
-            return said if asked == f"Ask{step.title()}" else right
+            return said if asked == request_type else right
 
     keeper = Nonsense(MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75))
     monkeypatch.setattr(SecureAggregation, "keeper_for", lambda *_: keeper)
@@ -357,7 +357,8 @@ def test_one_with_another_ones_announcement_is_refused() -> None:
         {(ADVERTISE_KEYS, 1): keep, (ADVERTISE_KEYS, 2): lambda r: replace(r, payload=taken.get(1, r.payload))}
     )
     assert taken
-    assert reasons_of(events).get(2, "its announcement is another client's") == "its announcement is another client's"
+    reason = "its key advertisement names another client"
+    assert reasons_of(events).get(2, reason) == reason
 
 
 def test_wrong_shares_of_one_are_worked_around_and_of_many_end_the_round() -> None:
@@ -387,7 +388,7 @@ def test_a_model_that_is_not_finite_is_refused_before_anybody_trains() -> None:
     ]
     with ready.federation.dispatch(tasks) as exchange:
         reasons = {outcome.reason for outcome in exchange}
-    assert reasons == {"the model that came with the task is not finite, or absurdly large"}
+    assert reasons == {"the model in the task has values that are not finite or are too large"}
 
 
 def test_too_little_room_for_the_sum_abandons_the_round_by_name() -> None:
@@ -443,23 +444,23 @@ def test_an_update_is_masked_once() -> None:
         if task.name == ADVERTISE_KEYS
     ]
     assert all(
-        "there is no update of this round" in o.reason or "has left before" in o.reason for o in ask(ready, again)
+        "there is no update of this round" in o.reason or "was already sent" in o.reason for o in ask(ready, again)
     )
     trained = [task for task in federation.sent if task.name == "train"]
     assert all(isinstance(outcome, Reply) for outcome in ask(ready, trained))
     assert {outcome.reason for outcome in ask(ready, again)} == {
-        "the update of this round, or of a later one, has left before"
+        "an update of this round or a later one was already sent"
     }
 
 
-@pytest.mark.parametrize("named", ["this session", "another", "no session"])
+@pytest.mark.parametrize("named", ["this session", "another", "no valid session id"])
 def test_a_client_that_speaks_of_an_interrupted_exchange_spoils_it_for_nobody_else(named: str) -> None:
     """It would have everybody close the session that has just begun, or answer a hundred times over."""
 
     def lies(reply: Reply) -> Outcome:
         settings = reply.task.settings
         assert isinstance(settings, StepSettings)
-        session = {"this session": settings.session, "another": bytes(16), "no session": b"x" * 1000}[named]
+        session = {"this session": settings.session, "another": bytes(16), "no valid session id": b"x" * 1000}[named]
         return saying(left=write(SessionRecord(session=session, members=[*range(8)] * 100, roster=b"")))(reply)
 
     _, federation, events = run_with({(ADVERTISE_KEYS, 3): lies})
@@ -508,7 +509,7 @@ def test_a_client_that_is_told_other_scales_or_weights_does_not_stand_out() -> N
         encoding = {**payload["encoding"], "scale": payload["encoding"]["scale"] / 1000}
         return {**payload, "encoding": encoding}
 
-    assert "told something else" in reasons_of(told_with(other_scales))[3]
+    assert "different session inputs" in reasons_of(told_with(other_scales))[3]
 
     def alone(payload: dict[str, Any]) -> dict[str, Any]:
         weights = np.where(payload["secure"]["members"] == 3, 1.0, 2.0**-24)

@@ -17,9 +17,10 @@ from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from winnow.core import Failure, Outcome, Reply, Task, wrap
+from winnow.core import Failure, Outcome, Reply, Task, stream, wrap
 from winnow.learn.handlers import TrainSettings
 from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.randomness import secure_stream
 from winnow.privacy.secagg.collect import SecureAggregation
 from winnow.privacy.secagg.encoding import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
@@ -67,7 +68,7 @@ def train(tasks: Sequence[Task], site: object) -> list[Outcome]:
 class Server:
     """Sites, and a server that holds the conversation with them in its own way."""
 
-    at: SiteExtension = field(default_factory=lambda: SecureAggregation().at_sites())
+    at: SiteExtension = field(default_factory=lambda: SecureAggregation().site_extension(stream))
     settings: SecureAggregation = field(default_factory=SecureAggregation)
     round: int = 1
 
@@ -109,7 +110,7 @@ class Server:
         tally = PairwiseServer(self.terms, self.settings.encoding.space(self.form, CLIENTS), announced)
         for client in EVERYBODY:
             payload = {SECURE: {"directory": as_array(write(tally.directory(client)))}}
-            tally.take_letters(client, self.ask(SHARE_KEYS, client, payload).letters)
+            tally.take_letters(client, self.ask(SHARE_KEYS, client, payload).peer_messages)
         return tally
 
     def mask(self, client: int, told: SessionInputs) -> None:
@@ -141,7 +142,7 @@ class Server:
 
 def with_keeper() -> Server:
     settings = SecureAggregation(keeper=True)
-    return Server(at=settings.at_sites(), settings=settings)
+    return Server(at=settings.site_extension(stream), settings=settings)
 
 
 def weights_of(decoded: DecodedSum) -> NDArray[np.float64]:
@@ -170,7 +171,7 @@ def test_the_share_of_one_client_is_as_large_as_the_job_allows() -> None:
     weights = [1.0, *[0.3] * 5]  # 1 / (1 + 5 · 0.09) = 0.69
     Server().mask(0, Server().told(weights))
     strict = SecureAggregation(heaviest=0.6)
-    server = Server(at=strict.at_sites(), settings=strict)
+    server = Server(at=strict.site_extension(stream), settings=strict)
     with pytest.raises(ProtocolError, match=r"one client makes up 69% of the sum, and collect.heaviest is 60%"):
         server.mask(0, server.told(weights))
 
@@ -206,7 +207,7 @@ def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
     wider = VectorGroup(tuple(Segment(each.count, min(64, each.bits + 1)) for each in own.stretches))
     as_long = VectorGroup((Segment(own.packed_bytes, 8),))
     for other in (wider, as_long):
-        with pytest.raises(ProtocolError, match="in another group than the clients' vectors lie in"):
+        with pytest.raises(ProtocolError, match="a different group than the clients' vectors use"):
             keeper.total(server.terms, EVERYBODY, other)
     assert keeper.total(server.terms, EVERYBODY, own)
 
@@ -215,9 +216,9 @@ def test_weights_are_those_of_the_sessions_members() -> None:
     """Others could be named who balance a heavy one, and are not in the sum at all."""
     server = Server()
     assert server.tally.members == EVERYBODY
-    with pytest.raises(ProtocolError, match="the weights are not those of this session's members"):
+    with pytest.raises(ProtocolError, match="the weights do not match this session's members"):
         server.mask(0, server.told([1.0, *[TINY] * 5, 1.0], [*EVERYBODY, 77]))
-    with pytest.raises(ProtocolError, match="the weights are not those of this session's members"):
+    with pytest.raises(ProtocolError, match="the weights do not match this session's members"):
         server.mask(0, server.told([1.0] * 3, [0, 1, 2]))
 
 
@@ -272,10 +273,10 @@ def test_parameters_that_no_honest_server_tells_are_refused(wrong: dict[str, Any
 @pytest.mark.parametrize(
     ("part", "name", "numbers", "reason"),
     [
-        (SECURE, "weights", np.array([1.0, np.nan, 1, 1, 1, 1]), "the message carries no weights"),
-        (SECURE, "members", np.array([0.0, np.inf, 2, 3, 4, 5]), "the message carries no members"),
-        (ENCODING, "version", np.array([np.nan]), "the parameters of the encoding have no version"),
-        (ENCODING, "version", np.zeros(0), "the parameters of the encoding have no version"),
+        (SECURE, "weights", np.array([1.0, np.nan, 1, 1, 1, 1]), "the message has no valid weights"),
+        (SECURE, "members", np.array([0.0, np.inf, 2, 3, 4, 5]), "the message has no valid members"),
+        (ENCODING, "version", np.array([np.nan]), "the encoding parameters have no version"),
+        (ENCODING, "version", np.zeros(0), "the encoding parameters have no version"),
     ],
 )
 def test_numbers_that_are_none_are_refused(part: str, name: str, numbers: Any, reason: str) -> None:
@@ -297,7 +298,7 @@ def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step:
     first, server.session = server.session, os.urandom(16)
     directory = as_array(write(server.tally.directory(0)))
     payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write({}))}
-    with pytest.raises(ProtocolError, match=r"has left before|takes part in no such session"):
+    with pytest.raises(ProtocolError, match=r"was already sent|is not in this session"):
         server.ask(
             step,
             0,
@@ -315,7 +316,7 @@ def test_keys_that_were_announced_anew_have_nothing_to_do_with_the_old_ones() ->
     server = Server()
     letters = server.tally.letters_to(0)
     server.ask(ADVERTISE_KEYS, 0, {})
-    with pytest.raises(ProtocolError, match="not those of this session's members"):
+    with pytest.raises(ProtocolError, match="do not match this session's members"):
         server.ask(MASKED_INPUT, 0, session_inputs_payload(server.told(ALIKE)), letters)
 
 
@@ -341,7 +342,7 @@ class Remembered(SimulatedIdentities):
         self.notes[party] = note
         return 1
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         return self.notes.get(party, b"")
 
 
@@ -353,7 +354,7 @@ def asked_again(server: Server, client: int, closings: Mapping[int, bytes]) -> K
 
 def masked_by_all() -> tuple[Server, Remembered]:
     own = Remembered()
-    server = Server(at=SecureAggregation().sites(own))
+    server = Server(at=SecureAggregation().site_extension(secure_stream, own))
     for client in EVERYBODY:
         server.mask(client, server.told(ALIKE))
     return server, own
@@ -369,7 +370,7 @@ def closings(server: Server, clients: Iterable[int]) -> dict[int, bytes]:
 
 def test_a_server_that_has_opened_a_sum_cannot_call_it_interrupted() -> None:
     own = Remembered()
-    server = Server(at=SecureAggregation().sites(own))
+    server = Server(at=SecureAggregation().site_extension(secure_stream, own))
     server.sum()
     closed = closings(server, EVERYBODY)
     assert closed == {}
@@ -390,7 +391,7 @@ def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool],
         with suppress(ProtocolError):
             lists[client] = server.confirm(client, EVERYBODY)
     if restarted:
-        server.at = SecureAggregation().sites(own)
+        server.at = SecureAggregation().site_extension(secure_stream, own)
     closed |= closings(server, EVERYBODY)
     assert not {*closed} & {*lists}
     opened, again = [], []
@@ -441,7 +442,7 @@ def test_an_update_leaves_again_for_the_one_exchange_that_was_closed() -> None:
     server.tally = PairwiseServer(server.terms, server.settings.encoding.space(server.form, CLIENTS), announced)
     for client in EVERYBODY:
         payload = {SECURE: {"directory": as_array(write(server.tally.directory(client)))}}
-        server.tally.take_letters(client, server.ask(SHARE_KEYS, client, payload).letters)
+        server.tally.take_letters(client, server.ask(SHARE_KEYS, client, payload).peer_messages)
     server.mask(0, server.told(ALIKE))
     with pytest.raises(ProtocolError, match="0 of its 6 members have closed it"):
         asked_again(server, 0, good)
@@ -466,7 +467,9 @@ def test_rounding_repeats_in_a_simulation_and_is_unforeseeable_anywhere_else() -
     right = sum(update(client)["w"].double().numpy() for client in EVERYBODY)
     simulated = [weights_of(Server().sum()) for _ in range(2)]
     deployed = [
-        weights_of(Server(at=SecureAggregation().sites(CachedIdentities(SimulatedIdentities()))).sum())
+        weights_of(
+            Server(at=SecureAggregation().site_extension(secure_stream, CachedIdentities(SimulatedIdentities()))).sum()
+        )
         for _ in range(2)
     ]
     assert np.array_equal(*simulated)

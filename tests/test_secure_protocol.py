@@ -205,7 +205,7 @@ def test_a_client_confirms_one_list_a_session() -> None:
     member = session.members[0]
     member.confirm([0, 1, 2, 3, 4, 5])
     assert member.confirm([5, 4, 3, 2, 1, 0])  # the same list in another order
-    with pytest.raises(ProtocolError, match="another list of survivors was confirmed before"):
+    with pytest.raises(ProtocolError, match="a different survivor list was already confirmed"):
         member.confirm([0, 1, 2, 3])
 
 
@@ -249,7 +249,7 @@ def test_shares_are_revealed_once_and_never_both_of_one_client() -> None:
     revealed = session.members[0].reveal(signatures)
     assert sorted(revealed) == [0, 1, 2, 3, 4, 5]
     assert all(len(share) == shamir.SHARE_BYTES for share in revealed.values())
-    with pytest.raises(ProtocolError, match="shares were revealed before"):
+    with pytest.raises(ProtocolError, match="shares were already revealed"):
         session.members[0].reveal(signatures)
 
 
@@ -257,9 +257,9 @@ def test_shares_are_revealed_once_and_never_both_of_one_client() -> None:
     ("survivors", "reason"),
     [
         ([0, 1, 2], "3 survivors are too few for a sum, 4 are needed"),
-        ([1, 2, 3, 4, 5], "or not this one"),
-        ([0, 0, 1, 2, 3, 4], "a client twice"),
-        ([0, 1, 2, 3, 4, 5, 6], "has strangers in it"),
+        ([1, 2, 3, 4, 5], "or lacks this client"),
+        ([0, 0, 1, 2, 3, 4], "a duplicate"),
+        ([0, 1, 2, 3, 4, 5, 6], "has a non-member"),
     ],
 )
 def test_a_list_that_cannot_be_is_not_confirmed(survivors: list[int], reason: str) -> None:
@@ -280,10 +280,10 @@ def test_a_forged_announcement_is_refused() -> None:
     directory = session.tally.directory(0)
     mine = replace(directory.announcements[0], masking=KeyPair().public)
     forged = KeyDirectory(members=directory.members, announcements=[mine, *directory.announcements[1:]])
-    with pytest.raises(ProtocolError, match="the announcement of client 1 is not signed by it"):
+    with pytest.raises(ProtocolError, match="client 1 did not sign its key advertisement"):
         session.members[0].share(forged)
     later = PairwiseClient(0, replace(session.terms, round=2), AUTHORITY)
-    with pytest.raises(ProtocolError, match="the announcement of client 1 is not signed by it"):
+    with pytest.raises(ProtocolError, match="client 1 did not sign its key advertisement"):
         later.share(directory)
 
 
@@ -291,7 +291,7 @@ def test_a_forged_announcement_is_refused() -> None:
     ("members", "announced", "reason"),
     [
         ([0, 1], [1], "2 members are too few for a sum, 3 are needed"),
-        ([1, 2, 3], [1, 2, 3], "not this one"),
+        ([1, 2, 3], [1, 2, 3], "lacks this client"),
         ([0, 1, 2, 3], [1, 2], "not those of this client's neighbours"),
     ],
 )
@@ -306,17 +306,17 @@ def test_steps_are_taken_in_order_and_once() -> None:
     session = Session(terms(), SPACE, list(range(4)))
     member, vector = session.members[0], session.vectors[0]
     for step, reason in (
-        (lambda: member.mask({}, vector, SPACE), "no secrets were shared"),
+        (lambda: member.mask({}, vector, SPACE), "has not shared its keys"),
         (lambda: member.confirm([0, 1, 2, 3]), "no vector was masked"),
         (lambda: member.reveal({}), "no list of survivors was confirmed"),
     ):
         with pytest.raises(ProtocolError, match=reason):
             step()
     session.share()
-    with pytest.raises(ProtocolError, match="secrets were shared before"):
+    with pytest.raises(ProtocolError, match="has already shared its keys"):
         member.share(session.tally.directory(0))
     session.mask()
-    with pytest.raises(ProtocolError, match="a vector was masked before"):
+    with pytest.raises(ProtocolError, match="has already masked a vector"):
         member.mask(session.tally.letters_to(0), vector, SPACE)
 
 
@@ -350,7 +350,7 @@ def test_a_server_cannot_cut_a_piece_out_of_the_ring(block: int) -> None:
     survivors = cut_out(session, block)
     assert len(survivors) >= session.tally.needed
     for client in survivors:
-        with pytest.raises(ProtocolError, match="so many in a row are called dropouts"):
+        with pytest.raises(ProtocolError, match="too many consecutive neighbours are listed as dropouts"):
             session.members[client].confirm(survivors)
 
 
@@ -398,7 +398,7 @@ def test_whoever_announces_a_key_that_is_none_is_named(which: str) -> None:
         session.share()
         session.mask()
 
-    with pytest.raises(ProtocolError, match="client 2 has announced a public key that is none"):
+    with pytest.raises(ProtocolError, match="client 2 advertised an invalid public key"):
         go_on()
 
 
@@ -406,7 +406,7 @@ def test_a_vector_comes_once_from_a_member_and_fits() -> None:
     session = masked_session()
     with pytest.raises(ProtocolError, match="its vector is in the sum already"):
         session.tally.add(0, session.masked[0])
-    with pytest.raises(ProtocolError, match="it has shared no secrets"):
+    with pytest.raises(ProtocolError, match="it has not shared its keys"):
         session.tally.add(77, session.masked[0])
     other = Session(terms(), SPACE, list(range(6)))
     other.share()
@@ -444,11 +444,11 @@ def test_whoever_sent_letters_that_cannot_be_opened_is_named() -> None:
 
 def test_a_client_announces_once_and_to_its_neighbours() -> None:
     session = Session(terms(), SPACE, list(range(4)))
-    with pytest.raises(ProtocolError, match="announced keys twice"):
+    with pytest.raises(ProtocolError, match="advertised its keys twice"):
         PairwiseServer(session.terms, SPACE, [*session.announced.values(), session.announced[0]])
     with pytest.raises(ProtocolError, match="1 client is too few for a sum, 2 are needed"):
         PairwiseServer(session.terms, SPACE, [session.announced[0]])
-    with pytest.raises(ProtocolError, match="its letters are not to its neighbours"):
+    with pytest.raises(ProtocolError, match="its messages are not addressed to its neighbours"):
         session.tally.take_letters(0, {1: b""})
 
 
@@ -469,7 +469,7 @@ def test_any_t_shares_give_the_secret(data: st.DataObject, secret: bytes, holder
 
 @pytest.mark.parametrize(
     ("share", "reason"),
-    [(b"short", "a share has 36 bytes, not 5"), (b"\xff" * 36, "a share lies outside of the field")],
+    [(b"short", "a share has 36 bytes, not 5"), (b"\xff" * 36, "a share has a value outside the field")],
 )
 def test_a_share_that_is_none_is_refused(share: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
@@ -487,9 +487,9 @@ def test_a_letter_is_for_its_addressee_alone() -> None:
         (purpose, b"another"),
     ):
         key = two.agree(one.public, about, session)
-        with pytest.raises(ProtocolError, match="a letter that cannot be opened"):
+        with pytest.raises(ProtocolError, match="a message that cannot be decrypted"):
             unseal(key, sealed, purpose)
-    with pytest.raises(ProtocolError, match="a public key that is none"):
+    with pytest.raises(ProtocolError, match="an invalid public key"):
         one.agree(bytes(32), purpose, b"session")
 
 

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parties import AUTHORITY, Session, random_vector, terms
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg import pairwise_client as module
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError
@@ -19,7 +20,7 @@ from winnow.privacy.secagg.key_agreement import KeyPair
 from winnow.privacy.secagg.modular_vectors import vector_group
 from winnow.privacy.secagg.pairwise_client import PairwiseClient, commitment
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, KeyDirectory, SessionTerms
-from winnow.privacy.secagg.simulated_identities import PartyIdentities, SimulatedIdentities
+from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
 T = TypeVar("T")
 
@@ -158,7 +159,7 @@ def test_a_hundred_clients_in_a_ring_as_it_is_by_default() -> None:
 def test_the_test_can_fail_where_nothing_binds_the_members(
     first: int, second: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "roster_of", lambda *_: b"")
+    monkeypatch.setattr(module, "roster_digest", lambda *_: b"")
     found = split(two_lists(range(1, 1 + first), range(1 + first, 12)), RING)
     assert both(found) == (["0"] if first == 5 else [])
 
@@ -244,8 +245,8 @@ class Behind(SimulatedIdentities):
     def sign(self, party: int, message: bytes) -> bytes:
         return AUTHORITY.sign(self._stands_for(self._own), message)
 
-    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
-        return AUTHORITY.verifies(self._stands_for(self._at(self._own, party)), message, signature)
+    def verify(self, party: int, message: bytes, signature: bytes) -> bool:
+        return AUTHORITY.verify(self._stands_for(self._at(self._own, party)), message, signature)
 
     def name(self, party: int) -> str:
         return self._at(self._own, party)
@@ -290,8 +291,8 @@ def test_members_whom_nobody_vouches_for_are_no_members() -> None:
 
     session = Session(terms(), SPACE, [*range(4)])
     stranger = PairwiseClient(0, session.terms, Elsewhere())
-    stranger._identities.verifies = AUTHORITY.verifies  # type: ignore[method-assign]
+    stranger._identities.verify = AUTHORITY.verify  # type: ignore[method-assign]
     with pytest.raises(ProtocolError, match="client 0 is at no site"):
         stranger.share(session.tally.directory(0))
-    with pytest.raises(ProtocolError, match="no secrets were shared"):
+    with pytest.raises(ProtocolError, match="has not shared its keys"):
         stranger.mask({}, random_vector(SPACE, 0), SPACE)

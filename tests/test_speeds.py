@@ -244,7 +244,7 @@ def test_the_first_survivors_are_awaited_and_a_round_without_enough_ends_with_th
     assert federation.clock.now == 50 + last
     expected = {k for k in in_time if k not in gone and (not enough or seconds[k] <= last)}
     assert set(trained) == expected
-    lost = {o.task.client for o in outcomes if isinstance(o, Failure) and o.reason == "the client vanished"}
+    lost = {o.task.client for o in outcomes if isinstance(o, Failure) and o.reason == "the client dropped out"}
     assert lost == {k for k in in_time if k in gone and (not enough or seconds[k] < last)}
 
 
@@ -270,7 +270,7 @@ def test_nothing_hangs_where_clients_vanish_and_resuming_changes_nothing(algorit
     whole = prepared(*sets, algorithm=algorithm)
     log = list(whole.training.run(whole.federation))
     assert {event.reason for event in log if isinstance(event, Rejected)} == {
-        "failed while training: the client vanished"
+        "failed while training: the client dropped out"
     }
     first, seen = prepared(*sets, algorithm=algorithm), []
     for event in first.training.run(first.federation):

@@ -74,7 +74,7 @@ def test_a_round_of_fedavg_rp_equals_a_plain_calculation() -> None:
 def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
     """Scores of round 2 recomputed from data and models: invited clients against version 0's reference (round 1)."""
     ready = prepared("rounds=2", "select.alpha=5", algorithm="fedprof")
-    site, judge = ready.federation.site, ready.training.judge
+    site, judge = ready.federation.site, ready.training.evaluator
     start = dict(ready.training.model)
     scored = []
     for event in ready.training.run(ready.federation):
@@ -157,7 +157,7 @@ def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda model: {"0.weight": torch.zeros(2)}, "the update has other tensors than the model"),
+        (lambda model: {"0.weight": torch.zeros(2)}, "the update's tensor names differ from the model's"),
         (lambda model: {name: t[..., :1] for name, t in model.items()}, "has the wrong shape or type"),
         (lambda model: {name: t.double() for name, t in model.items()}, "has the wrong shape or type"),
     ],

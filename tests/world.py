@@ -7,8 +7,11 @@ import numpy as np
 
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
+from winnow.core import UNTIL_ALL, Payload
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.learn.collect import RoundContext
+from winnow.learn.reply_checks import ExpectedReply
 
 BASE: dict[str, Any] = {
     "name": "small",
@@ -40,6 +43,25 @@ def experiment(*sets: str, **options: Any) -> Experiment:
 
 def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> PreparedRun:
     return prepare_run(experiment(*sets, **options), dataset=dataset or blobs())
+
+
+def round_context(parts: Payload, **known: Any) -> RoundContext:
+    """What a collection is told of a round; the first of a simulation, unless otherwise `known`."""
+    context: dict[str, Any] = {
+        "round": 1,
+        "seed": 0,
+        "tasks": [],
+        "until": UNTIL_ALL,
+        "counts": {},
+        "start_fold": None,
+        "expected": ExpectedReply(parts=parts, reply_parts=("model",), reference=None),
+        "selected": 0,
+        "state": {},
+        "emulated_update": None,
+        "byte_scale": 1.0,
+        "simulated": True,
+    }
+    return RoundContext(**context | known)
 
 
 def write_toml(folder: Path, **options: Any) -> Path:

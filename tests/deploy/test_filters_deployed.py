@@ -11,9 +11,9 @@ from test_conformance_deployed import deployed
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from test_filters_conformance import FILTERS, asked
 from winnow.config.schema import Experiment
+from winnow.core import stream
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.experiment.build import prepare_run
-from winnow.learn.update_filters import seeded_random
 from world import blobs, experiment
 
 DRAWN = {"sparse-vector", "local-dp", "compress", "random-k", "many"}
@@ -38,7 +38,7 @@ def test_with_a_simulations_chance_a_deployed_run_that_was_interrupted_gives_its
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SCAFFOLD sends a second part, and clients take part several times, so that what was left out comes later."""
-    monkeypatch.setattr("winnow.deploy.jobs.site_training.secure_random", seeded_random)
+    monkeypatch.setattr("winnow.deploy.jobs.site_training.secure_stream", stream)
     wanted = filtered(name)
     job = deployed(wanted, tmp_path)
     with pytest.raises(StoppedError):

@@ -64,7 +64,7 @@ def test_whatever_becomes_of_its_processes_a_site_makes_one_key_a_round(tmp_path
         assert server.deploy(0, (0, 1), anew=False).accepted
         assert key(server, 1) is None
         assert server.deploy(0, (0, 1), anew=True).accepted
-        assert key(server, 1) == "a key of this round, or of a later one, was made before"
+        assert key(server, 1) == "a key for this round or a later one already exists"
         assert key(server, 2) is None
 
 

@@ -22,6 +22,7 @@ from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings, TrainSettings
 from winnow.learn.local_optimiser import Sgd
+from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import model_state
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from world import experiment, prepared
@@ -133,7 +134,9 @@ PROTOCOLS = {
 def test_forced_filters_know_every_task_of_winnows_own(name: str) -> None:
     algorithm, *sets = PROTOCOLS[name]
     wanted = experiment(*sets, algorithm=algorithm)
-    besides = wanted.collect.sites(simulated_identities()).around(wanted.select.comparison.at_sites())
+    besides = wanted.collect.site_extension(secure_stream, simulated_identities()).around(
+        wanted.select.comparison.site_extension(secure_stream)
+    )
     assert besides.handlers
     assert besides.handlers.keys() | HANDLERS.keys() <= ALLOWED_EXTRA_PARTS.keys()
 

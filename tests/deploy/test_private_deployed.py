@@ -270,8 +270,8 @@ def test_a_site_lets_nothing_out_twice_for_noise_would_average_out(way: str, tmp
     assert job.run().summary.rounds == 3
     assert not [event for event in log_of(job.lines) if isinstance(event, Rejected)]
     things = ("first profile", "profile") if way == "profiles" else ("update",)
-    assert job.more["again"] == {f"a noisy {each} of this round, or of a later one, has left before" for each in things}
-    assert job.more["later"] == {"the job has 3 rounds, and this is for round 4"}
+    assert job.more["again"] == {f"a noisy {each} of this round or a later one was already released" for each in things}
+    assert job.more["later"] == {"the task is for round 4; the job has rounds 1 to 3"}
 
 
 def test_without_noise_at_the_site_it_answers_whoever_asks(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from waiting import eventually
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
-from winnow.core import ConfigError, Filter, Rejected, Reply, RoundFinished, Task
+from winnow.core import ConfigError, Filter, Rejected, Reply, RoundFinished, Task, stream
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import LocalFederation, local_federation
 from winnow.deploy.jobs.ipc import DispatchTask
@@ -35,7 +35,6 @@ from winnow.deploy.site.state_store import SiteStateStore
 from winnow.experiment.build import prepare_run
 from winnow.experiment.run import DEFAULT_INPUTS, Result, run_experiment
 from winnow.learn.party_identities import UPDATE, PartyIdentities
-from winnow.learn.update_filters import seeded_random
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.protocol_tasks import CONSISTENCY_CHECK, DEPOSIT_SEED, MASKED_INPUT, SHARE_KEYS, UNMASK
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities, simulated_identities
@@ -73,7 +72,7 @@ def test_messages_and_files_give_the_simulations_model_but_for_rounding(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the simulation's rounding it is the same bit for bit."""
-    monkeypatch.setattr("winnow.privacy.secagg.collect.secure_random", seeded_random)
+    monkeypatch.setattr("winnow.deploy.jobs.site_training.secure_stream", stream)
     wanted = secure(*WAYS[way])
     job = deployed(wanted, tmp_path)
     result = job.run()
@@ -200,7 +199,7 @@ def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_upd
     assert folded(result) == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Rejected)]
     assert {event.round for event in refused} == {2}
-    assert any("has left before, in an exchange that was interrupted" in event.reason for event in refused)
+    assert any("was already sent, in an exchange that was interrupted" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_let_an_exchange_be_closed(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ def test_with_a_keeper_an_interrupted_round_is_given_up(tmp_path: Path) -> None:
     result = interrupted(job, Notebook(tmp_path), workers_die_too=True)
     assert folded(result) == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Rejected)]
-    assert any("has left before" in event.reason for event in refused)
+    assert any("was already sent" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tmp_path: Path) -> None:
@@ -261,6 +260,7 @@ class Overheard:
     def __init__(self, federation: Any) -> None:
         self._federation = federation
         self.population, self.clock, self.settle = federation.population, federation.clock, federation.settle
+        self.randomness, self.simulated = federation.randomness, federation.simulated
         self.updates: list[bytes] = []
 
     @contextmanager

@@ -95,13 +95,13 @@ def notary(folder: Path) -> Callable[..., SigningProxy]:
 def test_what_one_site_signs_another_believes_and_nothing_else(notary: Callable[..., SigningProxy]) -> None:
     ours, theirs = Desk(notary("plant-a")), Desk(notary("plant-b"))
     signature = ours.word.sign(1, ANNOUNCED)
-    assert theirs.word.verifies(1, ANNOUNCED, signature)
-    assert not theirs.word.verifies(0, ANNOUNCED, signature), "another client's word"
-    assert not theirs.word.verifies(2, ANNOUNCED, signature), "another site's word"
-    assert not theirs.word.verifies(9, ANNOUNCED, signature), "nobody's word"
-    assert not theirs.word.verifies(1, b"other keys", signature)
-    assert not Desk(notary("plant-b"), "another job").word.verifies(1, ANNOUNCED, signature)
-    assert not theirs.at(2).word.verifies(1, ANNOUNCED, signature), "said in another round"
+    assert theirs.word.verify(1, ANNOUNCED, signature)
+    assert not theirs.word.verify(0, ANNOUNCED, signature), "another client's word"
+    assert not theirs.word.verify(2, ANNOUNCED, signature), "another site's word"
+    assert not theirs.word.verify(9, ANNOUNCED, signature), "nobody's word"
+    assert not theirs.word.verify(1, b"other keys", signature)
+    assert not Desk(notary("plant-b"), "another job").word.verify(1, ANNOUNCED, signature)
+    assert not theirs.at(2).word.verify(1, ANNOUNCED, signature), "said in another round"
 
 
 def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., SigningProxy]) -> None:
@@ -150,7 +150,7 @@ def test_a_revoked_certificate_counts_no_more_in_a_job_that_runs(
     notary: Callable[..., SigningProxy], folder: Path
 ) -> None:
     ours, signature = notary("plant-a"), Desk(notary("plant-b")).word.sign(2, ANNOUNCED)
-    assert Desk(ours).word.verifies(2, ANNOUNCED, signature)
+    assert Desk(ours).word.verify(2, ANNOUNCED, signature)
     with open_provisioner(folder, a_project(), None, utc_now()) as workshop:
         list(workshop.revoke("plant-b"))
     assert not Desk(ours).word.verifies(2, ANNOUNCED, signature)

@@ -114,6 +114,6 @@ def test_a_client_under_many_numbers_lets_out_one_update_a_round(wanted: int, ho
         assert hostile.train(number, 1).failure == "this site does not participate in the job"
     assert hostile.deploy(None, (0, wanted), anew=True).accepted, "its list of sites is not believed"
     assert all(hostile.train(number, 1).blob is None for number in range(1, wanted, 2))
-    assert "has left before" in str(hostile.train(0, 1).failure)
+    assert "was already released" in str(hostile.train(0, 1).failure)
     assert hostile.train(0, 2).blob is not None
-    assert "has left before" in str(hostile.train(0, 2).failure)
+    assert "was already released" in str(hostile.train(0, 2).failure)

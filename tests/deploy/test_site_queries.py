@@ -36,7 +36,7 @@ WAYS = {
         f"collect.encoding={{name='discrete-gaussian', clip=1.0, {NOISE}}}",
     ),
 }
-FAILED = "it failed; the site's log says why"
+FAILED = "the task failed; see the site's log for the reason"
 
 
 class Book(Notebook):

@@ -157,12 +157,12 @@ def _fault(reply: Reply) -> str | None:
     """What keeps a reply from taking the place of what its client was sent; None if nothing does."""
     arrays, sent = reply.payload.get(PART, {}), reply.task.payload[PART]
     if arrays.keys() != sent.keys():
-        return f"its part {PART!r} does not have the arrays that were sent"
+        return f"part {PART!r} of the reply does not have the same arrays as the task"
     for name in sent:
         if not _fits(spec_of(arrays, name), spec_of(sent, name)):
-            return f"its array {name!r} has another shape or type than what was sent"
+            return f"array {name!r} of the reply differs in shape or type from the one sent"
     if not all(_finite(arrays[name]) for name in arrays):
-        return "not all of its numbers are finite"
+        return "the reply contains NaN or infinite values"
     return None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core.clock import Clock
+from winnow.core.random import Randomness
 from winnow.core.task import Outcome, Task
 
 
@@ -68,6 +69,14 @@ class Federation(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def randomness(self) -> Randomness:
+        """Where noise comes from, and everything else that nobody may foresee."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all clients are in this process: nobody lies, and what fails over a valid reply is a bug."""
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> Exchange:
         """Open an exchange with these tasks."""

@@ -5,6 +5,7 @@ experiment never shifts another part's numbers, and a resumed run needs no store
 """
 
 import hashlib
+from typing import Protocol
 
 import numpy as np
 
@@ -18,3 +19,13 @@ def derive(seed: int, *names: str | int) -> int:
 def stream(seed: int, *names: str | int) -> np.random.Generator:
     """The random generator of one named decision."""
     return np.random.Generator(np.random.PCG64(derive(seed, *names)))
+
+
+class Randomness(Protocol):
+    """A federation's source of randomness that protects somebody: noise, rounding, whom a round draws.
+
+    In a simulation, where there is nobody to protect, it is `stream`, which repeats. In a deployment nobody can foresee
+    it, whoever knows the seed and the names.
+    """
+
+    def __call__(self, seed: int, *names: str | int) -> np.random.Generator: ...

@@ -22,8 +22,8 @@ def numbers_fault(reply: Reply) -> str | None:
     """What is wrong with a reply's metrics or its cost; None if nothing is. A metric may be infinite, or NaN."""
     for name, value in reply.metrics.items():
         if not _is_number(value):
-            return one_line(f"the reply's {str(name)[:80]!r} is no number")
-    return None if is_plausible_cost(reply.cost) else "the reply states a cost that cannot be"
+            return one_line(f"the reply's metric {str(name)[:80]!r} is not a number")
+    return None if is_plausible_cost(reply.cost) else "the reply states an impossible cost"
 
 
 def _is_number(value: Any) -> bool:

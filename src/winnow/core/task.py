@@ -5,6 +5,7 @@ never part of a cycle, so the garbage collector need not look at them.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from math import fsum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -47,6 +48,10 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     """What other clients, by number, have written to this one; the workflow passes it on unread."""
     client_state: Payload = field(default_factory=dict)
     """What the site keeps for this client. The site itself puts it here; it never travels."""
+    id: int = field(default_factory=count(1).__next__)
+    """Tells one task from another in this process. Copies that are changed on their way keep it, and so do those of a
+    broadcast, which differ in their clients.
+    """
 
 
 class Cost(NamedTuple):

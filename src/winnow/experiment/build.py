@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from winnow.config.compatibility_checks import fingerprint
 from winnow.config.schema import EngineSettings, Experiment
-from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock
+from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import (
     ClientsOnDemand,
     DataConditions,
@@ -42,7 +42,6 @@ from winnow.learn.stack import (
 )
 from winnow.learn.training import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation, site_filters
-from winnow.privacy.dp.noise_source import simulated as simulated_noise
 from winnow.simulate import SimulatedFederation, WorkerPool
 
 CLIENT_STATE_PREFIX = "clients/"
@@ -161,6 +160,7 @@ class _RunAssembly:
             loss=self.loss,
             some=self.data.first_samples(PROBE_SAMPLES),
             classes=self.spread.clients.classes,
+            randomness=stream,
         )
 
     @cached_property
@@ -181,12 +181,12 @@ def _bind(world: _RunAssembly, snapshot: Snapshot | None) -> PreparedRun:
     remake = partial(_rebuild_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
     pool = open_worker_pool(engine, site, remake, population.sizes)
     bits = 8 * world.data.first_samples(1)[0].nbytes
-    besides = experiment.collect.at_sites().around(experiment.select.comparison.at_sites())
+    besides = experiment.collect.site_extension(stream).around(experiment.select.comparison.site_extension(stream))
     handlers = local_handlers(engine, population.sizes) if pool is None else pool.handlers()
     simulated = SimulatedFederation(
         site=site,
         handlers={**handlers, **besides.handlers},
-        filters=(simulated_noise, *besides.filters, *site_filters(experiment.filters)),
+        filters=(*besides.filters, *site_filters(experiment.filters, stream)),
         population=population,
         fleet=experiment.fleet.draw(
             len(population), experiment.seed, sample_bits=bits, corrupted=world.spread.conditions.corrupted
@@ -258,7 +258,9 @@ def _rebuild_site(
     )
     evaluator = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
-    return LearningSite(data=data, execution=chosen, evaluator=evaluator, initial=initial, own_test=own_test)
+    return LearningSite(
+        data=data, execution=chosen, evaluator=evaluator, initial=initial, own_test=own_test, randomness=stream
+    )
 
 
 def _to_device(device: torch.device, snapshot: Snapshot) -> Snapshot:

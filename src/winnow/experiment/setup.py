@@ -21,7 +21,7 @@ from winnow.config.compatibility_checks import (
     reference_evaluation_notice,
 )
 from winnow.config.schema import Experiment
-from winnow.core import ConfigError, Population
+from winnow.core import ConfigError, Population, Randomness
 from winnow.data import Examples
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
@@ -76,6 +76,7 @@ class TrainingSetup:
     loss: Loss
     some: tuple[Tensor, Tensor]
     classes: int | None
+    randomness: Randomness
     draws_are_told: bool = False
     """Whether others than the server learn whom each round invites."""
 
@@ -114,7 +115,12 @@ class TrainingSetup:
     def site(self, data: ClientSamples, own_test: TensorData | None) -> LearningSite:
         """A party that hosts these data."""
         return LearningSite(
-            data=data, execution=self.execution, evaluator=self.evaluator, initial=self.initial, own_test=own_test
+            data=data,
+            execution=self.execution,
+            evaluator=self.evaluator,
+            initial=self.initial,
+            own_test=own_test,
+            randomness=self.randomness,
         )
 
     def facts(self, sizes: NDArray[np.int64]) -> RunInfo:

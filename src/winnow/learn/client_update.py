@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from winnow.core import Choice, Payload
+from winnow.core import Choice, Payload, Randomness
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack import (
@@ -52,6 +52,8 @@ class LocalTraining:
     local: LocalOptimiser
     round: int
     seed: int
+    randomness: Randomness
+    """For noise; the order of batches follows from the seed alone."""
     sent: Payload
     stored: Sequence[Payload]
 

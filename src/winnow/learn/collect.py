@@ -5,23 +5,48 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from winnow.core import Choice, Federation, Reply, Task, Until
+from winnow.core import Choice, Federation, Payload, Randomness, Reply, Task, Until
 from winnow.learn.aggregation import Contribution, Fold, WeightedSum
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.reply_checks import (
+    ExpectedReply,
     Rejection,
-    RoundContext,
     check_replies,
-    finite,
-    finite_update,
+    is_bounded,
+    is_bounded_update,
     unexpected_fault,
 )
 from winnow.learn.stack import ModelState
 
 if TYPE_CHECKING:
     from winnow.learn.algorithm import Algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundContext:
+    """All that the collection of one round needs besides the federation."""
+
+    round: int
+    seed: int
+    """With the round it names the streams of a simulation's randomness."""
+    tasks: Sequence[Task]
+    until: Until
+    counts: Mapping[int, int]
+    """How often each client was drawn."""
+    start_fold: Callable[[], Fold]
+    expected: ExpectedReply
+    selected: int
+    """How many clients a round selects by the settings: a number that tells nothing about who was drawn."""
+    state: Mapping[str, Any]
+    """What the previous round's collection left for this one."""
+    emulated_update: Callable[[], Payload] | None
+    """Makes an update of this round from the server's own samples, where `Collect.emulates` asks for one."""
+    byte_scale: float
+    """What a byte of an update counts in a transfer; not 1 where the fleet states a model's size."""
+    simulated: bool
+    """Whether all clients are in this process: then a failure over a valid reply is a bug, and is raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +57,15 @@ class RoundResult:
 
     model: ModelState
     parts: Mapping[str, ModelState]
-    folded: list[Reply]
+    aggregated: list[Reply]
     reported: list[Reply]
-    refused: list[Rejection]
+    rejected: list[Rejection]
     answered: list[Reply]
-    left: Mapping[str, Any] = field(default_factory=dict)
+    next_round_state: Mapping[str, Any] = field(default_factory=dict)
     """Named arrays for the next round's collection; they are part of a checkpoint."""
-    measured: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """What the collection has to tell of itself."""
-    regardless: bool = False
+    valid_without_replies: bool = False
     """Whether the model stands though nobody was folded: noise is added to an empty sum, too."""
 
 
@@ -68,19 +93,18 @@ class Collect(Choice, AlgorithmPart):
         if not whole.aggregate.needs_only_sums:
             return (
                 f'collect.name = "{own}" gives sums only, and aggregate.name = {rule!r} needs every update; '
-                "write aggregate.name = 'partial' or 'full', or another collect"
+                "set aggregate.name to 'partial' or 'full', or choose another collect.name"
             )
         if whole.select.sees_updates:
             return f'collect.name = "{own}" gives sums only, and select.name = {selector!r} compares updates'
         return None
 
-    def at_sites(self) -> SiteExtension:
-        """What sites do besides: steps of the conversation, and filters that stand around all others."""
-        return SiteExtension()
+    def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
+        """What sites do besides training: handlers for the protocol's steps, and filters around all others.
 
-    def sites(self, identities: PartyIdentities) -> SiteExtension:
-        """The same where each site is a party of its own, whose clients sign like that."""
-        return self.at_sites()
+        Where each site is a party of its own, `identities` sign for its clients; a simulation needs none.
+        """
+        return SiteExtension()
 
     def between(self, sites: Mapping[str, int]) -> "Collect":
         """The same for a server whose clients are at these sites; by name, the number of each one's first client."""
@@ -92,17 +116,8 @@ class Collect(Choice, AlgorithmPart):
         return None
 
     @abstractmethod
-    def gather(
-        self,
-        federation: Federation,
-        tasks: Sequence[Task],
-        *,
-        until: Until,
-        counts: Mapping[int, int],
-        begin: Callable[[], Fold],
-        expected: RoundContext,
-    ) -> RoundResult:
-        """Hold the conversation; `begin` starts the aggregation, `counts` says how often each client was drawn."""
+    def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
+        """Run the round's exchanges with the selected clients, and aggregate what they send."""
 
 
 class PlainCollect(Collect):
@@ -112,40 +127,36 @@ class PlainCollect(Collect):
 
     def privacy_text(self) -> str:
         return (
-            "plain: the server sees every client's update, and must be trusted with whatever updates tell of data. It "
-            "costs nothing."
+            "plain: the server sees every client's update and must be trusted with what updates reveal about the data. "
+            "No extra cost."
         )
 
-    def gather(
-        self,
-        federation: Federation,
-        tasks: Sequence[Task],
-        *,
-        until: Until,
-        counts: Mapping[int, int],
-        begin: Callable[[], Fold],
-        expected: RoundContext,
-    ) -> RoundResult:
-        with federation.dispatch(tasks, until) as exchange:
+    def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
+        with federation.dispatch(context.tasks, context.until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        sound, refused, answered = check_replies(outcomes, expected)
-        folded, model, parts = fold_finite(sound, refused, counts, begin, expected)
-        return RoundResult(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+        sound, refused, answered = check_replies(outcomes, context.expected)
+        folded, model, parts = fold_finite(
+            sound, refused, context.counts, context.start_fold, simulated=context.simulated
+        )
+        return RoundResult(
+            model=model, parts=parts, aggregated=folded, reported=sound, rejected=refused, answered=answered
+        )
 
 
 def fold_finite(
     sound: list[Reply],
     refused: list[Rejection],
     counts: Mapping[int, int],
-    begin: Callable[[], Fold],
-    expected: RoundContext,
+    start_fold: Callable[[], Fold],
+    *,
+    simulated: bool,
 ) -> tuple[list[Reply], ModelState, Mapping[str, ModelState]]:
     """The replies that could be folded, and what they came to; others are added to the refused.
 
     One value that is not finite spoils a sum, so looking at the sums is enough until one is spoilt. A rule that leaves
     out outliers (a median) may pass over such a value; then nothing is spoilt, and nobody needs to be refused.
     """
-    folding = _Folding(counts, begin, expected.simulated)
+    folding = _Folding(counts, start_fold, simulated)
     outcome, folded = folding.fold(sound), sound
     if isinstance(outcome, str):
         reasons = [folding.fault(reply) for reply in sound]
@@ -158,31 +169,31 @@ def fold_finite(
         outcome = folding.fold(folded)
     if isinstance(outcome, str):  # each can be folded alone, and all together cannot
         refused += [Rejection(client=reply.task.client, reason=outcome) for reply in folded]
-        folded, outcome = [], (begin().finish(), {})
+        folded, outcome = [], (start_fold().finish(), {})
     return folded, *outcome
 
 
 @dataclass(frozen=True)
 class _Folding:
     counts: Mapping[int, int]
-    begin: Callable[[], Fold]
+    start_fold: Callable[[], Fold]
     simulated: bool
 
     def fold(self, replies: Sequence[Reply]) -> tuple[ModelState, Mapping[str, ModelState]] | str:
         """What the replies come to; or why they come to nothing, of which the last one's is the reason."""
-        fold = self.begin()
+        fold = self.start_fold()
         try:
             model, parts = _fold(replies, self.counts, fold), mean_parts(replies)
         except Exception as error:
             if self.simulated:
                 raise
-            return unexpected_fault("it cannot be folded", replies[-1].task.client, error)
-        sound = all(finite(part) for part in (model, *parts.values()))
-        return (model, parts) if sound else "with it the model would not be finite"
+            return unexpected_fault("the update cannot be aggregated", replies[-1].task.client, error)
+        sound = all(is_bounded(part) for part in (model, *parts.values()))
+        return (model, parts) if sound else "the aggregated model would not be finite with this update"
 
     def fault(self, reply: Reply) -> str | None:
         """Why this reply alone cannot be folded; None if it can."""
-        if not finite_update(reply):
+        if not is_bounded_update(reply):
             return "the update contains values that are not finite or too large"
         alone = self.fold([reply])
         return alone if isinstance(alone, str) else None

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, Handler, ModelError, Reply, Task
+from winnow.core import Arrays, Handler, ModelError, Randomness, Reply, Task
 from winnow.learn.client_update import ClientUpdate, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.metrics import METRICS
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.personal_evaluation import personal_models, score_personal_models
+from winnow.learn.randomness import secure_stream
 from winnow.learn.representation_profile import Profile
 from winnow.learn.stack import ClientSamples, CohortTrainingResult, Execution, ModelState, TensorData
 
@@ -41,6 +42,7 @@ class LearningSite:
     """The model every party builds from the broadcast seed."""
     own_test: TensorData | None = None
     """Samples that clients keep out of their training."""
+    randomness: Randomness = secure_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
         local=settings.local,
         round=first.round,
         seed=settings.seed,
+        randomness=site.randomness,
         sent={**first.payload, "model": start},
         stored=[task.client_state for task in tasks],
     )
@@ -176,6 +179,7 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
             local=tuning.local,
             round=max(1, tasks[0].round),
             seed=tuning.seed,
+            randomness=site.randomness,
             sent={"model": state},
             stored=own,
         )

@@ -15,7 +15,7 @@ class PartyIdentities(Protocol):
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
         """The same, for one message a ballot: another is refused, whatever becomes of the process that asks."""
 
-    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
+    def verify(self, party: int, message: bytes, signature: bytes) -> bool:
         """Whether this party has signed this message."""
 
     def name(self, party: int) -> str:
@@ -29,5 +29,5 @@ class PartyIdentities(Protocol):
         made sure that what left first will never be of use to anybody.
         """
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         """The note with which an update of this round has left; nothing, if it has not."""

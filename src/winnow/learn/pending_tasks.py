@@ -30,7 +30,7 @@ class PendingTasks:
     @classmethod
     def resumed(cls, training: "TrainingWorkflow", federation: Federation, exchange: Exchange) -> "PendingTasks":
         """What an interrupted run had under way is sent again; it has been so since it was first sent."""
-        underway, before = cls(exchange), training.underway
+        underway, before = cls(exchange), training.schedule_state
         payloads: dict[int, dict[str, dict[str, object]]] = {}
         for path, tensor in before.arrays.items():
             if not path.startswith(TASKS_PREFIX):

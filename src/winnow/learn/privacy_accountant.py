@@ -12,13 +12,13 @@ from winnow.core import Population
 class PrivacyAccountant(Protocol):
     """Counts releases, one round after another, and says when there may be no more."""
 
-    def book(self, clients: NDArray[np.int64]) -> None:
+    def record_round(self, clients: NDArray[np.int64]) -> None:
         """A round in which these clients take part is about to be held."""
 
     def spent(self) -> Mapping[str, float]:
         """What has been spent, by the guarantee's name."""
 
-    def refusal(self) -> str | None:
+    def exhausted_reason(self) -> str | None:
         """Why another round must not be held; None if it may."""
 
     def state(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from winnow.core import Arrays, Choice, Filter, Handler, Reply
+from winnow.core import Arrays, Choice, Filter, Handler, Randomness, Reply
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, pool_profiles, profile_fault
 
@@ -60,7 +60,7 @@ class ProfileComparison(Choice, AlgorithmPart):
     def start(self, holders: Sequence[int], clients: int, elements: int) -> ReferenceProfileBuilder:
         """Begin a run with these holders of the reference set, among so many clients, and profiles of this length."""
 
-    def at_sites(self) -> SiteExtension:
+    def site_extension(self, randomness: Randomness) -> SiteExtension:
         return SiteExtension()
 
 

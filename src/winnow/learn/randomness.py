@@ -39,6 +39,11 @@ def secure_generator() -> np.random.Generator:
     return _SecureGenerator(_Keystream())
 
 
+def secure_stream(seed: int, *names: str | int) -> np.random.Generator:
+    """A deployment's `Randomness`: a new generator each time, so that nobody who knows the seed can take noise off."""
+    return secure_generator()
+
+
 class _Keystream:
     """The bits, in the form in which numpy takes them: a capsule around five C functions (numpy's `bitgen_t`)."""
 

@@ -7,11 +7,10 @@ the run of all others. Whoever works with a sound reply need not ask again wheth
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -28,7 +27,6 @@ from winnow.learn.handlers import (
     TrainSettings,
 )
 from winnow.learn.metrics import POOLABLE_METRICS
-from winnow.learn.randomness import secure_generator
 from winnow.learn.representation_profile import ReferenceProfile, ReplyCheck
 
 log = logging.getLogger(__name__)
@@ -40,25 +38,13 @@ MAX_TENSOR_NORM = 1e15
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundContext:
-    """What a sound reply looks like: parts (a model) of these shapes, a profile of this length."""
+class ExpectedReply:
+    """What a valid reply looks like: parts (a model) of these shapes, a profile of this length."""
 
     parts: Payload
-    carried: tuple[str, ...]
-    """What a trained client's reply must carry, and may carry besides a profile."""
+    reply_parts: tuple[str, ...]
+    """The parts that the reply to a training task must have; it may have a profile besides."""
     reference: ReferenceProfile | None
-    collected: Mapping[str, Any] = field(default_factory=dict)
-    """What the last round's collection left for this one."""
-    invited: int = 0
-    """How many clients a round invites by the settings: a number that tells nothing of who was drawn."""
-    noise: Callable[[str], np.random.Generator] = lambda purpose: secure_generator()
-    """The server's randomness for a purpose in this round. In a simulation it repeats."""
-    emulate: Callable[[], Payload] | None = None
-    """An update of this round made of the server's own samples, where `Collect.emulates` asks for one."""
-    weighs: float = 1.0
-    """What a byte of an update counts in a transfer; another number than 1 where the fleet states a model's size."""
-    simulated: bool = False
-    """Whether all clients are in this process: then what fails over a sound reply is a bug, and is raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +62,7 @@ class CheckedReplies(NamedTuple):
 
 
 def check_replies(
-    outcomes: Sequence[Outcome], expected: RoundContext, check: ReplyCheck | None = None
+    outcomes: Sequence[Outcome], expected: ExpectedReply, check: ReplyCheck | None = None
 ) -> CheckedReplies:
     """Tell sound replies from others. `check` is what whoever asked wants besides."""
     sifted = CheckedReplies([], [], [])
@@ -102,7 +88,7 @@ def unexpected_fault(what: str, client: int, error: Exception) -> str:
     return f"{what} ({error_line(error)})"
 
 
-def _fault(outcome: Outcome, expected: RoundContext, check: ReplyCheck | None) -> str | None:
+def _fault(outcome: Outcome, expected: ExpectedReply, check: ReplyCheck | None) -> str | None:
     if isinstance(outcome, Failure):
         return failure_reason(outcome)
     try:
@@ -115,7 +101,7 @@ def _fault(outcome: Outcome, expected: RoundContext, check: ReplyCheck | None) -
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _parts_fault(reply: Reply, expected: RoundContext) -> str | None:
+def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
     wanted = _wanted(reply.task, expected)
     if wanted is None:
         return None
@@ -124,7 +110,7 @@ def _parts_fault(reply: Reply, expected: RoundContext) -> str | None:
             return f"the reply carries no {part}"
     for part, arrays in reply.payload.items():
         if part not in wanted:
-            return one_line(f"the reply has a part {str(part)[:80]!r} that nobody asked for")
+            return one_line(f"the reply has an unexpected part {str(part)[:80]!r}")
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
     if PROFILE in wanted and expected.reference is not None and reply.task.name != "assess":
@@ -132,11 +118,11 @@ def _parts_fault(reply: Reply, expected: RoundContext) -> str | None:
     return None
 
 
-def _wanted(task: Task, expected: RoundContext) -> tuple[str, ...] | None:
+def _wanted(task: Task, expected: ExpectedReply) -> tuple[str, ...] | None:
     """The parts of a reply to this task; None where only whoever asked knows."""
     if task.name == "train":
         profiled = isinstance(task.settings, TrainSettings) and task.settings.profile
-        return (*expected.carried, PROFILE) if profiled else expected.carried
+        return (*expected.reply_parts, PROFILE) if profiled else expected.reply_parts
     if task.name == "profile" or (task.name == "assess" and task.work.profile_bytes):
         return (PROFILE,)
     return () if task.name in ("assess", "value", "judge") else None
@@ -145,20 +131,20 @@ def _wanted(task: Task, expected: RoundContext) -> tuple[str, ...] | None:
 def _form_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
     what = "the update" if part == "model" else f"the update's part {part!r}"
     if arrays.keys() != like.keys():
-        return f"{what} has other tensors than the model"
+        return f"{what}'s tensor names differ from the model's"
     for name in like:
         if spec_of(arrays, name) != spec_of(like, name) or not isinstance(arrays[name], Tensor):
             return f"{what}'s {name} has the wrong shape or type"
     return None
 
 
-def finite_update(reply: Reply) -> bool:
-    """Whether all that a client sends to be folded is."""
-    return all(finite(part) for name, part in reply.payload.items() if name != PROFILE)
+def is_bounded_update(reply: Reply) -> bool:
+    """Whether every tensor that the client sends to be aggregated is within the bound."""
+    return all(is_bounded(part) for name, part in reply.payload.items() if name != PROFILE)
 
 
-def finite(model: Arrays) -> bool:
-    """Whether all values are finite, and none is absurdly large; a norm tells, in one pass over each tensor."""
+def is_bounded(model: Arrays) -> bool:
+    """Whether no tensor's norm exceeds `MAX_TENSOR_NORM`; then all values are finite."""
     real = [tensor for tensor in model.values() if tensor.is_floating_point()]
     return not real or bool((torch.stack(list(torch._foreach_norm(real))) <= MAX_TENSOR_NORM).all())
 
@@ -173,7 +159,7 @@ def _metrics_fault(reply: Reply) -> str | None:
         named = frozenset({score, "loss"})
     for name in reply.metrics:
         if named is not None and name not in named:
-            return one_line(f"the reply tells {str(name)[:80]!r}, which nobody asked for")
+            return one_line(f"the reply has an unexpected metric {str(name)[:80]!r}")
     return None if score is None else _score_fault(reply, score)
 
 
@@ -188,7 +174,7 @@ def _score_fault(reply: Reply, metric: str) -> str | None:
         if not abs(reply.metrics[name]) <= MAX_METRIC:
             return f"the reply's {name} is not finite"
     if not (0 if metric in POOLABLE_METRICS else -math.inf) <= reply.metrics[metric] <= 1:
-        return f"the reply tells a {metric} that cannot be"
+        return f"the reply's {metric} is out of range"
     return None
 
 

@@ -1,7 +1,7 @@
 """When a model is brought up to date: round by round, or in another rhythm.
 
-A `Schedule` drives a training run through its steps (`begin`, `announce`, `gather`, `apply`, `finish`) until its rounds
-are done. A round is whatever ends with a new version of the model.
+A `Schedule` drives a training run through its steps (`begin`, `announce`, `apply`, `finish`) until its rounds are done.
+A round is whatever ends with a new version of the model.
 """
 
 from abc import abstractmethod
@@ -34,16 +34,9 @@ class Schedule(Choice, AlgorithmPart):
 
 
 class SynchronousRounds(Schedule):
-    """Invite, wait, fold, assess; then the next round (FedProf's algorithm 2)."""
+    """Select, collect, aggregate, evaluate; then the next round (FedProf's algorithm 2)."""
 
     name: Literal["rounds"] = "rounds"
 
     def run(self, training: "TrainingWorkflow", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
-        while training.round < training.rounds:
-            turn = training.begin(federation)
-            invitation = selection.propose(turn)
-            yield from training.announce(invitation, federation)
-            gathered = training.gather(invitation, federation)
-            gathered = training.apply(gathered, federation)
-            training.observe(selection, turn, gathered.reported)
-            yield from training.finish(gathered, selection, federation)
+        return training.run_rounds(selection, federation)

@@ -24,16 +24,14 @@ from winnow.core import (
     Snapshot,
     Stopped,
     Task,
-    VirtualClock,
     stream,
 )
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import RoundResult
+from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.privacy_accountant import PrivacyAccountant
-from winnow.learn.randomness import secure_generator
-from winnow.learn.reply_checks import Rejection, RoundContext, check_replies, finite, finite_update
+from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
 from winnow.learn.server_optimiser import RoundAggregate
@@ -52,7 +50,7 @@ class TrainingWorkflow:
     def __init__(
         self, plan: TrainingPlan, initial: ModelState, judge: CombinedEvaluator, emulate: EmulateUpdate | None = None
     ) -> None:
-        self._plan, self.judge, self._emulate = plan, judge, emulate
+        self._plan, self.evaluator, self._emulate = plan, judge, emulate
         self.round = 0
         self._now = 0.0
         self.initial = self.model = initial
@@ -62,43 +60,54 @@ class TrainingWorkflow:
         self._shared_of: ModelState | None = None
         self._shared: ModelState = {}
         self._selected: Mapping[str, Any] = {}
-        self._collected: Mapping[str, Any] = {}
-        self._ledger: PrivacyAccountant | None = None
-        self._booked: Mapping[str, Any] = {}
-        self._verdict: Evaluation | None = None
+        self._collect_state: Mapping[str, Any] = {}
+        self._accountant: PrivacyAccountant | None = None
+        self._accountant_state: Mapping[str, Any] = {}
+        self._evaluation: Evaluation | None = None
         self._spent: list[Cost] = []
-        self._refusals: list[Rejection] = []
+        self._rejections: list[Rejection] = []
         self._simulated = False
-        self.underway = Snapshot(arrays={}, values={})
+        self.schedule_state = Snapshot(arrays={}, values={})
         """What the pace itself must remember: what is under way when a round ends."""
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
-        self._simulated = isinstance(federation.clock, VirtualClock)
+        self._simulated = federation.simulated
         selection = self._plan.algorithm.select.start(federation.population)
-        self._ledger = self._plan.ledger(federation.population)
-        if self._ledger is not None and self._booked:
-            self._ledger.restore(self._booked)
-        if self._verdict is None:
-            self._assess(federation)
-            yield Evaluated(round=0, at=federation.clock.now, version=0, metrics=self._verdict_now.metrics)
+        self._accountant = self._plan.ledger(federation.population)
+        if self._accountant is not None and self._accountant_state:
+            self._accountant.restore(self._accountant_state)
+        if self._evaluation is None:
+            self._evaluate(federation)
+            yield Evaluated(round=0, at=federation.clock.now, version=0, metrics=self._current_evaluation.metrics)
         else:
             selection.restore(self._selected)
-            if self._plan.profile_bytes and self._verdict.profile is None:
-                self._assess(federation)  # the reference profile could not be kept: its holder makes another
+            if self._plan.profile_bytes and self._evaluation.profile is None:
+                self._evaluate(federation)  # the reference profile could not be kept: its holder makes another
         yield from self._plan.algorithm.pace.run(self, selection, federation)
-        if self._spent_up and self.round < self._plan.rounds:
-            yield Stopped(round=self.round, at=federation.clock.now, reason=self._spent_up)
+        if self._budget_exhausted and self.round < self._plan.rounds:
+            yield Stopped(round=self.round, at=federation.clock.now, reason=self._budget_exhausted)
 
-    # What a pace does -------------------------------------------------------------------------------------------------
+    def run_rounds(self, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
+        """Synchronous rounds: each waits for its replies before the next begins."""
+        while self.round < self.rounds:
+            turn = self.begin(federation)
+            selected = selection.propose(turn)
+            yield from self.announce(selected, federation)
+            result = self.algorithm.collect.gather(federation, self.round_context(selected, federation))
+            result = self.apply(result, federation)
+            self.observe(selection, turn, result.reported)
+            yield from self.finish(result, selection, federation)
+
+    # What a schedule does ---------------------------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
         """How many rounds the run shall have: no more than there were once its privacy budget is spent."""
-        return self.round if self._spent_up else self._plan.rounds
+        return self.round if self._budget_exhausted else self._plan.rounds
 
     @property
-    def _spent_up(self) -> str | None:
-        return self._ledger.refusal() if self._ledger is not None else None
+    def _budget_exhausted(self) -> str | None:
+        return self._accountant.exhausted_reason() if self._accountant is not None else None
 
     @property
     def now(self) -> float:
@@ -116,54 +125,52 @@ class TrainingWorkflow:
             round=self.round,
             version=self.round - 1,
             oldest_pending_version=self.round - 1 if oldest is None else oldest,
-            rng=self._luck(federation),
+            rng=self._selection_rng(federation),
             model=self.shared,
-            reference=self._verdict_now.profile,
+            reference=self._current_evaluation.profile,
             message_bytes=self._plan.message_bytes,
             trained=self._trained,
-            send_tasks=partial(self._ask, federation),
+            send_tasks=partial(self._send_tasks, federation),
         )
 
-    def _luck(self, federation: Federation) -> np.random.Generator:
-        """Who is invited; sampling that hides who takes part must not be foreseen by those who know the seed."""
+    def _selection_rng(self, federation: Federation) -> np.random.Generator:
+        """Who is selected; where sampling hides who takes part, whoever knows the seed must not foresee it."""
         hides = self._plan.algorithm.select.sampling_probability(len(federation.population)) is not None
-        return self._noise(federation, "select") if hides else stream(self._plan.seed, "select", self.round)
+        draw = federation.randomness if hides else stream
+        return draw(self._plan.seed, "select", self.round)
 
-    def _noise(self, federation: Federation, purpose: str) -> np.random.Generator:
-        """Randomness that protects somebody: it repeats on virtual time, where there is nobody to protect."""
-        simulated = isinstance(federation.clock, VirtualClock)
-        return stream(self._plan.seed, purpose, self.round) if simulated else secure_generator()
-
-    def announce(self, invitation: SelectedClients, federation: Federation) -> Iterator[AnyEvent]:
-        """Say whom the selection invites."""
+    def announce(self, selected: SelectedClients, federation: Federation) -> Iterator[AnyEvent]:
+        """Charge the round to the privacy accountant, and report whom the selection chose."""
+        if self._accountant is not None:
+            self._accountant.record_round(selected.clients)
         at = federation.clock.now
-        if invitation.scores is not None:
-            yield Scored(round=self.round, at=at, scores=invitation.scores)
+        if selected.scores is not None:
+            yield Scored(round=self.round, at=at, scores=selected.scores)
         yield Selected(
-            round=self.round, at=at, version=self.round - 1, clients=invitation.clients, counts=invitation.counts
+            round=self.round, at=at, version=self.round - 1, clients=selected.clients, counts=selected.counts
         )
 
-    def gather(self, invitation: SelectedClients, federation: Federation) -> RoundResult:
-        """Have the invited train, and fold what is sound."""
-        algorithm, population = self._plan.algorithm, federation.population
-        clients, awaited = invitation.clients.tolist(), invitation.until.replies
-        invited = algorithm.select.cohort_size(len(population))
+    def round_context(self, selected: SelectedClients, federation: Federation) -> RoundContext:
+        """All that the round's collection needs to know."""
+        plan, population = self._plan, federation.population
+        algorithm, clients = plan.algorithm, selected.clients.tolist()
+        per_round = algorithm.select.cohort_size(len(population))
         sampled = algorithm.select.sampling_probability(len(population)) is not None
-        drawn = invited if sampled else int(invitation.counts.sum())
-        if self._ledger is not None:
-            self._ledger.book(invitation.clients)
-        return algorithm.collect.gather(
-            federation,
-            self.tasks(clients, population.sizes),
-            until=invitation.until,
-            counts=dict(zip(clients, invitation.counts.tolist(), strict=True)),
-            begin=lambda: algorithm.aggregate.start(self.shared, population, min(drawn, awaited or drawn)),
-            expected=replace(
-                self.expected,
-                invited=invited,
-                noise=lambda purpose: self._noise(federation, purpose),
-                weighs=self._plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
-            ),
+        drawn = per_round if sampled else int(selected.counts.sum())
+        awaited = min(drawn, selected.until.replies or drawn)
+        return RoundContext(
+            round=self.round,
+            seed=plan.seed,
+            tasks=self.tasks(clients, population.sizes),
+            until=selected.until,
+            counts=dict(zip(clients, selected.counts.tolist(), strict=True)),
+            start_fold=lambda: algorithm.aggregate.start(self.shared, population, awaited),
+            expected=self.expected,
+            selected=per_round,
+            state=self._collect_state,
+            emulated_update=partial(self._emulate, self.payload, self.round) if self._emulate else None,
+            byte_scale=plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
+            simulated=federation.simulated,
         )
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:
@@ -173,28 +180,28 @@ class TrainingWorkflow:
         A rule such as the median may pass over an update that is not finite: its client keeps what it had.
         """
         if not self._step(gathered, federation):
-            reason = "the round's model is not finite; the one before it stays"
-            refused = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.folded]
-            gathered = replace(gathered, folded=[], refused=gathered.refused + refused)
+            reason = "the round's model is not finite; the previous model is kept"
+            rejected = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.aggregated]
+            gathered = replace(gathered, aggregated=[], rejected=gathered.rejected + rejected)
         self._spent += [reply.cost for reply in gathered.answered]
-        self._refusals += _once_each(gathered.refused)
-        self._collected = gathered.left
-        federation.settle(reply.task for reply in (*gathered.folded, *later) if finite_update(reply))
+        self._rejections += _once_each(gathered.rejected)
+        self._collect_state = gathered.next_round_state
+        federation.settle(reply.task for reply in (*gathered.aggregated, *later) if is_bounded_update(reply))
         return gathered
 
     def _step(self, gathered: RoundResult, federation: Federation) -> bool:
         """Whether the server's step leads anywhere: sums that nobody could look into may hold anything."""
-        if not gathered.folded and not gathered.regardless:
+        if not gathered.aggregated and not gathered.valid_without_replies:
             return True
         aggregate = RoundAggregate(
             model=gathered.model,
-            clients=len(gathered.folded),
+            clients=len(gathered.aggregated),
             population=len(federation.population),
             trained_names=self._trained,
             parts=gathered.parts,
         )
         state, model = self._plan.algorithm.server.step(self._server, self.shared, aggregate)
-        if not finite(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+        if not is_bounded(model) or not all(bool(tensor.isfinite().all()) for tensor in state.values()):
             return False
         self._server, self.model = state, self._plan.layout.tied(self.model | model)
         return True
@@ -206,14 +213,14 @@ class TrainingWorkflow:
         except Exception:
             if self._simulated:
                 raise
-            self._refusals += observe_one_by_one(selection, turn, replies)
+            self._rejections += observe_one_by_one(selection, turn, replies)
 
     def finish(self, gathered: RoundResult, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Judge the new version, and end the round: all state is what a checkpoint should hold."""
         self._selected = selection.state()
-        self._booked = {} if self._ledger is None else self._ledger.state()
-        self._assess(federation)
-        yield from self._refused(federation)
+        self._accountant_state = {} if self._accountant is None else self._accountant.state()
+        self._evaluate(federation)
+        yield from self._rejected(federation)
         yield self._finished(gathered, federation)
 
     @property
@@ -249,78 +256,79 @@ class TrainingWorkflow:
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
-    def _assess(self, federation: Federation) -> None:
+    def _evaluate(self, federation: Federation) -> None:
         """Judge the present model; keep it if it is the best so far."""
-        self._verdict = self.judge.evaluate(self.model, self.round, self.round, partial(self._ask, federation))
-        score = self._verdict.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
+        self._evaluation = self.evaluator.evaluate(
+            self.model, self.round, self.round, partial(self._send_tasks, federation)
+        )
+        score = self._evaluation.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
         if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score
 
-    def _ask(self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None) -> list[Outcome]:
+    def _send_tasks(
+        self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None
+    ) -> list[Outcome]:
         """An exchange besides training: its cost is charged to the round, unsound replies are left out."""
         with federation.dispatch(tasks) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
         sound, refused, answered = check_replies(outcomes, self.expected, check)
         self._spent += [reply.cost for reply in answered]
-        self._refusals += refused
+        self._rejections += refused
         return list(sound)
 
-    def _refused(self, federation: Federation) -> Iterator[AnyEvent]:
-        refusals, self._refusals = self._refusals, []
-        for refusal in refusals:
-            yield Rejected(round=self.round, at=federation.clock.now, client=refusal.client, reason=refusal.reason)
+    def _rejected(self, federation: Federation) -> Iterator[AnyEvent]:
+        rejections, self._rejections = self._rejections, []
+        for rejection in rejections:
+            yield Rejected(round=self.round, at=federation.clock.now, client=rejection.client, reason=rejection.reason)
 
     def _finished(self, gathered: RoundResult, federation: Federation) -> RoundFinished:
         self._now = federation.clock.now
         spent, self._spent = Cost.total(self._spent), []
-        losses = [reply.metrics["loss"] for reply in gathered.folded if "loss" in reply.metrics]
+        losses = [reply.metrics["loss"] for reply in gathered.aggregated if "loss" in reply.metrics]
         return RoundFinished(
             round=self.round,
             at=self._now,
             version=self.round,
-            metrics={**self._verdict_now.metrics, **self._told(gathered)},
-            folded=np.array([reply.task.client for reply in gathered.folded], np.int64),
+            metrics={**self._current_evaluation.metrics, **self._round_metrics(gathered)},
+            folded=np.array([reply.task.client for reply in gathered.aggregated], np.int64),
             loss=float(np.nanmean(losses)) if np.isfinite(losses).any() else float("nan"),
             joules=spent.joules,
             cost=spent,
         )
 
-    def _told(self, gathered: RoundResult) -> Metrics:
+    def _round_metrics(self, gathered: RoundResult) -> Metrics:
         """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
-        spent = {} if self._ledger is None else self._ledger.spent()
-        return {name: figures for name, figures in (("collect", gathered.measured), ("privacy", spent)) if figures}
+        spent = {} if self._accountant is None else self._accountant.spent()
+        return {name: figures for name, figures in (("collect", gathered.metrics), ("privacy", spent)) if figures}
 
     # State ----------------------------------------------------------------------------------------------------------
 
     @property
-    def _verdict_now(self) -> Evaluation:
-        assert self._verdict is not None, "the model has not been assessed yet"
-        return self._verdict
+    def _current_evaluation(self) -> Evaluation:
+        assert self._evaluation is not None, "the model has not been assessed yet"
+        return self._evaluation
 
     @property
-    def expected(self) -> RoundContext:
-        """What a sound reply looks like."""
-        return RoundContext(
+    def expected(self) -> ExpectedReply:
+        """What a valid reply looks like."""
+        return ExpectedReply(
             parts={**self._plan.algorithm.client.extra_part_shapes(self.shared), **self.payload},
-            carried=("model", *self._plan.algorithm.client.extra_parts),
-            reference=self._verdict.profile if self._verdict else None,
-            collected=self._collected,
-            simulated=self._simulated,
-            emulate=partial(self._emulate, self.payload, self.round) if self._emulate else None,
+            reply_parts=("model", *self._plan.algorithm.client.extra_parts),
+            reference=self._evaluation.profile if self._evaluation else None,
         )
 
     def snapshot(self) -> Snapshot:
-        verdict = self._verdict_now
-        profile = {} if verdict.profile is None else verdict.profile.state()
+        evaluation = self._current_evaluation
+        profile = {} if evaluation.profile is None else evaluation.profile.state()
         groups = {
             "model": self.model,
             "best": self.best,
             "server": self._server,
             "select": self._selected,
-            "collect": self._collected,
-            "privacy": self._booked,
+            "collect": self._collect_state,
+            "privacy": self._accountant_state,
             "profile": profile,
-            "underway": self.underway.arrays,
+            "underway": self.schedule_state.arrays,
         }
         return Snapshot(
             arrays={f"{group}/{name}": array for group, named in groups.items() for name, array in named.items()},
@@ -328,8 +336,8 @@ class TrainingWorkflow:
                 "round": self.round,
                 "now": self._now,
                 "best_score": self._best_score,
-                "metrics": verdict.metrics,
-                "underway": dict(self.underway.values),
+                "metrics": evaluation.metrics,
+                "underway": dict(self.schedule_state.values),
             },
         )
 
@@ -340,20 +348,20 @@ class TrainingWorkflow:
             groups.setdefault(group, {})[name] = array
         self.model, self.best = groups["model"], groups["best"]
         self._server, self._selected = groups.get("server", {}), groups.get("select", {})
-        self._collected = groups.get("collect", {})
-        self._booked = groups.get("privacy", {})
+        self._collect_state = groups.get("collect", {})
+        self._accountant_state = groups.get("privacy", {})
         profile = Profile.of(groups["profile"]) if "profile" in groups else None
         self.round, self._now = snapshot.values["round"], snapshot.values["now"]
         self._best_score = snapshot.values["best_score"]
-        self._verdict = Evaluation(metrics=snapshot.values["metrics"], profile=profile)
-        self.underway = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
+        self._evaluation = Evaluation(metrics=snapshot.values["metrics"], profile=profile)
+        self.schedule_state = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
 
 
-def _once_each(refusals: Sequence[Rejection]) -> list[Rejection]:
+def _once_each(rejections: Sequence[Rejection]) -> list[Rejection]:
     """A collection of several steps may refuse a client for what it did, and again as the round is abandoned: the first
     reason is its own.
     """
     first: dict[int, Rejection] = {}
-    for refusal in refusals:
-        first.setdefault(refusal.client, refusal)
+    for rejection in rejections:
+        first.setdefault(rejection.client, rejection)
     return list(first.values())

@@ -7,10 +7,10 @@ in the order in which they are written, and are undone in the opposite one. None
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,14 +27,14 @@ from winnow.core import (
     Handler,
     Outcome,
     Population,
+    Randomness,
     Reply,
     Task,
     Until,
-    stream,
 )
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.handlers import TrainSettings
-from winnow.learn.randomness import secure_generator
+from winnow.learn.randomness import secure_stream
 from winnow.learn.reply_checks import unexpected_fault
 
 if TYPE_CHECKING:
@@ -42,19 +42,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RandomSource: TypeAlias = Callable[[Task, str], np.random.Generator]
-"""Where a filter's randomness comes from, by the task that it works on and the purpose."""
 
-
-def seeded_random(task: Task, purpose: str) -> np.random.Generator:
-    """Randomness of a simulation: it repeats under the run's seed."""
-    assert isinstance(task.settings, TrainSettings)
-    return stream(task.settings.seed, purpose, task.round, task.client)
-
-
-def secure_random(task: Task, purpose: str) -> np.random.Generator:
-    """Randomness of a deployment: from the operating system, so that nobody who knows the seed can take noise off."""
-    return secure_generator()
+def task_generator(randomness: Randomness, task: Task, purpose: str) -> np.random.Generator:
+    """The randomness for one purpose in one training task."""
+    if isinstance(task.settings, TrainSettings):
+        return randomness(task.settings.seed, purpose, task.round, task.client)
+    assert randomness is secure_stream, "only training tasks carry the seed that randomness repeats under"
+    return secure_stream(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +73,7 @@ class TwoSidedFilter(Choice, AlgorithmPart):
     """Whether it turns updates into packets, which no filter after it could read."""
 
     @abstractmethod
-    def at_site(self, chance: RandomSource = seeded_random) -> Filter[Any]:
+    def at_site(self, randomness: Randomness) -> Filter[Any]:
         """What stands around a site's handlers. It sees what a client has kept, and may add to it."""
 
     def leaving(self, task: Task) -> Task:
@@ -120,19 +114,19 @@ def hide_failure_reasons(tasks: Sequence[Task], site: Any, call_next: Handler[An
     try:
         outcomes = call_next(tasks, site)
     except Exception as error:
-        log.exception("a task failed")
+        log.exception("a task raised an exception; the server receives a generic reason")
         outcomes = [Failure(task=task, stage="", reason=str(error)) for task in tasks]
     return [_untold_failure(each) if isinstance(each, Failure) else each for each in outcomes]
 
 
 def _untold_failure(failure: Failure) -> Failure:
     log.warning("client %d: %s: %s", failure.task.client, failure.stage, failure.reason)
-    return replace(failure, stage="answering", reason="it failed; the site's log says why")
+    return replace(failure, stage="answering", reason="the task failed; see the site's log for the reason")
 
 
-def site_filters(filters: Sequence[TwoSidedFilter], chance: RandomSource = seeded_random) -> tuple[Filter[Any], ...]:
+def site_filters(filters: Sequence[TwoSidedFilter], randomness: Randomness) -> tuple[Filter[Any], ...]:
     """The sites' side, for `wrap`, whose first filter is the outermost: an update meets the last of these first."""
-    return tuple(each.at_site(chance) for each in reversed(filters))
+    return tuple(each.at_site(randomness) for each in reversed(filters))
 
 
 def filter_conflict(filters: Sequence[TwoSidedFilter], whole: "Algorithm") -> str | None:
@@ -152,7 +146,6 @@ class FilteredFederation:
     def __init__(self, federation: Federation, filters: Sequence[TwoSidedFilter]) -> None:
         self._federation, self._filters = federation, tuple(filters)
         self._share: float | None = None
-        self._answered: dict[int, tuple[Task, Task]] = {}
 
     @property
     def population(self) -> Population:
@@ -162,15 +155,21 @@ class FilteredFederation:
     def clock(self) -> Clock:
         return self._federation.clock
 
+    @property
+    def randomness(self) -> Randomness:
+        return self._federation.randomness
+
+    @property
+    def simulated(self) -> bool:
+        return self._federation.simulated
+
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "FilteredExchange":
         exchange = FilteredExchange(self)
         exchange.begin(self._federation, tasks, until)
         return exchange
 
     def settle(self, tasks: Iterable[Task]) -> None:
-        answered, self._answered = self._answered, {}
-        made = ((task, *answered.get(task.client, (None, task))) for task in tasks)
-        self._federation.settle(sent if own is task else task for task, own, sent in made)
+        self._federation.settle(tasks)
 
     def leaving(self, task: Task) -> Task:
         """The task as it is sent. A training task says what its reply will really weigh."""
@@ -181,17 +180,14 @@ class FilteredFederation:
         upload = round(task.work.upload_bytes * self._shrinkage(task))
         return task if upload == task.work.upload_bytes else replace(task, work=replace(task.work, upload_bytes=upload))
 
-    def arriving(self, outcome: Outcome, task: Task) -> Outcome:
-        """The outcome as the workflow sees it, for the task as the workflow made it."""
-        sent = outcome.task
-        if sent is not task:
-            self._answered[task.client] = (task, sent)
-            outcome = replace(outcome, task=task)
+    def arriving(self, outcome: Outcome) -> Outcome:
+        """The outcome as the workflow sees it."""
+        task = outcome.task
         try:
             for each in reversed(self._filters):
                 outcome = each.arriving(outcome)
         except Exception as error:
-            reason = unexpected_fault("its update cannot be unpacked", task.client, error)
+            reason = unexpected_fault("the update cannot be unpacked", task.client, error)
             return Failure(task=task, stage="sending its update", reason=reason)
         return outcome
 
@@ -210,8 +206,8 @@ class FilteredExchange:
 
     def __init__(self, federation: FilteredFederation) -> None:
         self._filtered = federation
-        self._made: dict[int, tuple[Task, Task]] = {}
-        """By the identity of each task as it was sent: that one, and the one that the workflow made."""
+        self._made: dict[tuple[int, int], Task] = {}
+        """The tasks as the workflow made them, by id and client."""
 
     def begin(self, federation: Federation, tasks: Iterable[Task], until: Until) -> None:
         self._exchange: Exchange = federation.dispatch(self._leaving(tasks), until)
@@ -221,8 +217,8 @@ class FilteredExchange:
 
     def __iter__(self) -> Iterator[Outcome]:
         for outcome in self._exchange:
-            _, made = self._made.pop(id(outcome.task), (None, outcome.task))
-            yield self._filtered.arriving(outcome, made)
+            made = self._made.pop((outcome.task.id, outcome.task.client))
+            yield self._filtered.arriving(replace(outcome, task=made))
 
     def close(self) -> None:
         self._exchange.close()
@@ -238,6 +234,5 @@ class FilteredExchange:
 
     def _leaving(self, tasks: Iterable[Task]) -> list[Task]:
         made = list(tasks)
-        sent = [self._filtered.leaving(task) for task in made]
-        self._made |= {id(task): (task, own) for task, own in zip(sent, made, strict=True) if task is not own}
-        return sent
+        self._made |= {(task.id, task.client): task for task in made}
+        return [self._filtered.leaving(task) for task in made]

@@ -70,7 +70,7 @@ def read_context(data: Bytes) -> Context:
     except Exception as error:  # whatever the library raises over a stranger's bytes
         raise CiphertextError(f"the keys cannot be read ({error_line(error)})") from error
     if context.has_secret_key():
-        raise CiphertextError("the keys hold a secret key, which must stay with its owner")
+        raise CiphertextError("the received keys include a secret key; send public keys only")
     return context
 
 
@@ -84,12 +84,12 @@ def read_fresh(context: Context, data: Bytes, *, slots: int = SLOTS, primes: int
     vector = read(context, data)
     ciphertexts = vector.ciphertext()
     if len(ciphertexts) != 1 or vector.size() != slots:
-        raise CiphertextError("it is no ciphertext of a whole vector")
+        raise CiphertextError("it is not a single ciphertext with the expected number of slots")
     (ciphertext,) = ciphertexts
     if ciphertext.size() != 2 or ciphertext.is_transparent():
-        raise CiphertextError("it is not as encryption leaves it")
+        raise CiphertextError("it is not a freshly encrypted ciphertext")
     if ciphertext.coeff_modulus_size() != primes or ciphertext.scale != SCALE:
-        raise CiphertextError("it was encrypted with other parameters")
+        raise CiphertextError("it was encrypted with different CKKS parameters")
     return vector
 
 
@@ -114,7 +114,7 @@ def decrypt(context: Context, data: Bytes) -> float:
     """The number in a ciphertext that `squared_distance` made; takes a private context."""
     vector = read(context, data)
     if vector.size() != 1:
-        raise CiphertextError("it holds more than one number")
+        raise CiphertextError("the decrypted result has more than one number; expected one")
     return float(vector.decrypt()[0])
 
 
@@ -142,13 +142,8 @@ def as_bytes(data: Bytes) -> bytes:
 def byte_array(arrays: Arrays, name: str, most: int = MAX_CIPHERTEXT_BYTES) -> Bytes:
     """An array of bytes that another party sent. What claims to be larger than it can be is not read."""
     if not is_byte_array(arrays, name, most):
-        raise CiphertextError("it is not an array of bytes, or it is too large")
+        raise CiphertextError("it is not a byte array, or it is too large")
     return np.asarray(arrays[name])
-
-
-def require_library(by: str) -> None:
-    """Fail now, in one line, if the library that a setting needs is missing."""
-    library(by)
 
 
 def library(by: str = "encryption") -> Any:

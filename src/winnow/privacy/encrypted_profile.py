@@ -53,7 +53,7 @@ def unit_of(profile: Profile) -> float:
 def read(part: Arrays, elements: int, context: ckks.Context) -> EncryptedProfile:
     """A sealed profile of so many elements; raises `UnreadableError` with one line if it is not sound."""
     if part.keys() != {"sealed", "variance", "unit"}:
-        raise ckks.CiphertextError("it is not sealed as asked")
+        raise ckks.CiphertextError("it is not encrypted as requested")
     if spec_of(part, "variance") != ArraySpec("float32", (elements,)) or spec_of(part, "unit") != ArraySpec(
         "float64", (1,)
     ):

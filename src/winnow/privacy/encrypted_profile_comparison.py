@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, ConfigError, Payload, Reply, Task, Work
+from winnow.core import Arrays, ConfigError, Payload, Randomness, Reply, Task, Work
 from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import DataSummary
@@ -45,7 +45,7 @@ class EncryptedComparison(ProfileComparison):
 
     def check_data(self, data: DataSummary) -> None:
         holders, elements = data.reference_clients, data.profile_length
-        ckks.require_library('select.matching = "encrypted"')
+        ckks.library('select.matching = "encrypted"')
         if len(holders) != 1:
             number = f"names {len(holders)}" if holders else "names none"
             example = holders[0] if holders else 3
@@ -56,7 +56,7 @@ class EncryptedComparison(ProfileComparison):
         if elements > ckks.SLOTS:
             raise ConfigError(
                 f"select.layer: the profiled layer has {elements} elements, and at most {ckks.SLOTS} can be compared "
-                "under encryption; name a smaller one"
+                "under encryption; choose a smaller layer"
             )
 
     def conflict(self, whole: Algorithm) -> str | None:
@@ -79,8 +79,8 @@ class EncryptedComparison(ProfileComparison):
         (holder,) = holders
         return _EncryptedMatcher(holder, clients, elements)
 
-    def at_sites(self) -> SiteExtension:
-        return EncryptedProfileSite().at_site()
+    def site_extension(self, randomness: Randomness) -> SiteExtension:
+        return EncryptedProfileSite().extension()
 
 
 class _EncryptedMatcher(ReferenceProfileBuilder):
@@ -105,7 +105,7 @@ class _EncryptedMatcher(ReferenceProfileBuilder):
         """What is wrong with the holder's keys; if nothing is, they are used from now on."""
         keys = reply.payload.get("keys", {})
         if keys.keys() != {"compute", "encrypt"}:
-            return "the reply carries no keys"
+            return "the reply has no keys"
         try:
             ckks.read_context(ckks.byte_array(keys, "encrypt", ckks.MAX_KEY_BYTES))
             self._context = ckks.read_context(ckks.byte_array(keys, "compute", ckks.MAX_KEY_BYTES))
@@ -168,11 +168,11 @@ def _task(name: str, client: int, payload: Payload, work: Work) -> Task:
 
 def _fault(part: Arrays, elements: int, context: ckks.Context | None) -> str | None:
     if context is None:
-        return "the sealed profile cannot be used: its holder has sent no keys"
+        return "cannot use the encrypted profile: the key holder has sent no keys"
     try:
         read(part, elements, context)
     except ckks.CiphertextError as error:
-        return f"the sealed profile cannot be used: {error}"
+        return f"cannot use the encrypted profile: {error}"
     return None
 
 
@@ -180,5 +180,5 @@ def _values_fault(reply: Reply, count: int) -> str | None:
     """What is wrong with the divergences that the holder of the secret key has decrypted."""
     part = reply.payload.get("divergences", {})
     if part.keys() != {"values"} or spec_of(part, "values") != ArraySpec("float64", (count,)):
-        return f"the reply carries no {count} divergences"
+        return f"the reply does not have {count} divergences"
     return None

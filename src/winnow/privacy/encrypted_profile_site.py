@@ -28,7 +28,7 @@ class EncryptedProfileSite:
         self._public: ckks.Context | None = None
         self._secret: dict[int, ckks.Context] = {}
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         handlers: dict[str, Handler[Any]] = {
             "make-keys": self.make_keys,
             "take-key": self.take_key,

@@ -100,8 +100,8 @@ class RoundTimer:
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.evaluator, "profiles", "profiling")
-        self._attach(training.judge, "evaluate", "evaluation")
-        self._attach(training, "gather", "aggregation")
+        self._attach(training.evaluator, "evaluate", "evaluation")
+        self._attach(type(training.algorithm.collect), "gather", "aggregation")
         self._attach(training, "apply", "aggregation")
         self._stopwatch.restart()
 
@@ -134,8 +134,12 @@ class RoundTimer:
         self._undo.callback(table.__setitem__, name, former)
 
     def _attach(self, thing: object, method: str, part: str) -> None:
+        own = vars(thing).get(method)
         setattr(thing, method, self._stopwatch.timed(part, getattr(thing, method)))
-        self._undo.callback(delattr, thing, method)
+        if own is None:
+            self._undo.callback(delattr, thing, method)
+        else:
+            self._undo.callback(setattr, thing, method, own)
 
 
 @torch.no_grad()

@@ -21,12 +21,14 @@ from winnow.core import (
     Outcome,
     Payload,
     Population,
+    Randomness,
     Reply,
     SiteError,
     Task,
     Until,
     VirtualClock,
     Work,
+    stream,
     wrap,
 )
 from winnow.fleet import Fleet
@@ -45,8 +47,8 @@ class _Arrival(NamedTuple):
     sequence: int
     task: Task
     cost: Cost
-    vanishes: bool
-    """The client vanishes while it trains; when its reply would have been due, it is given up."""
+    drops_out: bool
+    """The client drops_out while it trains; when its reply would have been due, it is given up."""
 
 
 class SimulatedFederation(Generic[Site]):
@@ -68,7 +70,7 @@ class SimulatedFederation(Generic[Site]):
         self._clock = clock or VirtualClock()
         self.handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
         self.store = ClientStore(len(population)) if store is None else store
-        self._proposed: dict[int, tuple[Task, Payload]] = {}
+        self._proposed: dict[int, tuple[int, Payload]] = {}
 
     @property
     def population(self) -> Population:
@@ -78,21 +80,29 @@ class SimulatedFederation(Generic[Site]):
     def clock(self) -> VirtualClock:
         return self._clock
 
+    @property
+    def randomness(self) -> Randomness:
+        return stream
+
+    @property
+    def simulated(self) -> bool:
+        return True
+
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "SimulatedExchange[Site]":
         exchange = SimulatedExchange(self, until)
         exchange.send(tasks)
         return exchange
 
-    def propose(self, task: Task, keep: Payload) -> None:
-        """The reply to this task is there, and its client would keep that."""
-        self._proposed[task.client] = (task, keep)
+    def propose(self, task: Task, state: Payload) -> None:
+        """The reply to this task has arrived, and its client would keep this state."""
+        self._proposed[task.client] = (task.id, state)
 
     def settle(self, tasks: Iterable[Task]) -> None:
         proposed, self._proposed = self._proposed, {}
         for task in tasks if proposed else ():
-            made_for, keep = proposed.get(task.client, (None, {}))
-            if made_for is task:  # not if the client has answered another task since
-                self.store.write(task.client, keep)
+            made_for, state = proposed.get(task.client, (None, {}))
+            if made_for == task.id:  # not if the client has answered another task since
+                self.store.write(task.client, state)
 
     def schedule(self, tasks: Sequence[Task], begun: float, first: int) -> Iterator[_Arrival]:
         """When each task's reply will be there, by the fleet's cost model; ties are broken by the order of sending."""
@@ -104,20 +114,21 @@ class SimulatedFederation(Generic[Site]):
             costs = self.fleet.costs(clients, self._population.sizes[clients], work, number)
             finish = (begun + costs.seconds).tolist()
             gone = (self.fleet.vanished(clients, number) & (work.training_passes > 0)).tolist()
-            for i, at, cost, vanishes in zip(members, finish, costs.rows(work), gone, strict=True):
-                yield _Arrival(at, first + i, tasks[i], cost, vanishes)
+            for i, at, cost, drops_out in zip(members, finish, costs.rows(work), gone, strict=True):
+                yield _Arrival(at, first + i, tasks[i], cost, drops_out)
 
-    def answer(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
-        """The outcomes of tasks that make up one cohort; what a client keeps is put in on the way."""
-        name = tasks[0].name
+    def handler_for(self, name: str) -> Handler[Site]:
         if name not in self.handlers:
-            raise SiteError("simulation", name, f"it can only {', '.join(self.handlers)}")
-        at_site = [self._with_client_state(task) for task in tasks] if not self.store.empty else tasks
-        return self.handlers[name](at_site, self.site)
+            known = ", ".join(self.handlers)
+            raise SiteError("simulation", name, f"there is no handler for this task; available: {known}")
+        return self.handlers[name]
 
-    def _with_client_state(self, task: Task) -> Task:
-        state = self.store.read(task.client)
-        return replace(task, client_state=state) if state else task
+    def with_client_state(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """The tasks as their clients see them: with what each keeps."""
+        if self.store.empty:
+            return tasks
+        states = ((task, self.store.read(task.client)) for task in tasks)
+        return [replace(task, client_state=state) if state else task for task, state in states]
 
 
 class SimulatedExchange(Generic[Site]):
@@ -143,11 +154,14 @@ class SimulatedExchange(Generic[Site]):
             if arrival.at > self._deadline:
                 self._federation.clock.advance_to(self._deadline)
                 return
-            if arrival.sequence not in self._outcomes and not arrival.vanishes:
-                self._answer_cohort_of(arrival.task)
+            if arrival.sequence not in self._outcomes and not arrival.drops_out:
+                cohort = self._cohort_of(arrival.task)
+                tasks = self._federation.with_client_state([each.task for each in cohort])
+                outcomes = self._federation.handler_for(arrival.task.name)(tasks, self._federation.site)
+                self._outcomes.update(zip((each.sequence for each in cohort), outcomes, strict=True))
             self._waiting.pop()
             self._federation.clock.advance_to(arrival.at)
-            outcome = _lost(arrival) if arrival.vanishes else self._delivered(arrival)
+            outcome = _lost(arrival) if arrival.drops_out else self._delivered(arrival)
             self._replied += isinstance(outcome, Reply)
             yield outcome
 
@@ -157,19 +171,14 @@ class SimulatedExchange(Generic[Site]):
             self._federation.propose(arrival.task, made.new_client_state)
         return _as_sent(made, arrival)
 
-    def _answer_cohort_of(self, task: Task) -> None:
-        """Answer the task, and with it all awaited ones of its kind, in the order of the clients' numbers."""
-        awaited = self._awaited()
-        cohort = sorted(
-            (a for a in awaited if a.sequence not in self._outcomes and _alike(a.task, task)),
-            key=lambda a: (a.task.client, a.sequence),
-        )
-        outcomes = self._federation.answer([arrival.task for arrival in cohort])
-        self._outcomes.update(zip((arrival.sequence for arrival in cohort), outcomes, strict=True))
+    def _cohort_of(self, task: Task) -> list[_Arrival]:
+        """The task and all awaited ones of its kind that have no outcome yet, in the order of the clients' numbers."""
+        alike = (a for a in self._awaited() if a.sequence not in self._outcomes and _alike(a.task, task))
+        return sorted(alike, key=lambda a: (a.task.client, a.sequence))
 
     def _awaited(self) -> list[_Arrival]:
         """The arrivals that will be delivered unless more tasks are sent."""
-        coming = [a for a in reversed(self._waiting) if not a.vanishes and a.at <= self._deadline]
+        coming = [a for a in reversed(self._waiting) if not a.drops_out and a.at <= self._deadline]
         return coming if self._until.replies is None else coming[: self._until.replies - self._replied]
 
     def close(self) -> None:
@@ -199,7 +208,7 @@ def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
 
 
 def _lost(arrival: _Arrival) -> Failure:
-    return Failure(task=arrival.task, stage="training", reason="the client vanished")
+    return Failure(task=arrival.task, stage="training", reason="the client dropped out")
 
 
 def _alike(one: Task, other: Task) -> bool:

@@ -49,7 +49,7 @@ class _Process:
 
 
 class ForkedWorkers(Generic[Site]):
-    """A crew of forked processes that answer by these handlers for this site."""
+    """A backend of forked processes that answer by these handlers for this site."""
 
     def __init__(self, site: Site, handlers: Mapping[str, Handler[Site]], workers: int) -> None:
         if not hasattr(os, "fork"):
@@ -58,40 +58,46 @@ class ForkedWorkers(Generic[Site]):
         self._cohort_block = SharedMemoryBlock()
         self._cohort: _SharedPickle | None = None
         self._tasks: Sequence[Task] = ()
-        self._staff: dict[int, _Process] = {}
+        self._processes: dict[int, _Process] = {}
 
     @property
     def processes(self) -> dict[int, int]:
-        return {worker: process.pid for worker, process in self._staff.items()}
+        return {worker: process.pid for worker, process in self._processes.items()}
 
-    def hire(self, worker: int) -> None:
+    def start(self, worker: int) -> None:
         ours, theirs = Pipe()
         block = SharedMemoryBlock()
         parent = os.getpid()
         with _interrupts_held_back():
             pid = os.fork()
             if pid == 0:
-                self._live(parent, worker, theirs, block, (ours, *(process.pipe for process in self._staff.values())))
+                self._worker_main(
+                    parent,
+                    worker,
+                    theirs,
+                    block,
+                    (ours, *(process.pipe for process in self._processes.values())),
+                )
         theirs.close()
-        self._staff[worker] = _Process(pid=pid, pipe=ours, block=block)
+        self._processes[worker] = _Process(pid=pid, pipe=ours, block=block)
 
-    def brief(self, tasks: Sequence[Task]) -> None:
+    def set_cohort(self, tasks: Sequence[Task]) -> None:
         parcel = pack(tasks)
         self._tasks = tasks
         self._cohort = _SharedPickle(parcel.head, self._cohort_block.write(parcel.contents))
-        for process in self._staff.values():
+        for process in self._processes.values():
             process.briefed = False
 
-    def give(self, worker: int, chunk: Indices) -> None:
-        process = self._staff[worker]
+    def submit(self, worker: int, chunk: Indices) -> None:
+        process = self._processes[worker]
         with contextlib.suppress(OSError):  # a process that is gone becomes known as the end of its pipe
             process.pipe.send(_ChunkRequest(None if process.briefed else self._cohort, chunk))
         process.briefed = True
 
-    def news(self) -> WorkerEvent:
-        ready = wait([process.pipe for process in self._staff.values()])
-        worker = next(worker for worker, process in self._staff.items() if process.pipe in ready)
-        process = self._staff[worker]
+    def next_event(self) -> WorkerEvent:
+        ready = wait([process.pipe for process in self._processes.values()])
+        worker = next(worker for worker, process in self._processes.items() if process.pipe in ready)
+        process = self._processes[worker]
         try:
             message = process.pipe.recv()
         except (EOFError, OSError):
@@ -103,14 +109,14 @@ class ForkedWorkers(Generic[Site]):
         parcel = PickledValue(message.head, process.block.read(message.lengths))
         return ChunkFinished(worker, unpack(parcel, known=self._tasks))
 
-    def dismiss(self) -> None:
-        for worker in list(self._staff):
+    def stop_all(self) -> None:
+        for worker in list(self._processes):
             self._end(worker)
         self._cohort_block.close()
 
     def _end(self, worker: int) -> str:
         """Make sure that a process is gone; says how it ended."""
-        process = self._staff.pop(worker)
+        process = self._processes.pop(worker)
         process.pipe.close()
         process.block.close()
         os.kill(process.pid, signal.SIGKILL)
@@ -118,7 +124,7 @@ class ForkedWorkers(Generic[Site]):
 
     # In the worker ----------------------------------------------------------------------------------------------------
 
-    def _live(
+    def _worker_main(
         self, parent: int, worker: int, pipe: Connection, block: SharedMemoryBlock, not_ours: Sequence[Connection]
     ) -> None:
         """A worker's whole life. It never returns into the program that it was forked from."""
@@ -146,7 +152,7 @@ class ForkedWorkers(Generic[Site]):
             try:
                 parcel = pack(self._outcomes([tasks[i] for i in order.chunk]), known=tasks)
             except Exception as error:
-                pipe.send(WorkerFailure.by(error))
+                pipe.send(WorkerFailure.from_exception(error))
             else:
                 pipe.send(_SharedPickle(parcel.head, block.write(parcel.contents)))
 
@@ -174,4 +180,4 @@ def _interrupts_held_back() -> Iterator[None]:
 
 def _exit_text(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

@@ -31,7 +31,7 @@ Site = TypeVar("Site")
 
 
 class RayWorkers:
-    """A crew of actors that each make the site by a recipe and answer by these handlers."""
+    """A backend of actors that each make the site by a recipe and answer by these handlers."""
 
     def __init__(
         self, make_site: Callable[[], Site], handlers: Mapping[str, Handler[Site]], address: str | None = None
@@ -41,7 +41,7 @@ class RayWorkers:
         self._recipe = self._ray.put(_pack_with_code(self._ray, (make_site, dict(handlers))))
         self._plugins = _plugins()
         self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(_Actor)
-        self._staff: dict[int, Any] = {}
+        self._actors: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}
         self._tasks: Sequence[Task] = ()
         self._cohort: Any = None
@@ -53,28 +53,28 @@ class RayWorkers:
 
     @property
     def processes(self) -> dict[int, int]:
-        asked = {worker: actor.begin.remote() for worker, actor in self._staff.items()}
+        asked = {worker: actor.begin.remote() for worker, actor in self._actors.items()}
         return {worker: self._ray.get(answer) for worker, answer in asked.items()}
 
-    def hire(self, worker: int) -> None:
-        self._staff[worker] = self._actor.remote(self._recipe, self._plugins)
-        self._expect(worker, self._staff[worker].begin.remote())
+    def start(self, worker: int) -> None:
+        self._actors[worker] = self._actor.remote(self._recipe, self._plugins)
+        self._expect(worker, self._actors[worker].begin.remote())
 
-    def brief(self, tasks: Sequence[Task]) -> None:
+    def set_cohort(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
         self._cohort = self._ray.put(pack(tasks))
 
-    def give(self, worker: int, chunk: Indices) -> None:
-        self._expect(worker, self._staff[worker].answer.remote([self._cohort], chunk))
+    def submit(self, worker: int, chunk: Indices) -> None:
+        self._expect(worker, self._actors[worker].answer.remote([self._cohort], chunk))
 
-    def news(self) -> WorkerEvent:
+    def next_event(self) -> WorkerEvent:
         (done,), _ = self._ray.wait(list(self._pending), num_returns=1)
         worker = self._pending.pop(done)
         errors = self._ray.exceptions
         try:
             message = self._ray.get(done)
         except (errors.RayActorError, errors.ObjectLostError) as error:
-            self._ray.kill(self._staff.pop(worker))
+            self._ray.kill(self._actors.pop(worker))
             return WorkerLost(worker, str(error).splitlines()[0])
         if isinstance(message, WorkerFailure):
             raise message.exception()
@@ -83,10 +83,10 @@ class RayWorkers:
         own = PickledValue(message.head, [np.array(each) for each in message.contents])
         return ChunkFinished(worker, unpack(own, known=self._tasks))
 
-    def dismiss(self) -> None:
-        for actor in self._staff.values():
+    def stop_all(self) -> None:
+        for actor in self._actors.values():
             self._ray.kill(actor)
-        self._staff.clear()
+        self._actors.clear()
         self._pending.clear()
         if self._ours:
             self._ray.shutdown()
@@ -118,9 +118,11 @@ class _Actor:
                 make_site, self._handlers = unpack(self._recipe)
                 self._site = make_site()
         except ImportError as error:
-            return WorkerFailure.by(ConfigError(f'engine.workers = "ray": {error} at a worker; install it there'))
+            return WorkerFailure.from_exception(
+                ConfigError(f'engine.workers = "ray": {error} at a worker; install it there')
+            )
         except Exception as error:
-            return WorkerFailure.by(error)
+            return WorkerFailure.from_exception(error)
         return os.getpid()
 
     def answer(self, cohort: list[Any], chunk: Indices) -> PickledValue | WorkerFailure:
@@ -131,7 +133,7 @@ class _Actor:
         try:
             return pack(self._handlers[tasks[0].name](tasks, self._site), known=self._tasks)
         except Exception as error:
-            return WorkerFailure.by(error)
+            return WorkerFailure.from_exception(error)
 
 
 def _import_ray() -> Any:

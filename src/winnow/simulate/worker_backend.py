@@ -1,4 +1,4 @@
-"""What a pool needs to know of its workers, whatever they are."""
+"""What a worker pool needs from its workers, whatever they are."""
 
 import traceback
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from winnow.simulate.cohort_chunks import Indices
 
 
 class WorkerReady(NamedTuple):
-    """A worker has been hired and can be given work."""
+    """A worker has started and can be given work."""
 
     worker: int
 
@@ -32,25 +32,25 @@ WorkerEvent: TypeAlias = WorkerReady | ChunkFinished | WorkerLost
 
 
 class WorkerBackend(Protocol):
-    """Workers with the places 0, 1, 2 … that all answer alike."""
+    """Workers numbered 0, 1, 2 …, which all answer alike."""
 
     @property
     def processes(self) -> dict[int, int]:
         """The number of each worker's process, on the worker's machine."""
 
-    def hire(self, worker: int) -> None:
-        """Fill a place; it is news when the worker is ready."""
+    def start(self, worker: int) -> None:
+        """Start a worker; an event says when it is ready."""
 
-    def brief(self, tasks: Sequence[Task]) -> None:
+    def set_cohort(self, tasks: Sequence[Task]) -> None:
         """The cohort that the next chunks belong to."""
 
-    def give(self, worker: int, chunk: Indices) -> None:
-        """Have the tasks at these places of the cohort answered. If the worker is gone, that will be news."""
+    def submit(self, worker: int, chunk: Indices) -> None:
+        """Have the tasks at these places of the cohort answered. If the worker is gone, an event says so."""
 
-    def news(self) -> WorkerEvent:
+    def next_event(self) -> WorkerEvent:
         """Wait until something happens. An error that a handler raised is raised here."""
 
-    def dismiss(self) -> None:
+    def stop_all(self) -> None:
         """Stop all workers at once."""
 
 
@@ -61,7 +61,7 @@ class WorkerFailure(NamedTuple):
     trace: str
 
     @classmethod
-    def by(cls, error: Exception) -> "WorkerFailure":
+    def from_exception(cls, error: Exception) -> "WorkerFailure":
         """A user's mistake travels as it is, or as its one line if it takes more than that to make it."""
         if not isinstance(error, WinnowError):
             return cls(None, "".join(traceback.format_exception(error)))

@@ -1,6 +1,6 @@
 """A pool answers cohorts with several workers, and loses nothing when it loses a worker.
 
-What the workers are (processes here, actors on a cluster) is the crew's business. The pool cuts a cohort into chunks,
+What the workers are (processes here, actors on a cluster) is up to the backend. The pool cuts a cohort into chunks,
 hands them out, puts the outcomes in order, and gives the chunk of a lost worker to another.
 """
 
@@ -22,11 +22,11 @@ class _Chunk:
 
 
 class WorkerPool:
-    """Answers cohorts by a crew. Results depend on `chunk`, in the last bits, and on nothing else that is set here."""
+    """Answers cohorts. Results depend on `chunk`, in the last bits, and on nothing else that is set here."""
 
     def __init__(
         self,
-        crew: WorkerBackend,
+        backend: WorkerBackend,
         *,
         names: Iterable[str],
         sizes: Indices,
@@ -34,18 +34,18 @@ class WorkerPool:
         chunk: int,
         clock: Callable[[], float],
     ) -> None:
-        self._crew, self._names, self._sizes, self._most = crew, tuple(names), sizes, chunk
+        self._backend, self._names, self._sizes, self._most = backend, tuple(names), sizes, chunk
         self._speeds = _Speeds(clock, workers)
         self._idle: set[int] = set()
         self._busy: dict[int, _Chunk] = {}
         self._losses, self._patience = 0, MAX_LOSSES_PER_WORKER * workers
         for worker in range(workers):
-            crew.hire(worker)
+            backend.start(worker)
 
     @property
     def processes(self) -> dict[int, int]:
         """The number of each worker's process, on the worker's machine."""
-        return self._crew.processes
+        return self._backend.processes
 
     def handlers(self) -> dict[str, Handler[object]]:
         """One for each kind of task; the site that it is given is not asked, because the workers have theirs."""
@@ -54,28 +54,28 @@ class WorkerPool:
     def answer(self, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcomes of a cohort's tasks, in order. An error ends the pool: who knows what its workers are doing."""
         try:
-            self._crew.brief(tasks)
+            self._backend.set_cohort(tasks)
             return self._answer(tasks)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        self._crew.dismiss()
+        self._backend.stop_all()
 
     def _answer(self, tasks: Sequence[Task]) -> list[Outcome]:
         waiting = self._chunks(tasks)
         outcomes: dict[int, Outcome] = {}
         while len(outcomes) < len(tasks):
             self._hand_out(waiting)
-            news = self._crew.news()
-            if isinstance(news, ChunkFinished):
-                done = self._finished(news.worker)
-                outcomes.update(zip(done.places.tolist(), news.outcomes, strict=True))
-            elif isinstance(news, WorkerReady):
-                self._idle.add(news.worker)
+            event = self._backend.next_event()
+            if isinstance(event, ChunkFinished):
+                done = self._finished(event.worker)
+                outcomes.update(zip(done.places.tolist(), event.outcomes, strict=True))
+            elif isinstance(event, WorkerReady):
+                self._idle.add(event.worker)
             else:
-                self._replace(news, waiting, tasks[0].name)
+                self._replace(event, waiting, tasks[0].name)
         return [outcomes[i] for i in range(len(tasks))]
 
     def _chunks(self, tasks: Sequence[Task]) -> list[_Chunk]:
@@ -93,7 +93,7 @@ class WorkerPool:
             self._idle.remove(worker)
             self._busy[worker] = waiting[place]
             self._speeds.begin(worker)
-            self._crew.give(worker, waiting[place].places)
+            self._backend.submit(worker, waiting[place].places)
         for place in sorted(picked.values(), reverse=True):
             del waiting[place]
 
@@ -112,7 +112,7 @@ class WorkerPool:
         self._idle.discard(lost.worker)
         if lost.worker in self._busy:
             waiting.insert(0, self._busy.pop(lost.worker))
-        self._crew.hire(lost.worker)
+        self._backend.start(lost.worker)
 
 
 class _Speeds:

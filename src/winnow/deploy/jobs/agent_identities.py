@@ -41,7 +41,7 @@ class AgentIdentities:
             raise ProtocolError(answer.refused)
         return answer.signature
 
-    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
+    def verify(self, party: int, message: bytes, signature: bytes) -> bool:
         statement = statement_bytes(self._submission, self._round, party, message)
         return any(
             verify_statement(each.key, signature, statement) for each in self._site_keys if self._hosts(each, party)
@@ -61,7 +61,7 @@ class AgentIdentities:
         answer = self._parent.receive(ReleaseResponse)
         return 0 if answer is None else answer.times
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         self._parent.send(ReleaseNoteRequest(client=party))
         answer = self._parent.receive(ReleaseNoteResponse)
         return b"" if answer is None else answer.note

@@ -18,6 +18,7 @@ from winnow.core import (
     Outcome,
     Payload,
     Population,
+    Randomness,
     Reply,
     Task,
     Until,
@@ -41,6 +42,7 @@ from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import Blob, ClientResult, WireTask
 from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
+from winnow.learn.randomness import secure_stream
 
 MAX_PEER_MESSAGE_BYTES = 1 << 20
 """Bytes of letters that one message carries, unless a single client's are more."""
@@ -113,6 +115,14 @@ class DeployedFederation:
     @property
     def clock(self) -> WallClock:
         return self._clock
+
+    @property
+    def randomness(self) -> Randomness:
+        return secure_stream
+
+    @property
+    def simulated(self) -> bool:
+        return False
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "WireExchange":
         exchange = WireExchange(self, self._line, until)

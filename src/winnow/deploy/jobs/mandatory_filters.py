@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 import winnow.config.schema  # noqa: F401 - brings all filters that there are
 from winnow.core import ConfigError, Failure, Filter, Handler, Outcome, Reply, Settings, Task
-from winnow.learn.update_filters import TwoSidedFilter, secure_random, site_filters
+from winnow.learn.randomness import secure_stream
+from winnow.learn.update_filters import TwoSidedFilter, site_filters
 from winnow.privacy.filters.update_vector import is_large
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
 from winnow.privacy.secagg.mask_keeper_site import KEEPER_REQUEST
@@ -72,7 +73,7 @@ def mandatory_filters(tables: Sequence[Mapping[str, Any]]) -> tuple[Filter[Any],
     """The sites' side of these filters, with secure randomness, and `reject_unchecked_parts` around them."""
     try:
         return reject_unchecked_parts, *site_filters(
-            _Forced.model_validate({"filters": list(tables)}).filters, secure_random
+            _Forced.model_validate({"filters": list(tables)}).filters, secure_stream
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

@@ -16,6 +16,7 @@ from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.evaluators import build_evaluator, to_tensors
 from winnow.experiment.run import Result, RunInputs
 from winnow.experiment.setup import PROBE_SAMPLES, RunInfo, TrainingSetup, device_for, loss_for, module_for
+from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import allow_tf32, as_tensor
 from winnow.learn.training import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation
@@ -97,6 +98,7 @@ def _subject(
         loss=loss_for(experiment, classes, inputs.loss),
         some=(as_tensor(like.x[:PROBE_SAMPLES], device), as_tensor(like.y[:PROBE_SAMPLES], device)),
         classes=classes,
+        randomness=secure_stream,
         draws_are_told=True,  # the job's lines and its downloaded log say who was invited, folded and refused
     )
 

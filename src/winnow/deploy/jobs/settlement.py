@@ -16,14 +16,14 @@ class SettlementTracker:
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, set[int]]] = {}
-        self._sent: dict[int, tuple[Task, str, str]] = {}
-        """By the task's identity: the task itself, so that it stays the only one with it, and its name on the wire."""
+        self._sent: dict[tuple[int, int], tuple[str, str]] = {}
+        """By the task's id and client: its site, and its id on the wire."""
         self._folded: SettledClients = {}
 
     def begin(self, site: str, wire_id: str, tasks: Sequence[Task]) -> None:
         clients = self._open.setdefault(wire_id, (site, set()))[1]
         clients.update(task.client for task in tasks)
-        self._sent |= {id(task): (task, site, wire_id) for task in tasks}
+        self._sent |= {(task.id, task.client): (site, wire_id) for task in tasks}
 
     def ended(self, wire_id: str, client: int) -> None:
         if wire_id in self._open:
@@ -32,8 +32,8 @@ class SettlementTracker:
     def fold(self, tasks: Iterable[Task]) -> None:
         """The replies to these tasks were folded. Of those that ended in an earlier round nothing is held any more."""
         for task in tasks:
-            if id(task) in self._sent:
-                _, site, wire_id = self._sent[id(task)]
+            if (task.id, task.client) in self._sent:
+                site, wire_id = self._sent[task.id, task.client]
                 self._folded.setdefault(site, {}).setdefault(wire_id, []).append(task.client)
 
     @property
@@ -49,5 +49,5 @@ class SettlementTracker:
             if not clients:
                 over[site].append(wire_id)
                 del self._open[wire_id]
-        self._sent = {key: sent for key, sent in self._sent.items() if sent[2] in self._open}
+        self._sent = {key: sent for key, sent in self._sent.items() if sent[1] in self._open}
         return settled, dict(over)

@@ -25,8 +25,9 @@ from winnow.learn.handlers import (
 )
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
+from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, allow_tf32, as_tensor
-from winnow.learn.update_filters import secure_random, site_filters
+from winnow.learn.update_filters import site_filters
 from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 
 SETTINGS_TYPES: Mapping[str, type] = {
@@ -45,8 +46,8 @@ def training_handlers(
     torch.set_num_threads(experiment.engine.threads or 1)
     allow_tf32(experiment.engine.precision)
     subject, samples, own_test = _subject(experiment, inputs, data, first)
-    collecting = experiment.collect.sites(identities)
-    besides = collecting.around(experiment.select.comparison.at_sites())
+    collecting = experiment.collect.site_extension(secure_stream, identities)
+    besides = collecting.around(experiment.select.comparison.site_extension(secure_stream))
     limits = SiteReleaseLimits(
         whole=experiment.composed(),
         filters=experiment.filters,
@@ -58,7 +59,7 @@ def training_handlers(
     return SiteHandlers(
         site=subject.site(samples, own_test),
         handlers={**_needed(experiment, subject, own_test), **besides.handlers},
-        filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_random)),
+        filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_stream)),
         outer_filters=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS_TYPES, **besides.settings},
@@ -143,6 +144,7 @@ def _subject(
         loss=loss_for(experiment, clients.classes, inputs.loss),
         some=(as_tensor(some.x, device), as_tensor(some.y, device)),
         classes=clients.classes,
+        randomness=secure_stream,
     )
     own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
     return subject, _samples(clients, first, device), own_test

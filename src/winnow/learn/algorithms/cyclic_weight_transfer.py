@@ -7,7 +7,7 @@ from winnow.core import AnyEvent, Federation, Reply, Until
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm, Recipe
 from winnow.learn.collect import RoundResult, mean_parts
-from winnow.learn.reply_checks import Rejection, check_replies, finite
+from winnow.learn.reply_checks import Rejection, check_replies, is_bounded
 from winnow.learn.schedule import Schedule
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.training import TrainingWorkflow
@@ -61,7 +61,7 @@ def _pass_on(
         refused += unsound
         answered += counted
         for reply in sound:
-            if finite(reply.payload["model"]):
+            if is_bounded(reply.payload["model"]):
                 folded.append(reply)
                 model = dict(reply.payload["model"])
             else:
@@ -69,7 +69,12 @@ def _pass_on(
                     Rejection(client=client, reason="the update contains values that are not finite or too large")
                 )
     return RoundResult(
-        model=model, parts=mean_parts(folded), folded=folded, reported=folded[:1], refused=refused, answered=answered
+        model=model,
+        parts=mean_parts(folded),
+        aggregated=folded,
+        reported=folded[:1],
+        rejected=refused,
+        answered=answered,
     )
 
 

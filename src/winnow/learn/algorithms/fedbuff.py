@@ -67,7 +67,7 @@ class BufferedSchedule(Schedule):
                 gathered = _fold(arrived, training, federation)
                 gathered = training.apply(gathered, federation)
                 training.observe(selection, turn, gathered.reported)
-                training.underway = underway.snapshot()
+                training.schedule_state = underway.snapshot()
                 yield from training.finish(gathered, selection, federation)
 
 
@@ -103,9 +103,13 @@ def _fold(arrived: Sequence[Outcome], training: TrainingWorkflow, federation: Fe
     aggregate, population = training.algorithm.aggregate, federation.population
     counts = {reply.task.client: 1 for reply in sound}
     folded, model, parts = fold_finite(
-        moved, refused, counts, lambda: aggregate.start(training.shared, population, len(arrived)), training.expected
+        moved,
+        refused,
+        counts,
+        lambda: aggregate.start(training.shared, population, len(arrived)),
+        simulated=federation.simulated,
     )
-    return RoundResult(model=model, parts=parts, folded=folded, reported=sound, refused=refused, answered=answered)
+    return RoundResult(model=model, parts=parts, aggregated=folded, reported=sound, rejected=refused, answered=answered)
 
 
 def _moved(reply: Reply, present: ModelState, version: int) -> Reply:

@@ -13,7 +13,7 @@ from winnow.learn.algorithm import Recipe
 from winnow.learn.client_store import ClientStore
 from winnow.learn.collect import RoundResult, mean_parts
 from winnow.learn.pending_tasks import PendingTasks
-from winnow.learn.reply_checks import Rejection, check_replies, finite_update
+from winnow.learn.reply_checks import Rejection, check_replies, is_bounded_update
 from winnow.learn.schedule import Schedule
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.stack import ModelState
@@ -42,7 +42,7 @@ class LagTolerantSchedule(Schedule):
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         clients = range(len(federation.population))
-        cache, picked_last = _restored(training.underway, len(clients))
+        cache, picked_last = _restored(training.schedule_state, len(clients))
         with federation.dispatch(()) as exchange:
             underway = PendingTasks.resumed(training, federation, exchange)
             while training.round < training.rounds:
@@ -57,7 +57,7 @@ class LagTolerantSchedule(Schedule):
                 gathered = training.apply(gathered, federation, arrived.surplus)
                 training.observe(selection, turn, gathered.reported)
                 picked_last = {reply.task.client for reply in arrived.picked}
-                training.underway = _snapshot(underway, cache, picked_last)
+                training.schedule_state = _snapshot(underway, cache, picked_last)
                 yield from training.finish(gathered, selection, federation)
 
     def _collect_replies(
@@ -93,7 +93,7 @@ class _ArrivedReplies:
         sound, refused, answered = check_replies([outcome], training.expected)
         self.refused += refused
         self.answered += answered
-        if sound and not finite_update(sound[0]):
+        if sound and not is_bounded_update(sound[0]):
             self.refused.append(
                 Rejection(
                     client=outcome.task.client, reason="the update contains values that are not finite or too large"
@@ -118,9 +118,9 @@ def _fold(
     return RoundResult(
         model=fold.finish(),
         parts=mean_parts(arrived.picked),
-        folded=arrived.picked,
+        aggregated=arrived.picked,
         reported=sorted([*arrived.picked, *arrived.surplus], key=lambda reply: reply.task.client),
-        refused=arrived.refused,
+        rejected=arrived.refused,
         answered=arrived.answered,
     )
 

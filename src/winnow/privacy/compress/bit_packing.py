@@ -65,10 +65,10 @@ def read_indices(data: Bytes, kept: int, count: int) -> Indices:
     end = packed_bytes(kept, low)
     marks = np.flatnonzero(unpack(data[end:], _unary_bits(kept, count, low), 1))
     if len(marks) != kept:
-        raise PacketError(f"there are {len(marks)} places instead of {kept}")
+        raise PacketError(f"found {len(marks)} indices, expected {kept}")
     places = ((marks - np.arange(kept)) << low) | unpack(data[:end], kept, low)
     if (np.diff(places) <= 0).any() or (places >= count).any():
-        raise PacketError("places are not ascending or out of range")
+        raise PacketError("indices are not ascending, or are out of range")
     return places
 
 

@@ -9,11 +9,11 @@ import torch
 from msgspec.structs import replace
 from pydantic import Field
 
-from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Reply, Task
+from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Randomness, Reply, Task
 from winnow.core.array_spec import is_byte_array
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.collect import PlainCollect
-from winnow.learn.update_filters import MessageEstimate, RandomSource, TwoSidedFilter, seeded_random
+from winnow.learn.update_filters import MessageEstimate, TwoSidedFilter, task_generator
 from winnow.privacy.compress.entropy_coding import library
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.packet import PacketFormat
@@ -56,9 +56,9 @@ class Compress(TwoSidedFilter):
     def format(self) -> PacketFormat:
         return PacketFormat(keep=self.keep, numbers=self.numbers, level=self.level if self.entropy == "zstd" else None)
 
-    def at_site(self, chance: RandomSource = seeded_random) -> Filter[Any]:
+    def at_site(self, randomness: Randomness) -> Filter[Any]:
         def apply(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-            return [self._packed(each, chance) for each in call_next(tasks, site)]
+            return [self._packed(each, randomness) for each in call_next(tasks, site)]
 
         return apply
 
@@ -70,7 +70,7 @@ class Compress(TwoSidedFilter):
             for part in update_parts(outcome, outcome.task):
                 payload[part] = self._unpacked(part, payload[part], outcome.task.payload[part])
         except PacketError as error:
-            return Failure(task=outcome.task, stage="sending its update", reason=f"the packet is refused: {error}")
+            return Failure(task=outcome.task, stage="sending its update", reason=f"invalid packet: {error}")
         return replace(outcome, payload=payload)
 
     def shrunk(self, message: MessageEstimate) -> MessageEstimate:
@@ -98,7 +98,7 @@ class Compress(TwoSidedFilter):
             f"bytes and protects nobody: what arrives is each client's own update, for the server to read.{fed_back}"
         )
 
-    def _packed(self, outcome: Outcome, chance: RandomSource) -> Outcome:
+    def _packed(self, outcome: Outcome, randomness: Randomness) -> Outcome:
         if not isinstance(outcome, Reply):
             return outcome
         payload, new_state, task = dict(outcome.payload), dict(outcome.new_client_state), outcome.task
@@ -106,7 +106,8 @@ class Compress(TwoSidedFilter):
         for part in update_parts(outcome, task):
             sent = task.payload[part]
             changes = finite_or_zero(flatten(part, payload[part], sent)) + _fed_back(task, part)
-            sealed = self.format.write(changes, payload[part], sent, chance(task, f"compress/{part}"))
+            rng = task_generator(randomness, task, f"compress/{part}")
+            sealed = self.format.write(changes, payload[part], sent, rng)
             payload[part] = {PACKET: sealed.data}
             unsent[part] = torch.from_numpy(np.where(sealed.told, np.float32(0), changes))
         if self.keep.feeds_back:
@@ -115,7 +116,7 @@ class Compress(TwoSidedFilter):
 
     def _unpacked(self, part: str, arrays: Arrays, sent: Arrays) -> Arrays:
         if arrays.keys() != {PACKET} or not is_byte_array(arrays, PACKET, self.format.nbytes(sent, sent)):
-            raise PacketError("the update is not compressed as asked")
+            raise PacketError("the update is not compressed as requested")
         changes, buffers = self.format.read(np.asarray(arrays[PACKET]), sent)
         return ordered_like({**buffers, **unflatten(part, changes, sent)}, sent)
 

@@ -30,5 +30,5 @@ def decompress_bytes(data: Bytes, size: int) -> Bytes:
             raise PacketError(f"it would unpack to {promised} bytes instead of {size}")
         expanded = zstandard.ZstdDecompressor().decompress(frame, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError:
-        raise PacketError("it is not a sound zstandard frame") from None
+        raise PacketError("it is not a valid zstandard frame") from None
     return np.frombuffer(expanded, np.uint8)

@@ -77,7 +77,7 @@ class PacketFormat:
         coded, count = self._head(data[: HEADER.size].tobytes())
         present = unpack(data[HEADER.size : end], len(sizes), 1).astype(bool)
         if count != sizes[present].sum():
-            raise PacketError("the header does not add up")
+            raise PacketError("the header's number of changes does not match its variables")
         length = self._body_bytes(count, like)
         body = decompress_bytes(data[end:], length) if coded else data[end:]
         if len(body) != length:
@@ -104,13 +104,13 @@ class PacketFormat:
     def _head(self, head: bytes) -> tuple[bool, int]:
         magic, version, coded, count, digest = HEADER.unpack(head)
         if magic != MAGIC:
-            raise PacketError("it is no packet of an update")
+            raise PacketError("it is not an update packet")
         if version != VERSION:
             raise PacketError(f"it has version {version} of the format, and {VERSION} is spoken here")
         if digest != self.digest:
-            raise PacketError("it was made with other settings")
+            raise PacketError("it was made with different settings")
         if coded > (self.level is not None):
-            raise PacketError("it is entropy-coded, which was not asked for")
+            raise PacketError("it is entropy-coded, but entropy coding is off")
         return bool(coded), count
 
 

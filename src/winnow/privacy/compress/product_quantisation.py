@@ -175,7 +175,7 @@ class ProductQuantisation(Encoding):
         rest, sums, learnt = iter(few.sums), {}, dict(few.learnt)
         for cut, counts in zip(cuts, total, strict=False):
             if counts.shape != (cut.blocks, cut.codewords) or (counts.sum(1) != clients).any():
-                raise ProtocolError("the mask keeper's histograms do not count every client once")
+                raise ProtocolError("the mask keeper's histograms do not count every client exactly once")
             sums[cut.place] = cut.joined(counts.astype(np.float64) @ books[_book(cut)], parameters.version)
         for place in self._left(form):
             sums[place] = next(rest)
@@ -222,7 +222,7 @@ class ProductQuantisation(Encoding):
         since = arrays.pop(INNER, np.zeros(0))
         fits = (books[_book(cut)].shape == (cut.codewords, cut.block) for cut in self._cuts(form))
         if not all(fits) or since.shape != (1,) or not all(np.isfinite(book).all() for book in books.values()):
-            raise ProtocolError("the encoding's codebooks do not fit the update")
+            raise ProtocolError("the encoding's codebooks do not match the update")
         return books, EncodingParameters(version=int(since[0]), arrays=arrays)
 
 

@@ -135,5 +135,5 @@ def _without_mask(parameters: EncodingParameters) -> tuple[int, EncodingParamete
     arrays = dict(parameters.arrays)
     seed, since = arrays.pop(SEED, np.zeros(0)), arrays.pop(INNER, np.zeros(0))
     if seed.shape != (1,) or since.shape != (1,) or not 0 <= seed[0] < 2.0**SEED_BITS:
-        raise ProtocolError("the encoding's parameters have no seed for the mask")
+        raise ProtocolError("the encoding parameters have no valid pruning seed")
     return int(seed[0]), EncodingParameters(version=int(since[0]), arrays=arrays)

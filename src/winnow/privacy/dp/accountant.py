@@ -57,20 +57,20 @@ class DpAccountant:
             if guarantee.delta >= 1 / number:
                 raise ConfigError(
                     f"{guarantee.setting}.delta = {guarantee.delta:g} must be below 1 / {number} {what}: "
-                    "a mechanism that gives one of them away would pass"
+                    "a mechanism that reveals one of them entirely would satisfy it"
                 )
-        refusal = self.refusal()
+        refusal = self.exhausted_reason()
         if refusal is not None:
             raise ConfigError(f"{refusal}; raise it, or add more noise")
 
-    def book(self, clients: NDArray[np.int64]) -> None:
+    def record_round(self, clients: NDArray[np.int64]) -> None:
         self._rounds += 1
         self._times[clients] += 1
 
     def spent(self) -> Mapping[str, float]:
         return {each.name: each.spent(self._rounds, self._times) for each in self._guarantees}
 
-    def refusal(self) -> str | None:
+    def exhausted_reason(self) -> str | None:
         """Nobody knows yet who will be drawn, so the next round counts for everybody."""
         for each in self._guarantees:
             after = 0.0 if each.budget is None else each.spent(self._rounds + 1, self._times + 1)

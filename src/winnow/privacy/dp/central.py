@@ -1,6 +1,6 @@
 """Client-level differential privacy: the server, which is trusted, adds noise to a sum of bounded updates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -8,12 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from winnow.core import Arrays, Federation, Reply, Task, Until
-from winnow.learn.aggregation import Fold, LinearFold, mean_weight
+from winnow.core import Arrays, Federation, Randomness, Reply
+from winnow.learn.aggregation import LinearFold, mean_weight
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.collect import Collect, RoundResult
+from winnow.learn.collect import Collect, RoundContext, RoundResult
+from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.reply_checks import RoundContext, check_replies
+from winnow.learn.reply_checks import check_replies
 from winnow.learn.update_filters import drop_training_loss
 from winnow.privacy.dp.clipping import AdaptiveClipping, apply_delta, clip_to_norm, weighted_delta
 from winnow.privacy.dp.selection_check import selection_fault
@@ -68,55 +69,47 @@ class CentralDp(Collect):
             "pays in full whenever it takes part. It costs accuracy, less the more clients a round invites."
         )
 
-    def at_sites(self) -> SiteExtension:
+    def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
         return SiteExtension(filters=(drop_training_loss,))
 
-    def gather(
-        self,
-        federation: Federation,
-        tasks: Sequence[Task],
-        *,
-        until: Until,
-        counts: Mapping[int, int],
-        begin: Callable[[], Fold],
-        expected: RoundContext,
-    ) -> RoundResult:
-        fold = begin()
+    def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
+        fold = context.start_fold()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
-        with federation.dispatch(tasks, until) as exchange:
+        with federation.dispatch(context.tasks, context.until) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-        folded, refused, answered = check_replies(outcomes, expected)
+        folded, refused, answered = check_replies(outcomes, context.expected)
         unit = mean_weight(fold, federation.population)
-        weights = [fold.weight_of(reply.task.client, counts[reply.task.client]) / unit for reply in folded]
-        mean, bound = self._noisy_mean(folded, weights, expected)
-        fold.add_mean(mean, expected.invited * unit)
+        weights = [fold.weight_of(reply.task.client, context.counts[reply.task.client]) / unit for reply in folded]
+        mean, bound = self._noisy_mean(
+            folded, weights, context, federation.randomness(context.seed, "central-dp", context.round)
+        )
+        fold.add_mean(mean, context.selected * unit)
         return RoundResult(
             model=fold.finish(),
             parts={},
-            folded=folded,
+            aggregated=folded,
             reported=folded,
-            refused=refused,
+            rejected=refused,
             answered=answered,
-            left={CLIP: np.array([bound])},
-            measured={CLIP: bound},
-            regardless=True,
+            next_round_state={CLIP: np.array([bound])},
+            metrics={CLIP: bound},
+            valid_without_replies=True,
         )
 
     def _noisy_mean(
-        self, replies: Sequence[Reply], weights: Sequence[float], expected: RoundContext
+        self, replies: Sequence[Reply], weights: Sequence[float], context: RoundContext, rng: np.random.Generator
     ) -> tuple[Mapping[str, Tensor], float]:
         """The model moved by the noisy sum over K, and the bound of the next round."""
-        start, bound = expected.parts["model"], self._bound(expected.collected)
+        start, bound = context.expected.parts["model"], self._bound(context.state)
         total, within = clipped_sum(replies, weights, start, bound)
-        rng = expected.noise("central-dp")
-        follows = AdaptiveClipping.of(self.quantile, self.rate, self.noise_multiplier, expected.invited)
+        follows = AdaptiveClipping.of(self.quantile, self.rate, self.noise_multiplier, context.selected)
         noise = follows.sum_noise(self.noise_multiplier) if self.adaptive else self.noise_multiplier
         total += torch.from_numpy(rng.normal(0.0, noise * bound, len(total))).to(total.device)
-        following = follows.next(bound, within, expected.invited, rng) if self.adaptive else bound
-        return apply_delta(start, total / expected.invited), following
+        following = follows.next(bound, within, context.selected, rng) if self.adaptive else bound
+        return apply_delta(start, total / context.selected), following
 
-    def _bound(self, collected: Mapping[str, Any]) -> float:
-        return float(np.asarray(collected[CLIP])[0]) if CLIP in collected else self.clip
+    def _bound(self, state: Mapping[str, Any]) -> float:
+        return float(np.asarray(state[CLIP])[0]) if CLIP in state else self.clip
 
 
 def clipped_sum(

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from winnow.core import ConfigError, ModelError, stream
+from winnow.core import ConfigError, ModelError
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser, Sgd
 from winnow.learn.stack import CohortTrainingResult, ModelState
-from winnow.privacy.dp.noise_source import site_noise
 from winnow.privacy.dp.privacy_loss import GaussianRelease
 from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMultiplier
 
@@ -72,7 +71,7 @@ class DpSgd(ClientUpdate):
     def _trained(self, job: LocalTraining, client: int, start: ModelState) -> ModelState:
         module = deepcopy(job.execution.module)
         module.load_state_dict(start)
-        rng = site_noise(lambda: stream(job.seed, "dp-sgd", job.round, client))
+        rng = job.randomness(job.seed, "dp-sgd", job.round, client)
         rows = torch.as_tensor(job.data.rows_of(client))
         private, optimizer = self._private(module), self._optimizer(module, job, len(rows), rng)
         for _ in range(planned_steps(job.local, len(rows))):
@@ -135,7 +134,7 @@ def _check_buffers(module: nn.Module, start: ModelState) -> None:
     """Whatever a layer makes of samples but gradients has neither bound nor noise."""
     for name, tensor in module.named_buffers():
         if name in start and not torch.equal(tensor, start[name]):
-            raise _cannot_train(f"{name} follows the samples")
+            raise _cannot_train(f"buffer {name} depends on the samples")
 
 
 def _cannot_train(reason: str) -> ModelError:

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from pydantic import Field
 
-from winnow.core import ConfigError, Handler, Outcome, Reply, Task, stream
+from winnow.core import ConfigError, Handler, Outcome, Randomness, Reply, Task
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.profile_comparison import PlainComparison, SiteExtension
 from winnow.learn.schedule import SynchronousRounds
-from winnow.privacy.dp.noise_source import site_noise
 from winnow.privacy.dp.settings import ClipNorm, Delta, NoiseMultiplier
 
 SENSITIVITY = 2.0
@@ -59,19 +58,19 @@ class NoisyProfiles(PlainComparison):
             return 'select.matching = "noisy" is accounted for in rounds; write pace.name = "rounds"'
         return None
 
-    def at_sites(self) -> SiteExtension:
-        return SiteExtension(filters=(self._noised,))
+    def site_extension(self, randomness: Randomness) -> SiteExtension:
+        def add_noise(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
+            return [self._released(outcome, randomness) for outcome in call_next(tasks, site)]
 
-    def _noised(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-        return [self._released(outcome) for outcome in call_next(tasks, site)]
+        return SiteExtension(filters=(add_noise,))
 
-    def _released(self, outcome: Outcome) -> Outcome:
+    def _released(self, outcome: Outcome, randomness: Randomness) -> Outcome:
         if not isinstance(outcome, Reply) or "profile" not in outcome.payload:
             return outcome
         part, task = outcome.payload["profile"], outcome.task
         mean, variance = (np.asarray(part[name], np.float64) for name in ("mean", "variance"))
         # Tasks that ask for profiles carry no seed, so what is to be hidden names the stream of a simulation.
-        rng = site_noise(lambda: stream(crc32(mean.tobytes()), "noisy profile", task.round, task.client))
+        rng = randomness(crc32(mean.tobytes()), "noisy profile", task.round, task.client)
         mean, variance = self.noisy(mean, variance, rng)
         profile = {"mean": mean.astype(np.float32), "variance": variance.astype(np.float32)}
         return replace(outcome, payload={**outcome.payload, "profile": profile})

@@ -17,7 +17,7 @@ class PoissonSampling(SelectorWithoutReplacement):
     name: Literal["poisson"] = "poisson"
 
     def privacy_text(self) -> str:
-        return "poisson: whom a round invites depends on no data, and nobody but the server need know whom."
+        return "poisson: the selection does not depend on data; only the server needs to know whom it selected."
 
     def sampling_probability(self, clients: int) -> float:
         return self.fraction if self.fraction is not None else self.cohort_size(clients) / clients

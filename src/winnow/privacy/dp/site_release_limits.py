@@ -55,11 +55,11 @@ class SiteReleaseLimits:
     def _reason_against(self, task: Task) -> str | None:
         """Why what is asked for must not leave; None if it may, which is then noted."""
         if task.round > self.rounds or (task.name == "train" and task.round < 1):
-            return f"the job has {self.rounds} rounds, and this is for round {task.round}"
+            return f"the task is for round {task.round}; the job has rounds 1 to {self.rounds}"
         for what in self._leaving(task.name):
             times = self.identities.release(task.client, task.round, what)
             if (not times and what != SUM_CONTRIBUTION) or (what == FIRST_PROFILE and times > 1):
-                return f"a noisy {what} of this round, or of a later one, has left before"
+                return f"a noisy {what} of this round or a later one was already released"
             if what == SUM_CONTRIBUTION:
                 times = self._shares(task, times)
             if what in (UPDATE, SUM_CONTRIBUTION) and (reason := self._overspent(task.client, times)):

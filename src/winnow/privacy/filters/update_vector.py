@@ -14,8 +14,8 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Reply, Task
-from winnow.learn.update_filters import RandomSource, TwoSidedFilter, seeded_random, without_training_loss
+from winnow.core import Arrays, Failure, Filter, Handler, Outcome, Randomness, Reply, Task
+from winnow.learn.update_filters import TwoSidedFilter, task_generator, without_training_loss
 
 UpdateVector: TypeAlias = NDArray[np.float32]
 
@@ -85,9 +85,9 @@ def tensor_sizes(part: Arrays) -> NDArray[np.int64]:
 class UpdateFilter(TwoSidedFilter):
     """A filter that turns changes into other changes of the same shape; the server has nothing to undo."""
 
-    def at_site(self, chance: RandomSource = seeded_random) -> Filter[Any]:
+    def at_site(self, randomness: Randomness) -> Filter[Any]:
         def apply(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-            return [self._applied(each, chance) for each in call_next(tasks, site)]
+            return [self._applied(each, randomness) for each in call_next(tasks, site)]
 
         return apply
 
@@ -102,7 +102,7 @@ class UpdateFilter(TwoSidedFilter):
         """The whole numbers that may leave (counters of batches); as they are, unless a filter knows better."""
         return {name: tensor for name, tensor in arrays.items() if not tensor.is_floating_point()}
 
-    def _applied(self, outcome: Outcome, chance: RandomSource) -> Outcome:
+    def _applied(self, outcome: Outcome, randomness: Randomness) -> Outcome:
         if not isinstance(outcome, Reply):
             return outcome
         if (fault := _fault(outcome)) is not None:
@@ -111,7 +111,8 @@ class UpdateFilter(TwoSidedFilter):
         for part in update_parts(outcome, outcome.task):
             arrays, sent = outcome.payload[part], outcome.task.payload[part]
             changes = flatten(part, arrays, sent)
-            altered = self.altered(finite_or_zero(changes), sent, chance(outcome.task, f"{_name(self)}/{part}"))
+            rng = task_generator(randomness, outcome.task, f"{_name(self)}/{part}")
+            altered = self.altered(finite_or_zero(changes), sent, rng)
             real = unflatten(part, altered, sent) if altered is not changes else {}
             payload[part] = ordered_like({**arrays, **self.buffers(arrays, sent), **real}, sent)
         filtered = replace(outcome, payload=payload)
@@ -126,7 +127,7 @@ def _fault(reply: Reply) -> str | None:
         sent = reply.task.payload.get(part)
         if sent is None:
             if part != "profile" and is_large(arrays):
-                return f"its part {part!r} did not come with the task"
+                return f"its part {part!r} was not in the task, so its change cannot be computed"
         elif not all(name in arrays and _alike(arrays[name], tensor) for name, tensor in sent.items()):
             return f"its part {part!r} has other shapes or types than what came with the task"
     return None

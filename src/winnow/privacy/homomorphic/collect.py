@@ -1,17 +1,16 @@
 """Homomorphic aggregation as a `collect`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from winnow.core import ConfigError, Federation, Task, Until
-from winnow.learn.aggregation import Fold, LinearFold
+from winnow.core import ConfigError, Federation, Randomness
+from winnow.learn.aggregation import LinearFold
 from winnow.learn.algorithm_part import DataSummary
-from winnow.learn.collect import Collect, RoundResult
+from winnow.learn.collect import Collect, RoundContext, RoundResult
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.reply_checks import RoundContext
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic.server_round import HomomorphicRound
 from winnow.privacy.homomorphic.site import HomomorphicSite
@@ -45,12 +44,9 @@ class HomomorphicAggregation(Collect):
                 f"collect.holder = {self.holder}, but there are {clients} clients, numbered from 0; name one of them"
             )
 
-    def at_sites(self) -> SiteExtension:
-        return self.sites(simulated_identities())
-
-    def sites(self, identities: PartyIdentities) -> SiteExtension:
-        ckks.require_library(SETTING)
-        return HomomorphicSite(self, identities).at_site()
+    def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
+        ckks.library(SETTING)
+        return HomomorphicSite(self, identities or simulated_identities()).extension()
 
     def privacy_text(self) -> str:
         return (
@@ -61,34 +57,24 @@ class HomomorphicAggregation(Collect):
             "million parameters at each client. The sum is exact but for rounding values to steps of 2.4e-7."
         )
 
-    def gather(
-        self,
-        federation: Federation,
-        tasks: Sequence[Task],
-        *,
-        until: Until,
-        counts: Mapping[int, int],
-        begin: Callable[[], Fold],
-        expected: RoundContext,
-    ) -> RoundResult:
-        fold = begin()
+    def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
+        fold = context.start_fold()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
-        held = train_and_hold(federation, tasks, until, expected)
+        held = train_and_hold(federation, context)
         summing = HomomorphicRound(
             settings=self,
             federation=federation,
             fold=fold,
-            expected=expected,
+            context=context,
             form=held.form,
             cohort={reply.task.client: reply for reply in held.cohort},
-            counts=counts,
         )
         summing.sum_up()
         return RoundResult(
             model=fold.finish(),
             parts=summing.parts,
-            folded=summing.folded,
+            aggregated=summing.folded,
             reported=held.cohort,
-            refused=held.refused + sorted(summing.refused, key=lambda refusal: refusal.client),
+            rejected=held.refused + sorted(summing.refused, key=lambda refusal: refusal.client),
             answered=held.answered + summing.answered,
         )

@@ -77,7 +77,7 @@ def decrypt(context: Context, parts: Arrays, count: int) -> NDArray[np.int64]:
     values = np.concatenate(blocks)[:count]
     steps = np.rint(values)
     if not (np.abs(values - steps) <= MAX_ROUNDING_ERROR).all() or not (np.abs(steps) <= CAPACITY / STEP).all():
-        raise CiphertextError("it is no sum of what clients encrypt, or of vectors under another key")
+        raise CiphertextError("it is not a valid sum of encrypted updates, or it was encrypted with a different key")
     whole: NDArray[np.int64] = steps.astype(np.int64)
     return whole
 
@@ -114,7 +114,7 @@ def _read(context: Context, parts: Arrays, count: int) -> list[EncryptedVector]:
         )
     names = [f"{place}" for place in range(len(parts))]
     if parts.keys() != {*names}:
-        raise CiphertextError("the ciphertexts are not numbered as they should be")
+        raise CiphertextError("the ciphertexts are not numbered from 0 without gaps")
     return [
         ckks.read_fresh(context, ckks.byte_array(parts, name), slots=SLOTS, primes=len(PRIME_BITS) - 1)
         for name in names

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from winnow.core import Arrays, Payload, Reply, Task, Work
 from winnow.core.array_spec import ArraySpec, spec_of
 from winnow.learn.aggregation import LinearFold
-from winnow.learn.reply_checks import RoundContext, unexpected_fault
+from winnow.learn.collect import RoundContext
+from winnow.learn.reply_checks import unexpected_fault
 from winnow.learn.stack import ModelState
 from winnow.privacy.ckks import CiphertextError
 from winnow.privacy.homomorphic.encrypted_sum import (
@@ -42,10 +43,9 @@ class HomomorphicRound(StepDispatcher):
 
     settings: "HomomorphicAggregation"
     fold: LinearFold
-    expected: RoundContext
+    context: RoundContext
     form: UpdateLayout
     cohort: Mapping[int, Reply]
-    counts: Mapping[int, int]
     folded: list[Reply] = field(default_factory=list)
     parts: Mapping[str, ModelState] = field(default_factory=dict)
 
@@ -104,30 +104,33 @@ class HomomorphicRound(StepDispatcher):
         work = Work(download_bytes=self._transfer(size), upload_bytes=self._transfer(8 * self._count))
         opened = self._ask_holder(DECRYPT, {CIPHERTEXTS: total.parts()}, work).payload.get(SECURE, {})
         if "steps" not in opened or spec_of(opened, "steps") != ArraySpec("int64", (self._count,)):
-            raise ProtocolError(f"the holder of the key sent no sum of {self._count} values")
+            raise ProtocolError(f"the key holder did not return a sum of {self._count} values")
         return np.asarray(opened["steps"])
 
     def _fold_sum(self, steps: NDArray[np.int64], summed: Sequence[int]) -> None:
         ends = np.cumsum([entry.count for entry in self.form.entries])[:-1]
         pieces = np.split(steps.astype(np.float64) * STEP, ends)
         sums = [piece.reshape(entry.shape) for piece, entry in zip(pieces, self.form.entries, strict=True)]
-        parts, weight = mean_update(self.form, sums, self.expected.parts[MODEL], len(summed))
+        parts, weight = mean_update(self.form, sums, self.context.expected.parts[MODEL], len(summed))
         self.fold.add_mean(parts.pop(MODEL), weight * self._unit)
         self.parts, self.folded = parts, [self.cohort[client] for client in summed]
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
     def _transfer(self, size: int) -> int:
-        return round(self.expected.weighs * size)
+        return round(self.context.byte_scale * size)
 
     @property
     def _unit(self) -> float:
         """The largest weight: those that clients are told are shares of it."""
-        return max(self.fold.weight_of(client, self.counts[client]) for client in self.cohort)
+        return max(map(self._weight_of, self.cohort))
+
+    def _weight_of(self, client: int) -> float:
+        return self.fold.weight_of(client, self.context.counts[client])
 
     def _weights(self, members: Sequence[int]) -> dict[str, NDArray[np.float64]]:
         """Everybody in this round and what each counts, in whole steps."""
-        weights = np.array([self.fold.weight_of(client, self.counts[client]) for client in members]) / self._unit
+        weights = np.array([self._weight_of(client) for client in members]) / self._unit
         return {"members": np.array(members, np.float64), "weights": np.maximum(np.rint(weights / STEP), 1) * STEP}
 
     def _check_members(self, members: int) -> None:

@@ -55,7 +55,7 @@ class HomomorphicSite:
         self._secret: RoundKey | None = None
         self._last_round = -1
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         steps = {MAKE_KEY: self._make_key, ENCRYPT: self._encrypt, DECRYPT: self._decrypt}
         handlers = {name: step_handler(_reading(step)) for name, step in steps.items()}
         return SiteExtension(handlers=handlers, filters=(self._updates.hold,))
@@ -63,7 +63,7 @@ class HomomorphicSite:
     def _make_key(self, task: Task) -> Reply:
         """The round's key pair, made at the first asking; the public half leaves, signed for this session."""
         if task.client != self._settings.holder:
-            raise ProtocolError("this client is not the holder of the key")
+            raise ProtocolError("this client is not the key holder")
         session, count = _session(task), int(read_numbers(task.payload, "count")[0])
         if not 0 < count <= MAX_NUMBERS:
             raise ProtocolError(f"a key for sums of {count:g} numbers is no key for updates")
@@ -75,7 +75,7 @@ class HomomorphicSite:
 
     def _new_secret(self, task: Task, count: int) -> RoundKey:
         if task.round <= self._last_round or not self._identities.release(task.client, task.round, ROUND_KEY):
-            raise ProtocolError("a key of this round, or of a later one, was made before")
+            raise ProtocolError("a key for this round or a later one already exists")
         self._last_round = task.round
         return RoundKey(round=task.round, count=count, context=encrypted_sum.make_keys())
 
@@ -84,8 +84,8 @@ class HomomorphicSite:
         held, session = self._updates.look(task), _session(task)
         key, signature = carried(task.payload, "key"), carried(task.payload, "signature")
         said = signed_round_key(session, as_array(key), sum(entry.count for entry in held.form.entries))
-        if not self._identities.verifies(self._settings.holder, said, signature):
-            raise ProtocolError("the key is not signed by its holder, or not for an update of this size")
+        if not self._identities.verify(self._settings.holder, said, signature):
+            raise ProtocolError("the key holder has not signed this key for an update of this size")
         told = SessionInputs(
             members=read_numbers(task.payload, "members").astype(np.int64),
             weights=read_numbers(task.payload, "weights"),
@@ -103,7 +103,7 @@ class HomomorphicSite:
     def _decrypt(self, task: Task) -> Reply:
         """The sum, in steps. The key is forgotten first: it opens one sum."""
         if task.client != self._settings.holder or self._secret is None or self._secret.round != task.round:
-            raise ProtocolError("there is no key of this round, or it has opened a sum before")
+            raise ProtocolError("there is no key for this round, or it has already decrypted a sum")
         secret, self._secret = self._secret, None
         steps = encrypted_sum.decrypt(secret.context, task.payload.get(CIPHERTEXTS, {}), secret.count)
         return Reply(task=task, payload={SECURE: {"steps": steps}})
@@ -117,7 +117,7 @@ def signed_round_key(session: bytes, key: ckks.Bytes, count: int) -> bytes:
 def _session(task: Task) -> bytes:
     session = carried(task.payload, "session")
     if len(session) != SESSION_BYTES:
-        raise ProtocolError("the task belongs to no session")
+        raise ProtocolError("the task has no valid session id")
     return session
 
 

@@ -1,17 +1,17 @@
 """Secure aggregation as a `collect`: any algorithm that lives on sums becomes private by naming it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from winnow.core import ConfigError, Federation, Task, Until
-from winnow.learn.aggregation import Fold, LinearFold
+from winnow.core import ConfigError, Federation, Randomness
+from winnow.learn.aggregation import LinearFold
 from winnow.learn.algorithm_part import DataSummary
-from winnow.learn.collect import Collect, RoundResult
+from winnow.learn.collect import Collect, RoundContext, RoundResult
+from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.reply_checks import RoundContext
-from winnow.learn.update_filters import RandomSource, drop_training_loss, secure_random, seeded_random
+from winnow.learn.update_filters import drop_training_loss
 from winnow.privacy.secagg.encoding import Encoding
 from winnow.privacy.secagg.mask_keeper import KeeperInterface, MaskKeeper, simulated_keeper
 from winnow.privacy.secagg.mask_keeper_site import KeeperClient, KeeperSite
@@ -19,7 +19,7 @@ from winnow.privacy.secagg.masking_graph import RING_THRESHOLD
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.server_round import SecureRound, train_and_hold
 from winnow.privacy.secagg.session_terms import SessionTerms
-from winnow.privacy.secagg.simulated_identities import PartyIdentities, simulated_identities
+from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.privacy.secagg.site import SecureSite
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
 
@@ -53,7 +53,7 @@ class SecureAggregation(Collect):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.keeper and (self.graph == "ring" or self.neighbours is not None):
-            raise ValueError("with a keeper no client shares masks with another: leave graph and neighbours out")
+            raise ValueError("with a keeper, clients share no masks with each other; remove graph and neighbours")
         if self.neighbours is not None and self.graph == "complete":
             raise ValueError('neighbours needs graph = "ring"')
         if self.encoding.needs_keeper and not self.keeper:
@@ -73,7 +73,7 @@ class SecureAggregation(Collect):
         return self.parameters == "public"
 
     def privacy_text(self) -> str:
-        cost = "one exchange" if self.keeper else "five exchanges, with letters between clients,"
+        cost = "one exchange" if self.keeper else "five exchanges, with messages between clients,"
         return (
             f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
             f"over {self.fewest} clients or more, and no update. {self._trust()} {self._few()}"
@@ -113,21 +113,15 @@ class SecureAggregation(Collect):
             neighbours=self.neighbours,
         )
 
-    def at_sites(self) -> SiteExtension:
-        return self._at_sites(simulated_identities(), seeded_random)
-
-    def sites(self, identities: PartyIdentities) -> SiteExtension:
-        """What a site does if its clients sign like that: in deployment with its certificate."""
-        return self._at_sites(identities, secure_random)
-
-    def _at_sites(self, identities: PartyIdentities, chance: RandomSource) -> SiteExtension:
-        own = SecureSite(self, identities, chance).at_site()
+    def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
+        identities = identities or simulated_identities()
+        own = SecureSite(self, identities, randomness).extension()
         if self.encoding.private:
             own = own.around(SiteExtension(filters=(drop_training_loss,)))
         if self.third_party is None:
             return own
         keeper = MaskKeeper(identities, threshold=self.threshold, fewest=self.fewest, heaviest=self.heaviest)
-        return own.around(KeeperSite(keeper).at_site())
+        return own.around(KeeperSite(keeper).extension())
 
     @property
     def third_party(self) -> str | None:
@@ -153,28 +147,18 @@ class SecureAggregation(Collect):
             return simulated_keeper(self.threshold, self.fewest, self.heaviest)
         return KeeperClient(federation, self._kept_at, round, version)
 
-    def gather(
-        self,
-        federation: Federation,
-        tasks: Sequence[Task],
-        *,
-        until: Until,
-        counts: Mapping[int, int],
-        begin: Callable[[], Fold],
-        expected: RoundContext,
-    ) -> RoundResult:
-        fold = begin()
+    def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
+        fold = context.start_fold()
         assert isinstance(fold, LinearFold), "refused when the configuration was read"
-        held = train_and_hold(federation, tasks, until, expected)
-        everybody = federation.population
-        summed = SecureRound(self, fold, expected, held.form, held.cohort, counts, everybody).sum_up(federation)
+        held = train_and_hold(federation, context)
+        summed = SecureRound(self, fold, context, held, federation.population).sum_up(federation)
         return RoundResult(
             model=fold.finish(),
             parts=summed.parts,
-            folded=summed.folded,
+            aggregated=summed.aggregated,
             reported=held.cohort,
-            refused=held.refused + sorted(summed.refused, key=lambda refusal: refusal.client),
+            rejected=held.refused + sorted(summed.refused, key=lambda refusal: refusal.client),
             answered=held.answered + summed.answered,
-            left=summed.left,
-            measured=summed.measured,
+            next_round_state=summed.next_round_state,
+            metrics=summed.metrics,
         )

@@ -34,7 +34,7 @@ class EncodingParameters:
         named = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
         version = named.pop(VERSION, np.zeros(0))
         if version.shape != (1,) or not np.isfinite(version[0]):
-            raise ProtocolError("the parameters of the encoding have no version")
+            raise ProtocolError("the encoding parameters have no version")
         return cls(version=int(version[0]), arrays=named)
 
 

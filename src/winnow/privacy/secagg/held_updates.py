@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from winnow.core import Arrays, Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.learn.party_identities import PartyIdentities
-from winnow.learn.reply_checks import finite
+from winnow.learn.reply_checks import is_bounded
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, as_array
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
 
 UNSUMMED_PARTS = frozenset({"profile"})
 """Parts of a reply that leave outside of the sums."""
-ALREADY_RELEASED = "the update of this round, or of a later one, has left before"
+ALREADY_RELEASED = "an update of this round or a later one was already sent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class HeldUpdateStore:
 
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
         """A filter: updates stay here, and only their form leaves, whatever the task was."""
-        if not all(finite(task.payload.get(MODEL, {})) for task in tasks):
-            reason = "the model that came with the task is not finite, or absurdly large"
+        if not all(is_bounded(task.payload.get(MODEL, {})) for task in tasks):
+            reason = "the model in the task has values that are not finite or are too large"
             return [Failure(task=task, stage="holding its update back", reason=reason) for task in tasks]
         for client in [each for each, held in self._held.items() if held.task.round < tasks[0].round]:
             self.forget(client)
@@ -100,7 +100,7 @@ def _finite_or_unchanged(part: Arrays, sent: Arrays) -> Arrays:
     """The part without what is not finite: there it is as it was sent, or zero. To refuse it would be an exact answer
     to whoever chose the model, and what leaves in a sum is to tell nothing else.
     """
-    if finite(part):
+    if is_bounded(part):
         return part
     return {
         name: torch.where(tensor.isfinite(), tensor, sent[name].to(tensor) if name in sent else 0)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_terms import SESSION_BYTES, SessionTerms, read, roster_digest
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ def read_session_record(said: bytes, now: SessionTerms) -> SessionRecord:
     """Where a client says that its vector has gone. Not to the session of `now`: all would have to close that one."""
     left = read(said, SessionRecord)
     if len(left.session) != SESSION_BYTES or left.session == now.session:
-        raise ProtocolError("it speaks of an interrupted exchange that cannot be")
+        raise ProtocolError("it reports an interrupted session that cannot exist")
     return left
 
 
@@ -46,10 +46,10 @@ def check_closed(
 ) -> None:
     """Refuse unless so many members have closed the session that its sum can never be opened."""
     if roster_digest(terms, left.members, [identities.name(each) for each in left.members]) != left.roster:
-        raise ProtocolError("the members of the interrupted exchange are now said to be others")
+        raise ProtocolError("the member list of the interrupted session has changed")
     needed, signed = terms.survivors_needed(len(left.members)), close_statement(terms)
     eligible = (each for each in left.members if each in signatures)
-    sound = sum(identities.verifies(each, signed, signatures[each]) for each in eligible)
+    sound = sum(identities.verify(each, signed, signatures[each]) for each in eligible)
     if sound < needed:
         raise ProtocolError(
             f"the update has left before, in an exchange that was interrupted; {sound} of its "

@@ -40,7 +40,7 @@ class KeyPair:
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as error:
-            raise ProtocolError("a public key that is none") from error
+            raise ProtocolError("an invalid public key") from error
 
 
 def check_public(key: bytes) -> None:
@@ -70,4 +70,4 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
     except (InvalidTag, ValueError) as error:
-        raise ProtocolError("a letter that cannot be opened") from error
+        raise ProtocolError("a message that cannot be decrypted") from error

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.key_agreement import KeyPair, seal, unseal
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
@@ -25,7 +26,7 @@ from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.secure_indexing import histograms, write_histograms
 from winnow.privacy.secagg.session_inputs import check_weights
 from winnow.privacy.secagg.session_terms import SessionTerms, read, write
-from winnow.privacy.secagg.simulated_identities import KEEPER_PARTY, PartyIdentities, simulated_identities
+from winnow.privacy.secagg.simulated_identities import KEEPER_PARTY, simulated_identities
 
 MAX_OPEN_SESSIONS = 8
 """So many sessions are open at a time; the keys and seeds of older ones are forgotten."""
@@ -105,7 +106,7 @@ class MaskKeeper:
 
     def deposit(self, terms: SessionTerms, deposit: SeedDeposit) -> None:
         session = self._session(terms)
-        if not self._identities.verifies(deposit.client, deposit.signed(terms), deposit.signature):
+        if not self._identities.verify(deposit.client, deposit.signed(terms), deposit.signature):
             raise ProtocolError(f"the deposit of client {deposit.client} is not signed by it")
         key = session.pair.agree(deposit.sender, _purpose(deposit.client), terms.session)
         contents = read(unseal(key, deposit.sealed, _purpose(deposit.client)), DepositContents)
@@ -122,7 +123,7 @@ class MaskKeeper:
 
     def _session(self, terms: SessionTerms) -> "_Session":
         if terms.session not in self._open:
-            raise ProtocolError("there is no such session, or it is over, and its key and seeds are forgotten")
+            raise ProtocolError("the session does not exist, or it has ended and its key and seeds were deleted")
         return self._open[terms.session]
 
 
@@ -137,20 +138,20 @@ class _Session:
         if client in self._deposited:
             raise ProtocolError(f"client {client} has deposited a seed before in this session")
         if any(_common(contents) != _common(other) for other in islice(self._deposited.values(), 1)):
-            raise ProtocolError("the clients of this session were told different things")
+            raise ProtocolError("the clients of this session received different inputs")
         self._deposited[client] = contents
 
     def total(self, terms: SessionTerms, survivors: list[int], space: VectorGroup, heaviest: float) -> bytes:
         if self._asked not in (None, (survivors, space)):
-            raise ProtocolError("another sum of this session was told before")
+            raise ProtocolError("a different sum of this session was already released")
         if len({*survivors}) != len(survivors) or not {*survivors} <= self._deposited.keys():
-            raise ProtocolError("the list of survivors has a client twice, or one whose seed is not here")
+            raise ProtocolError("the survivor list has a duplicate, or a client that deposited no seed")
         members, _, sealed = _common(self._deposited[survivors[0]]) if survivors else (0, b"", b"")
         needed = terms.survivors_needed(members)
         if len(survivors) < needed:
             raise too_few_error(len(survivors), "survivor", needed)
         if group_digest(space) != sealed:
-            raise ProtocolError("the sum is asked for in another group than the clients' vectors lie in")
+            raise ProtocolError("the request names a different group than the clients' vectors use")
         check_weights(np.array([self._deposited[client].weight for client in survivors]), heaviest)
         self._asked = (survivors, space)
         masks = space.zeros()
@@ -161,11 +162,11 @@ class _Session:
     def histograms(self, masked: Mapping[int, bytes], space: VectorGroup, indexed: int) -> bytes:
         """Once a session, and over the survivors of its sum: two histograms would differ by what somebody chose."""
         if self._asked != (sorted(masked), space):
-            raise ProtocolError("histograms are counted over the survivors of the sum, and after it")
+            raise ProtocolError("request histograms after the sum, and for the same survivors")
         if self._counted:
-            raise ProtocolError("the histograms of this session were told before")
+            raise ProtocolError("the histograms of this session were already released")
         if not 0 < indexed <= len(space.stretches):
-            raise ProtocolError("there is nothing to count in such a vector")
+            raise ProtocolError("the vector has no codeword assignments to count")
         for client, words in masked.items():
             if hashlib.sha256(words).digest() != self._deposited[client].assigned:
                 raise ProtocolError(f"the assignments of client {client} are not those that it masked")
@@ -178,8 +179,8 @@ def make_deposit(
     client: int, contents: DepositContents, key: KeeperKey, terms: SessionTerms, identities: PartyIdentities
 ) -> SeedDeposit:
     """A client's seed, sealed to the keeper; a key that the keeper has not signed is refused."""
-    if not identities.verifies(KEEPER_PARTY, signed_keeper_key(terms, key.public), key.signature):
-        raise ProtocolError("the mask keeper's key is not signed by it, for this session")
+    if not identities.verify(KEEPER_PARTY, signed_keeper_key(terms, key.public), key.signature):
+        raise ProtocolError("the mask keeper has not signed its key for this session")
     if contents.members < terms.fewest:
         raise too_few_error(contents.members, "member", terms.fewest)
     pair = KeyPair()

@@ -19,7 +19,7 @@ class KeeperSite:
     def __init__(self, keeper: MaskKeeper) -> None:
         self._keeper = keeper
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         return SiteExtension(handlers={KEEPER_REQUEST: step_handler(self._keep)})
 
     def _keep(self, task: Task) -> Reply:
@@ -46,4 +46,4 @@ class KeeperClient(RemoteKeeper):
                 if isinstance(outcome, Failure):
                     raise ProtocolError(outcome.reason)
                 return carried(outcome.payload, "said")
-        raise ProtocolError("the mask keeper did not answer in time")
+        raise ProtocolError("the mask keeper did not answer before the deadline")

@@ -11,6 +11,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot
@@ -24,7 +25,6 @@ from winnow.privacy.secagg.session_terms import (
     roster_digest,
     survivors_statement,
 )
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 
 
 class PairwiseClient:
@@ -56,7 +56,7 @@ class PairwiseClient:
     def share(self, directory: KeyDirectory) -> dict[int, bytes]:
         """Sealed letters to the neighbours, with a share each of the self-mask seed and of the masking key."""
         if self.members:
-            raise ProtocolError("secrets were shared before in this session")
+            raise ProtocolError("this client has already shared its keys in this session")
         members = self._checked_members(directory.members)
         circle = self.terms.circle(members)
         self._peers = self._checked_peers(directory, circle.neighbours(self.client))
@@ -79,9 +79,9 @@ class PairwiseClient:
         them is named when the sum cannot be had.
         """
         if not self.members:
-            raise ProtocolError("no secrets were shared in this session yet")
+            raise ProtocolError("this client has not shared its keys in this session yet")
         if self._letters is not None:
-            raise ProtocolError("a vector was masked before in this session")
+            raise ProtocolError("this client has already masked a vector in this session")
         strangers = letters.keys() - self._peers.keys()
         if strangers:
             raise ProtocolError(f"a letter from client {min(strangers)}, who shares no masks with this one")
@@ -112,16 +112,18 @@ class PairwiseClient:
             raise ProtocolError("no vector was masked in this session yet")
         ordered = sorted(survivors)
         if self._survivors is not None and ordered != self._survivors:
-            raise ProtocolError("another list of survivors was confirmed before in this session")
+            raise ProtocolError("a different survivor list was already confirmed in this session")
         if len(set(ordered)) != len(ordered) or not {*ordered} <= {*self.members} or self.client not in ordered:
-            raise ProtocolError("the list of survivors has strangers in it, or a client twice, or not this one")
+            raise ProtocolError("the survivor list has a non-member or a duplicate, or lacks this client")
         if silent := {*ordered} & {*self._peers} - self._letters.keys():
             raise ProtocolError(f"client {min(silent)} is called a survivor and has shared no secrets")
         needed = self.terms.survivors_needed(len(self.members))
         if len(ordered) < needed:
             raise too_few_error(len(ordered), "survivor", needed)
         if self.terms.circle(self.members).is_torn(ordered):
-            raise ProtocolError("so many in a row are called dropouts that the ring of survivors may fall apart")
+            raise ProtocolError(
+                "too many consecutive neighbours are listed as dropouts; the ring of survivors may be disconnected"
+            )
         self._survivors = ordered
         return self._identities.sign_once(self.client, self._to_sign(ordered), ballot(self.terms))
 
@@ -134,7 +136,7 @@ class PairwiseClient:
         if self._survivors is None or self._letters is None:
             raise ProtocolError("no list of survivors was confirmed in this session yet")
         if self._revealed:
-            raise ProtocolError("shares were revealed before in this session")
+            raise ProtocolError("shares were already revealed in this session")
         self._check_signatures(signatures)
         self._revealed = True
         survivors, found = {*self._survivors}, {self.client: self._own_shares[0]}
@@ -147,7 +149,7 @@ class PairwiseClient:
     def _checked_members(self, members: Sequence[int]) -> list[int]:
         ordered = sorted(members)
         if len(set(ordered)) != len(ordered) or self.client not in ordered or ordered[0] < 0:
-            raise ProtocolError("the list of members has a client twice, or not this one")
+            raise ProtocolError("the member list has a duplicate, or lacks this client")
         if len(ordered) < self.terms.fewest:
             raise too_few_error(len(ordered), "member", self.terms.fewest)
         return ordered
@@ -155,11 +157,11 @@ class PairwiseClient:
     def _checked_peers(self, directory: KeyDirectory, neighbours: Sequence[int]) -> dict[int, KeyAdvertisement]:
         peers = {each.client: each for each in directory.announcements if each.client != self.client}
         if [*sorted(peers)] != [*neighbours]:
-            raise ProtocolError("the announcements are not those of this client's neighbours")
+            raise ProtocolError("the key advertisements are not those of this client's neighbours")
         for peer, announced in peers.items():
             signed = announced.signed(self.terms)
-            if not self._identities.verifies(peer, signed, announced.signature):
-                raise ProtocolError(f"the announcement of client {peer} is not signed by it")
+            if not self._identities.verify(peer, signed, announced.signature):
+                raise ProtocolError(f"client {peer} did not sign its key advertisement")
         return peers
 
     def _check_signatures(self, signatures: Mapping[int, bytes]) -> None:
@@ -167,7 +169,7 @@ class PairwiseClient:
         signed = self._to_sign(self._survivors)
         needed = self.terms.survivors_needed(len(self.members))
         eligible = (each for each in self._survivors if each in signatures)
-        checked = (each for each in eligible if self._identities.verifies(each, signed, signatures[each]))
+        checked = (each for each in eligible if self._identities.verify(each, signed, signatures[each]))
         sound = len([*islice(checked, needed)])
         if sound < needed:
             raise ProtocolError(f"{sound} members have signed this client's list of survivors, {needed} are needed")
@@ -197,7 +199,7 @@ class PairwiseClient:
         try:
             return own.agree(theirs, purpose, self.terms.session)
         except ProtocolError as error:
-            raise ProtocolError(f"client {peer} has announced {error}") from error
+            raise ProtocolError(f"client {peer} advertised {error}") from error
 
 
 def commitment(seed: bytes) -> bytes:

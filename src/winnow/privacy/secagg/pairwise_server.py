@@ -36,7 +36,7 @@ class PairwiseServer:
         self.terms, self.space, self.told = terms, space, told
         self._announced = {each.client: each for each in announcements}
         if len(self._announced) != len(announcements):
-            raise ProtocolError("a client has announced keys twice")
+            raise ProtocolError("a client advertised its keys twice")
         self._circle = terms.circle([*self._announced])
         self.needed = terms.survivors_needed(len(self._announced))
         if len(self._announced) < self.needed:
@@ -66,7 +66,7 @@ class PairwiseServer:
 
     def take_letters(self, client: int, letters: Mapping[int, bytes]) -> None:
         if [*sorted(letters)] != self._circle.neighbours(client):
-            raise ProtocolError("its letters are not to its neighbours")
+            raise ProtocolError("its messages are not addressed to its neighbours")
         self._letters[client] = letters
 
     def letters_to(self, client: int) -> dict[int, bytes]:
@@ -79,7 +79,7 @@ class PairwiseServer:
     def add(self, client: int, packed: bytes) -> None:
         """Add a masked vector to the sum; what is none is refused before anything is added."""
         if client not in self._letters:
-            raise ProtocolError("it has shared no secrets in this session")
+            raise ProtocolError("it has not shared its keys in this session")
         if client in self._came:
             raise ProtocolError("its vector is in the sum already")
         vector = self.space.unpack(packed)

@@ -89,7 +89,7 @@ class ProtocolRunner(StepDispatcher):
                 vector = space.unpack(words)
                 deposit = read(carried(reply.payload, "deposit"), SeedDeposit)
                 if deposit.client != client:
-                    raise ProtocolError("its deposit is another client's")
+                    raise ProtocolError("its deposit names another client")
                 keeper.deposit(self.terms, deposit)
                 space.add(total, vector)
                 masked[client] = assignments(words, space, indexed)
@@ -241,7 +241,7 @@ class ProtocolRunner(StepDispatcher):
 def _announcement(client: int, reply: Reply) -> KeyAdvertisement:
     announcement = read(carried(reply.payload, "announcement"), KeyAdvertisement)
     if announcement.client != client:
-        raise ProtocolError("its announcement is another client's")
+        raise ProtocolError("its key advertisement names another client")
     for key in (announcement.sealing, announcement.masking):
         check_public(key)
     return announcement
@@ -250,7 +250,7 @@ def _announcement(client: int, reply: Reply) -> KeyAdvertisement:
 def _words(reply: Reply, told: bytes, space: VectorGroup) -> bytes:
     """The masked vector of a client who was told what all were told."""
     if carried(reply.payload, "told") != told:
-        raise ProtocolError("it was told something else than the others, or has another model")
+        raise ProtocolError("it received different session inputs, or a different model, than the server sent")
     return carried(reply.payload, "words", most=space.packed_bytes)
 
 

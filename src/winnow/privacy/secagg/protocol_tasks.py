@@ -43,7 +43,7 @@ class StepSettings:
 
 def session_of(task: Task) -> bytes:
     if not isinstance(task.settings, StepSettings):
-        raise ProtocolError("the task belongs to no session")
+        raise ProtocolError("the task has no valid session id")
     return task.settings.session
 
 
@@ -54,7 +54,7 @@ def as_array(data: bytes) -> NDArray[np.uint8]:
 def carried(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
     """The bytes of this name; a message without them, or with more than there can be, is refused."""
     if not is_byte_array(payload.get(part, {}), name, most):
-        raise ProtocolError(f"the message carries no {name}")
+        raise ProtocolError(f"the message has no valid {name}")
     return np.asarray(payload[part][name]).tobytes()
 
 
@@ -74,7 +74,7 @@ def read_session_inputs(payload: Payload) -> SessionInputs:
 def read_numbers(payload: Payload, name: str) -> NDArray[np.float64]:
     array = np.asarray(payload.get(SECURE, {}).get(name, ()))
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "if" or not np.isfinite(array).all():
-        raise ProtocolError(f"the message carries no {name}")
+        raise ProtocolError(f"the message has no valid {name}")
     return array.astype(np.float64)
 
 

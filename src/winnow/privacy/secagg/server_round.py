@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from winnow.core import Federation, Population, Reply, Task, Until
+from winnow.core import Federation, Population, Reply
 from winnow.learn.aggregation import LinearFold, mean_weight
-from winnow.learn.reply_checks import Rejection, RoundContext, check_replies, unexpected_fault
+from winnow.learn.collect import RoundContext
+from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, unexpected_fault
 from winnow.learn.stack import ModelState
 from winnow.privacy.secagg.encoding import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
@@ -42,10 +43,10 @@ class SecureRoundResult:
 
     answered: list[Reply]
     refused: list[Rejection]
-    left: Mapping[str, Any]
-    folded: list[Reply] = field(default_factory=list)
+    next_round_state: Mapping[str, Any]
+    aggregated: list[Reply] = field(default_factory=list)
     parts: Mapping[str, ModelState] = field(default_factory=dict)
-    measured: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class SecureRound:
@@ -55,16 +56,14 @@ class SecureRound:
         self,
         settings: "SecureAggregation",
         fold: LinearFold,
-        expected: RoundContext,
-        form: UpdateLayout,
-        cohort: Sequence[Reply],
-        counts: Mapping[int, int],
+        context: RoundContext,
+        held: "TrainedCohort",
         population: Population,
     ) -> None:
-        self._settings, self._fold, self._expected, self._form = settings, fold, expected, form
-        self._of_client = {reply.task.client: reply for reply in cohort}
+        self._settings, self._fold, self._context, self._form = settings, fold, context, held.form
+        self._of_client = {reply.task.client: reply for reply in held.cohort}
         self._population = population
-        weights = {client: fold.weight_of(client, counts[client]) for client in self._of_client}
+        weights = {client: fold.weight_of(client, context.counts[client]) for client in self._of_client}
         heaviest = (fold.weight_of(client, 1) for client in range(len(population)))
         self._unit = max(heaviest if settings.encoding.private else weights.values(), default=1.0)
         self._weights = {client: weight_share(weight, self._unit) for client, weight in weights.items()}
@@ -72,7 +71,7 @@ class SecureRound:
     def sum_up(self, federation: Federation) -> SecureRoundResult:
         """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
         if not self._of_client:
-            return SecureRoundResult(answered=[], refused=[], left=self._expected.collected)
+            return SecureRoundResult(answered=[], refused=[], next_round_state=self._context.state)
         talk = self._conversation(federation)
         try:
             outcome = self._talk(talk)
@@ -80,18 +79,20 @@ class SecureRound:
         except ProtocolError as error:
             reason = f"the round was abandoned: {error}"
             told = [Rejection(client=client, reason=reason) for client in self._of_client]
-            return SecureRoundResult(answered=talk.answered, refused=talk.refused + told, left=self._expected.collected)
+            return SecureRoundResult(
+                answered=talk.answered, refused=talk.refused + told, next_round_state=self._context.state
+            )
         sums = [*decoded.sums[:-1], np.array(self._divisor(float(decoded.sums[-1])))]
-        parts, weight = mean_update(self._form, sums, self._expected.parts[MODEL], len(outcome.survivors))
+        parts, weight = mean_update(self._form, sums, self._context.expected.parts[MODEL], len(outcome.survivors))
         self._fold.add_mean(parts.pop(MODEL), weight * self._unit)
         following = self._settings.encoding.refresh(self._form, talk.parameters, decoded, talk.terms.round + 1)
         return SecureRoundResult(
             answered=talk.answered,
             refused=talk.refused,
-            left=following.as_arrays(),
-            folded=[self._of_client[client] for client in outcome.survivors],
+            next_round_state=following.as_arrays(),
+            aggregated=[self._of_client[client] for client in outcome.survivors],
             parts=parts,
-            measured=_known({"clipped": decoded.clipped, "overflowed": decoded.overflowed}),
+            metrics=_known({"clipped": decoded.clipped, "overflowed": decoded.overflowed}),
         )
 
     def _divisor(self, weight: float) -> float:
@@ -100,7 +101,7 @@ class SecureRound:
         """
         if not self._settings.encoding.private:
             return weight
-        return self._expected.invited * mean_weight(self._fold, self._population) / self._unit
+        return self._context.selected * mean_weight(self._fold, self._population) / self._unit
 
     def _conversation(self, federation: Federation) -> ProtocolRunner:
         task = next(iter(self._of_client.values())).task
@@ -110,21 +111,21 @@ class SecureRound:
             version=task.version,
             weights=self._weights,
             parameters=self._parameters(task.round),
-            model=self._expected.parts[MODEL],
-            weighs=self._expected.weighs,
+            model=self._context.expected.parts[MODEL],
+            weighs=self._context.byte_scale,
         )
 
     def _parameters(self, round: int) -> EncodingParameters:
         """Those that the last round left; new ones may be made of the server's own samples instead."""
-        encoding, expected = self._settings.encoding, self._expected
-        if expected.collected:
-            parameters = EncodingParameters.of(expected.collected)
+        encoding, context = self._settings.encoding, self._context
+        if context.state:
+            parameters = EncodingParameters.of(context.state)
         else:
-            parameters = encoding.first(self._form, public_update(self._form, expected.parts), round)
-        if expected.emulate is None or parameters.version < round:
+            parameters = encoding.first(self._form, public_update(self._form, context.expected.parts), round)
+        if context.emulated_update is None or parameters.version < round:
             return parameters
         weight = sum(self._weights.values()) / len(self._weights)
-        update = weighted_update(sorted_parts(expected.emulate()), expected.parts[MODEL], weight)
+        update = weighted_update(sorted_parts(context.emulated_update()), context.expected.parts[MODEL], weight)
         return encoding.emulated(self._form, update, round)
 
     def _talk(self, talk: ProtocolRunner) -> SecureSum:
@@ -167,33 +168,30 @@ class TrainedCohort:
     answered: list[Reply]
 
 
-def train_and_hold(
-    federation: Federation, tasks: Sequence[Task], until: Until, expected: RoundContext
-) -> TrainedCohort:
+def train_and_hold(federation: Federation, context: RoundContext) -> TrainedCohort:
     """Have clients train. Their updates stay where they are, so that nothing is uploaded yet."""
-    trained = [replace(task, work=replace(task.work, upload_bytes=0)) for task in tasks]
-    with federation.dispatch(trained, until) as exchange:
+    trained = [replace(task, work=replace(task.work, upload_bytes=0)) for task in context.tasks]
+    with federation.dispatch(trained, context.until) as exchange:
         outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
-    sound, refused, answered = check_replies(
-        outcomes, dataclasses.replace(expected, parts={}, carried=(UPDATE_LAYOUT,))
-    )
-    cohort, form = with_common_layout(sound, refused, expected)
+    held_back = dataclasses.replace(context.expected, parts={}, reply_parts=(UPDATE_LAYOUT,))
+    sound, refused, answered = check_replies(outcomes, held_back)
+    cohort, form = with_common_layout(sound, refused, context.expected)
     return TrainedCohort(cohort=cohort, form=form, refused=refused, answered=answered)
 
 
 def with_common_layout(
-    sound: Sequence[Reply], refused: list[Rejection], expected: RoundContext
+    sound: Sequence[Reply], refused: list[Rejection], expected: ExpectedReply
 ) -> tuple[list[Reply], UpdateLayout]:
     """The replies whose updates have the form that is expected and that most of them have; others are refused."""
     forms: dict[int, UpdateLayout] = {}
     for reply in sound:
         try:
             form = UpdateLayout.read(carried(reply.payload, "form", UPDATE_LAYOUT))
-            fault = layout_mismatch(form, expected.parts, expected.carried)
+            fault = layout_mismatch(form, expected.parts, expected.reply_parts)
         except ProtocolError as error:
             fault = str(error)
         except Exception as error:
-            fault = unexpected_fault("the form of its update cannot be read", reply.task.client, error)
+            fault = unexpected_fault("cannot read the layout of its update", reply.task.client, error)
         if fault is None:
             forms[reply.task.client] = form
         else:
@@ -202,7 +200,8 @@ def with_common_layout(
         return [], UpdateLayout(())
     ((common, _),) = Counter(forms.values()).most_common(1)
     odd = [client for client, form in forms.items() if form != common]
-    refused += [Rejection(client=client, reason="the update has another form than most others") for client in odd]
+    reason = "the update's layout differs from that of most clients"
+    refused += [Rejection(client=client, reason=reason) for client in odd]
     return [_without_form(reply) for reply in sound if forms.get(reply.task.client) == common], common
 
 

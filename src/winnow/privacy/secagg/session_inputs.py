@@ -28,9 +28,9 @@ class SessionInputs:
     def __post_init__(self) -> None:
         members, weights = self.members, self.weights
         if members.ndim != 1 or members.shape != weights.shape or (np.diff(members) <= 0).any():
-            raise ProtocolError("the members and their weights do not belong together")
+            raise ProtocolError("the member and weight lists do not match, or members are not in order")
         if not ((weights > 0) & (weights <= 1)).all():
-            raise ProtocolError("a weight is not above 0 and at most 1")
+            raise ProtocolError("weights must be above 0 and at most 1")
 
     def weight_of(self, client: int, heaviest: float) -> float:
         """The client's own weight; refused if somebody makes up more than `heaviest` of the sum over all members."""

@@ -56,7 +56,7 @@ def _points(holders: Sequence[int]) -> FieldElements:
     """Where holders stand: at their number plus one, for the secret itself is at zero."""
     points = np.asarray(holders, np.int64) + 1
     if len(np.unique(points)) != len(points) or points.min() < 1 or points.max() >= int(PRIME):
-        raise ProtocolError("the holders of a secret are not told apart by numbers from 0 on")
+        raise ProtocolError("holder numbers must be unique and not negative")
     return points.astype(np.uint64)
 
 
@@ -81,7 +81,7 @@ def _read(share: bytes) -> FieldElements:
         raise ProtocolError(f"a share has {SHARE_BYTES} bytes, not {len(share)}")
     values = np.frombuffer(share, "<u4").astype(np.uint64)
     if (values >= PRIME).any():
-        raise ProtocolError("a share lies outside of the field")
+        raise ProtocolError("a share has a value outside the field")
     return values
 
 

@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from winnow.learn.party_identities import UPDATE, PartyIdentities
 
-__all__ = ["KEEPER_PARTY", "CachedIdentities", "PartyIdentities", "SimulatedIdentities", "simulated_identities"]
-
 KEEPER_PARTY = -1
 """The number under which the mask keeper signs; clients have numbers from 0 on."""
 
@@ -30,7 +28,7 @@ class SimulatedIdentities:
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
         return self.sign(party, message)
 
-    def verifies(self, party: int, message: bytes, signature: bytes) -> bool:
+    def verify(self, party: int, message: bytes, signature: bytes) -> bool:
         try:
             self._public.verify(signature, _whose(party, message))
         except InvalidSignature:
@@ -44,7 +42,7 @@ class SimulatedIdentities:
         """A simulation's sites remember for themselves, and nobody makes them forget."""
         return 1
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         return b""
 
 
@@ -56,8 +54,8 @@ class CachedIdentities:
         self.sign_once = identities.sign_once
         self.name = identities.name
         self.release = identities.release
-        self.noted = identities.noted
-        self.verifies = lru_cache(maxsize=1 << 16)(identities.verifies)
+        self.release_note = identities.release_note
+        self.verify = lru_cache(maxsize=1 << 16)(identities.verify)
 
 
 def _whose(party: int, message: bytes) -> bytes:

@@ -7,9 +7,10 @@ give the update away as the difference.
 import os
 from typing import TYPE_CHECKING
 
-from winnow.core import Reply, Task
+from winnow.core import Randomness, Reply, Task
+from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.update_filters import RandomSource
+from winnow.learn.update_filters import task_generator
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.held_updates import HeldUpdate, HeldUpdateStore
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot, check_closed, close_statement
@@ -37,7 +38,6 @@ from winnow.privacy.secagg.protocol_tasks import (
 from winnow.privacy.secagg.secure_indexing import assignments_digest
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read, write
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 class SecureSite:
     """The clients' secrets of this process: updates that wait to be masked, and the sessions under way."""
 
-    def __init__(self, settings: "SecureAggregation", identities: PartyIdentities, chance: RandomSource) -> None:
-        """By `chance` values are rounded; the server must not foresee it."""
-        self._settings, self._identities, self._chance = settings, identities, chance
+    def __init__(self, settings: "SecureAggregation", identities: PartyIdentities, randomness: Randomness) -> None:
+        """`randomness` decides how values are rounded; the server must not foresee it."""
+        self._settings, self._identities, self._randomness = settings, identities, randomness
         self._updates = HeldUpdateStore(identities)
         self._members: dict[int, PairwiseClient] = {}
         self._told: dict[int, SessionInputs] = {}
 
-    def at_site(self) -> SiteExtension:
+    def extension(self) -> SiteExtension:
         """The steps of the way that the job's author chose: a server is not to have the other's assumptions instead."""
         pairwise = {
             ADVERTISE_KEYS: self._announce,
@@ -73,7 +73,7 @@ class SecureSite:
     # The steps --------------------------------------------------------------------------------------------------------
 
     def _announce(self, task: Task) -> Reply:
-        if note := self._identities.noted(task.client, task.round):
+        if note := self._identities.release_note(task.client, task.round):
             left = read(note, SessionRecord)
             if "closings" not in task.payload.get(SECURE, {}):
                 return reply_with(task, left=write(left))
@@ -91,7 +91,7 @@ class SecureSite:
         member, terms = self._members.get(task.client), self._terms(task)
         if member is not None and member.terms.session == terms.session:
             if member.has_confirmed:
-                raise ProtocolError("a list of survivors was confirmed in this session")
+                raise ProtocolError("this client has already confirmed a survivor list in this session")
             del self._members[task.client]
         signature = self._identities.sign_once(task.client, close_statement(terms), ballot(terms))
         return reply_with(task, closing=signature)
@@ -104,7 +104,7 @@ class SecureSite:
         member, held = self._member(task), self._updates.look(task)
         told = read_session_inputs(task.payload)
         if told.members.tolist() != member.members:
-            raise ProtocolError("the weights are not those of this session's members")
+            raise ProtocolError("the weights do not match this session's members")
         vector, space = self._words(task, held, told)
         digest = told.digest(session_of(task), held.model)
         masked = member.mask(task.peer_messages, vector, space, digest)
@@ -155,8 +155,8 @@ class SecureSite:
         """The client's update times its weight, encoded."""
         encoding, members = self._settings.encoding, len(told.members)
         values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
-        chance = self._chance(held.task, "secure rounding")
-        vector = encoding.encode(held.form, values, told.parameters, members, chance)
+        rng = task_generator(self._randomness, held.task, "secure rounding")
+        vector = encoding.encode(held.form, values, told.parameters, members, rng)
         return vector, encoding.space(held.form, members)
 
     def _terms(self, task: Task, session: bytes | None = None) -> SessionTerms:
@@ -165,5 +165,5 @@ class SecureSite:
     def _member(self, task: Task) -> PairwiseClient:
         member = self._members.get(task.client)
         if member is None or member.terms.session != session_of(task):
-            raise ProtocolError("this client takes part in no such session")
+            raise ProtocolError("this client is not in this session")
         return member

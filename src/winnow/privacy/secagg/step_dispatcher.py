@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from winnow.core import Federation, Reply, Task
-from winnow.learn.reply_checks import Rejection, RoundContext, check_replies
+from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies
 
-NO_EXPECTATION = RoundContext(parts={}, carried=(), reference=None)
+NO_EXPECTATION = ExpectedReply(parts={}, reply_parts=(), reference=None)
 """Each step knows for itself what a reply must hold."""
 
 
@@ -31,7 +31,7 @@ class StepDispatcher:
                 self.refused += refused
                 yield from sound
         for client, task in sorted(silent.items()):
-            self.refuse(client, f"did not answer {task.name} in time")
+            self.refuse(client, f"did not answer {task.name} before the deadline")
 
     def refuse(self, client: int, reason: str) -> None:
         self.refused.append(Rejection(client=client, reason=reason))

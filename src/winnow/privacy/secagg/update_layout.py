@@ -58,7 +58,7 @@ class UpdateLayout(Struct, frozen=True):
         form = read(data, UpdateLayout)
         entries = form.entries
         if len(entries) > MAX_TENSORS or any(min(e.shape, default=0) < 0 or e.dtype not in DTYPES for e in entries):
-            raise ProtocolError("the update has shapes or types that cannot be")
+            raise ProtocolError("the update has invalid shapes or types")
         return form
 
     def write(self) -> bytes:

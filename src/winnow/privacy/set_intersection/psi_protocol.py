@@ -58,13 +58,13 @@ def answer_query(request: bytes, identifiers: Sequence[str], reveal: Reveal, mos
         raise PsiMessageError(f'the question is for another thing than the "{reveal}", which this site reveals')
     asked = len(question.encrypted_elements)
     if asked > most:
-        raise PsiMessageError(f"the question is about {asked:,} identifiers, and this site answers about {most:,}")
+        raise PsiMessageError(f"the query has {asked:,} identifiers; this site accepts at most {most:,}")
     server = psi.server.CreateWithNewKey(reveal == "intersection")
     setup = server.CreateSetupMessage(FALSE_POSITIVE_RATE, asked, list(identifiers), psi.DataStructure.RAW)
     try:
         response = server.ProcessRequest(question)
     except (RuntimeError, ValueError) as error:
-        raise PsiMessageError("the question has elements that no site encrypts") from error
+        raise PsiMessageError("the query has elements that are not valid encrypted identifiers") from error
     return msgspec.msgpack.encode([setup.SerializeToString(), response.SerializeToString()])
 
 

@@ -63,7 +63,7 @@ class SetIntersectionSite(Generic[Site]):
     def _ask(self, task: Task, site: Site) -> Reply:
         """A question to another client about all identifiers, or those that were found in common so far."""
         if not isinstance(task.settings, int):
-            raise PsiMessageError("the task names no client to ask")
+            raise PsiMessageError("the task does not say which client to query")
         client, other = task.client, task.settings
         mine = self._common[client] if client in self._common else self._own(site, client)
         asking = PsiQuery(mine, self._reveal, len(self._own(site, client)))
@@ -72,9 +72,9 @@ class SetIntersectionSite(Generic[Site]):
 
     def _answer(self, task: Task, site: Site) -> Reply:
         if task.client in self._answered:
-            raise PsiMessageError("this client has answered a question before")
+            raise PsiMessageError("this client has already answered a query")
         if len(task.peer_messages) != 1:
-            raise PsiMessageError("a question is a letter from one client")
+            raise PsiMessageError("expected exactly one query, from one client")
         ((asker, question),) = task.peer_messages.items()
         given = answer_query(question, self._own(site, task.client), self._reveal, self._most)
         self._answered.add(task.client)
@@ -83,10 +83,10 @@ class SetIntersectionSite(Generic[Site]):
     def _find(self, task: Task, site: Site) -> Reply:
         client = task.client
         if client not in self._asking:
-            raise PsiMessageError("this client has asked nothing")
+            raise PsiMessageError("this client has sent no query")
         other, asking = self._asking.pop(client)
         if other not in task.peer_messages:
-            raise PsiMessageError(f"there is no answer of client {other}")
+            raise PsiMessageError(f"client {other} has sent no answer")
         if self._reveal == "size":
             self._size[client] = asking.size(task.peer_messages[other])
         else:
@@ -99,7 +99,7 @@ class SetIntersectionSite(Generic[Site]):
         """How many were found goes to the server; which they are, at most to the other sites, in letters."""
         client = task.client
         if client not in self._size:
-            raise PsiMessageError("this client has found nothing")
+            raise PsiMessageError("this client has computed no intersection yet")
         letters = {}
         if self._reveal == "intersection":
             self._found(client, self._common[client])
@@ -114,9 +114,9 @@ class SetIntersectionSite(Generic[Site]):
             try:
                 told = from_msgpack(letter[LENGTH_BYTES:][: int.from_bytes(letter[:LENGTH_BYTES])], list[str])
             except UnreadableError as error:
-                raise PsiMessageError("what was shared cannot be read") from error
+                raise PsiMessageError("the shared result cannot be read") from error
             if not own.issuperset(told):
-                raise PsiMessageError("an identifier was shared that this client does not have")
+                raise PsiMessageError("the shared result has an identifier that this client does not have")
             self._found(task.client, told)
         return Reply(task=task)
 

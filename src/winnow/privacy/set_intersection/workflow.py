@@ -51,7 +51,7 @@ class SetIntersection:
         end = self._ask(federation, FINISH, asker)
         size = end.metrics.get("size", -1.0)
         if not 0 <= size <= MAX_SIZE:
-            raise SiteError(f"of client {asker}", FINISH, "it tells no size of an intersection")
+            raise SiteError(f"of client {asker}", FINISH, "its reply has no valid intersection size")
         shared = peer_messages([end])
         for other in others:
             if other in shared:

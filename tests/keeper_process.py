@@ -6,11 +6,11 @@ from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
 
+from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
 from winnow.privacy.secagg.session_terms import read, write
-from winnow.privacy.secagg.simulated_identities import PartyIdentities
 
 Line: TypeAlias = "Connection[Any, Any]"
 
