@@ -112,7 +112,7 @@ def test_messages_under_way_are_counted_by_party(tmp_path: Path) -> None:
     alpha, beta = Peer.of_pem(papers("alpha").certificate), Peer.of_pem(papers("beta").certificate)
     with counted.request(alpha), counted.request(alpha), counted.message(alpha, MAX_MESSAGE):
         with (
-            pytest.raises(TooManyRequestsError, match="site alpha of ward has 2 requests under way"),
+            pytest.raises(TooManyRequestsError, match="site alpha of ward already has 2 open requests"),
             counted.request(alpha),
         ):
             pass

@@ -69,7 +69,7 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
         (world.bundle(), {"resources": Resources(memory_mb=1000)}, "asks for 1000 memory_mb; this site allows 900"),
         (world.bundle(), {"resources": Resources(cpus=3, memory_mb=5)}, "asks for 3 cpus, and 2 this site offers"),
         (changed(world.bundle(), config=CONFIG + "rounds = 9\n"), {}, "changed after signing"),
-        (changed(world.bundle(), certificate=b"", signature=b""), {}, "not a certificate"),
+        (changed(world.bundle(), certificate=b"", signature=b""), {}, "not a valid certificate"),
         (world.bundle(ago=8 * DAY), {}, "the job was signed 8 days ago; the limit is 7 days; submit it again"),
         (world.bundle(ago=math.nan), {}, "the job was signed nan days ago"),
         (world.bundle(ago=-3600), {}, "is in the future"),
@@ -104,7 +104,7 @@ def test_a_job_that_runs_may_grow_old(world: World, script: Script, near: Any) -
         script.outstanding.clear()
         script.tell(StopJob(job="job-1"), deploy(script, bundle))
         wait_for(lambda: not script.all_of(DeployResult)[-1].accepted, "the refusal of an old job")
-        assert "submit it anew" in script.all_of(DeployResult)[-1].reason
+        assert "submit it again" in script.all_of(DeployResult)[-1].reason
 
 
 def test_a_policy_that_changes_stops_a_running_job_and_lets_it_go_on(
@@ -133,7 +133,7 @@ def test_a_damaged_blob_fails_its_task_alone(world: World, script: Script, near:
     missing = Blob(digest="0" * 64, size=5)
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task(parts={"model": part}))
-        assert "its digest is another" in script.wait(SubmitResult, 1).answer.failure
+        assert "its digest does not match" in script.wait(SubmitResult, 1).answer.failure
         script.tell(task(parts={"model": missing}))
         assert script.wait(SubmitResult, 2).answer.stage == "preparing"
         script.spoiled.clear()
@@ -254,4 +254,4 @@ def test_a_server_that_stalls_or_talks_nonsense_is_survived(world: World, script
         wait_for(lambda: True, "a moment")
         near.faults.disconnected = False
         assert script.wait(SubmitResult, 2).answer.failure is None
-    assert script.all_of(Hello)[0].now == 0.0
+    assert script.all_of(Hello)[0].clock == 0.0
