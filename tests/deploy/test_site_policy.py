@@ -74,7 +74,7 @@ def test_each_job_is_judged_by_its_author_data_code_and_needs(
         (world.bundle(ago=math.nan), {}, "the job was signed nan days ago"),
         (world.bundle(ago=-3600), {}, "is in the future"),
         (changed(world.bundle(ago=8 * DAY), issued=time.time()), {}, "changed after signing"),
-        (foreign(world, tmp_path), {}, "foreign"),
+        (foreign(world, tmp_path), {}, "not issued by the CA"),
         (world.bundle("[data]\n"), {}, "asks for no data by name"),
         (msgspec.msgpack.encode({"config": "[data"}), {}, "no TOML"),
         (b"nonsense", {}, "no job's bundle"),
