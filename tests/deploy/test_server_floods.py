@@ -36,8 +36,8 @@ from pathlib import Path
 import grpc
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.message_codec import encode
-from winnow.deploy.wire.grpc_common import REFUSAL_KEY, unpack
-from winnow.deploy.wire.messages import Follow
+from winnow.deploy.wire.grpc_common import REFUSAL_KEY, decode_refusal
+from winnow.deploy.wire.messages import FollowLog
 
 kit, address = Kit.load(sys.argv[1]), sys.argv[2]
 credentials = grpc.ssl_channel_credentials(kit.authority_pem, kit.key_pem, kit.certificate_pem)
@@ -49,7 +49,7 @@ def refused(call):
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and not told.is_set():
             told.set()
-            reasons = [unpack(value).reason for key, value in error.trailing_metadata() if key == REFUSAL_KEY]
+            reasons = [decode_refusal(value).reason for key, value in error.trailing_metadata() if key == REFUSAL_KEY]
             print(*reasons, flush=True)
 
 while True:
@@ -59,7 +59,7 @@ while True:
     for channel in channels:
         follow, call = channel.unary_stream("/winnow.Wire/Follow"), channel.unary_unary("/winnow.Wire/Call")
         for _ in range(60):
-            calls.append(follow(encode(Follow(job="waiting"))))
+            calls.append(follow(encode(FollowLog(job="waiting"))))
         for _ in range(30):
             calls.append(call.future(large, timeout=20))
     for each in calls:
