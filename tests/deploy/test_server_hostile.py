@@ -197,7 +197,7 @@ def test_a_site_that_fills_its_inbox_is_told_so(world: World, asked: tuple[Scrip
     for number in range(2):
         content = bytes([number]) * (1 << 20)
         site.link.put(PutBlob(job="job", blob=named(content)), iter([content]))
-    with pytest.raises(RequestRefusedError, match="bytes are in use"):
+    with pytest.raises(RequestRefusedError, match="cannot store"):
         site.link.put(PutBlob(job="job", blob=named(b"more")), iter([b"more"]))
     assert world.person().state("job").status == "running"
 

@@ -72,7 +72,7 @@ def test_a_signature_that_does_not_fit_is_refused(parties: Parties) -> None:
             NONE_REVOKED,
             now,
             "job",
-            "not fit",
+            "is invalid",
         ),
     ]:
         with pytest.raises(IdentityError, match=why):
