@@ -78,7 +78,7 @@ def test_task_and_scale_apply_to_every_form_of_data():
     dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     for form in ((x, y), dataset):
         result = winnow.run(model=line, data=form, task="regression", **SMALL)
-        assert result.facts.metric == "r2"
+        assert result.plan.metric == "r2"
     narrow = (x - x.min(axis=0)) / np.ptp(x, axis=0)
     by_hand = winnow.run(model=network(), data=(narrow, y), **SMALL).history
     for form in ((x, y), dataset, from_arrays(x, y)):
@@ -203,7 +203,7 @@ def test_a_finished_run_is_only_read(tmp_path: Path):
     again = winnow.run(model=network(), data=blobs(), out=tmp_path / "a", resume=True, **SMALL)
     assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in (tmp_path / "a").iterdir()} == written
     np.testing.assert_equal(again.history, first.history)
-    assert (again.best, again.facts, again.summary) == (first.best, first.facts, first.summary)
+    assert (again.best, again.plan, again.summary) == (first.best, first.plan, first.summary)
     for name, value in first.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value)
 

@@ -109,8 +109,8 @@ def test_holders_of_the_reference_set_are_not_sent_what_is_private(algorithm: st
     ready.federation.handlers["assess"] = lambda tasks, site: sent.extend(tasks) or answer(tasks, site)
     list(ready.training.run(ready.federation))
     models = [task.payload["model"] for task in sent if task.payload]
-    assert ready.facts.private
-    assert [set(model) for model in models] == [set(ready.training.model) - set(ready.facts.private)] * 2
+    assert ready.plan.private_names
+    assert [set(model) for model in models] == [set(ready.training.model) - set(ready.plan.private_names)] * 2
 
 
 def test_r2_cannot_be_pooled() -> None:

@@ -9,6 +9,7 @@ from scipy.stats import chisquare
 
 from winnow.core import ConfigError, Reply, RoundFinished
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.privacy.compress import ProductQuantisation
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.keeper_process import KeeperProcess
@@ -81,7 +82,7 @@ def test_resuming_equals_no_interruption(code: str, parameters: str) -> None:
         begun.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 2:
             break
-    again = prepare_run(experiment(*options, algorithm="fedavg"), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*options, algorithm="fedavg"), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     assert begun + [encode_event(event) for event in again.training.run(again.federation)] == log
     assert all(torch.equal(tensor, again.training.model[name]) for name, tensor in whole.training.model.items())
 

@@ -6,6 +6,7 @@ import torch
 
 from winnow.core import RoundFinished
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
@@ -51,7 +52,9 @@ class TestEveryAlgorithm:
             begun.append(encode_event(event))
             if isinstance(event, RoundFinished) and event.round == stop:
                 break
-        second = prepare_run(experiment(holders, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+        second = prepare_run(
+            experiment(holders, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot()
+        )
         assert begun + log_of(second) == log
         for name, tensor in whole.training.model.items():
             assert torch.equal(tensor, second.training.model[name])

@@ -14,6 +14,7 @@ from torch import nn
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, wrap
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.reply_checks import RoundContext
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
@@ -194,7 +195,7 @@ def test_a_model_that_mixes_samples_is_refused(layer: nn.Module) -> None:
     if isinstance(layer, nn.BatchNorm1d):
         wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg")
         with pytest.raises(ModelError, match="dp-sgd"):
-            prepare_run(wanted, dataset=blobs(), module=mixing)
+            prepare_run(wanted, RunInputs(dataset=blobs(), module=mixing))
 
 
 class Remembers(nn.Module):
@@ -215,7 +216,7 @@ def test_a_layer_that_keeps_something_of_samples_is_refused_before_anything_leav
     wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', "engine.execution=loop", algorithm="fedavg")
     with (
         pytest.raises(ModelError, match=r"0\.seen follows the samples"),
-        prepare_run(wanted, dataset=blobs(), module=module) as ready,
+        prepare_run(wanted, RunInputs(dataset=blobs(), module=module)) as ready,
     ):
         list(ready.training.run(ready.federation))
 

@@ -13,6 +13,7 @@ from selecting import people, trained, turn
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RoundFinished, Scored, Selected
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.algorithms.srpfl import DoublingSelector
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
@@ -241,5 +242,5 @@ def test_stages_survive_an_interruption(algorithm: str, renew: str, stop: int) -
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == stop:
             break
-    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     assert seen + [encode_event(event) for event in again.training.run(again.federation)] == log

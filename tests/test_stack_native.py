@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from cohort_training import train
 from test_stack_training import CLASSES, MODELS, MOMENTUM, assert_same_as_plain, make_data
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
@@ -27,7 +28,6 @@ from winnow.learn.stack import (
     TensorData,
     choose_execution,
     model_state,
-    train,
 )
 from winnow.learn.stack.native import build
 
@@ -322,7 +322,7 @@ def test_native_is_not_taken_where_it_is_clearly_slower(tmp_path: Path, monkeypa
 CHOOSE = """
 import torch
 from torch import nn
-from winnow.learn.stack import LOSSES, Departure, choose_execution
+from winnow.learn.stack import LOSSES, choose_execution
 execution = choose_execution(nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), LOSSES["cross-entropy"])
 print(execution.name, "|", execution.notice)
 """

@@ -98,11 +98,12 @@ class TestRuns:
 
         def trained(*sets: str) -> dict:
             from winnow.experiment.build import prepare_run
+            from winnow.experiment.setup import RunInputs
             from world import blobs
 
             torch.manual_seed(0)
             asked = experiment(*RAGGED, *sets, algorithm="fedavg-rp")
-            with prepare_run(asked, dataset=blobs(), module=Net()) as ready:
+            with prepare_run(asked, RunInputs(dataset=blobs(), module=Net())) as ready:
                 list(ready.training.run(ready.federation))
                 return ready.training.model
 

@@ -9,6 +9,7 @@ from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 
 BASE: dict[str, Any] = {
     "name": "small",
@@ -39,7 +40,7 @@ def experiment(*sets: str, **options: Any) -> Experiment:
 
 
 def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> PreparedRun:
-    return prepare_run(experiment(*sets, **options), dataset=dataset or blobs())
+    return prepare_run(experiment(*sets, **options), RunInputs(dataset=dataset or blobs()))
 
 
 def write_toml(folder: Path, **options: Any) -> Path:

@@ -17,7 +17,8 @@ from winnow.core import ConfigError, RunError
 from winnow.data.split_files import split_into_folders
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
-from winnow.experiment.run import RunInputs, run_experiment
+from winnow.experiment.run import run_experiment
+from winnow.experiment.setup import RunInputs
 
 COMMAND = [sys.executable, "-m", "winnow.cli", "local", "--sites", "2", "run"]
 

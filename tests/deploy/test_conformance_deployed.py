@@ -13,6 +13,7 @@ from winnow.config.schema import Experiment
 from winnow.data import ClientData, federate
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.experiment.build import data_settings_for, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from world import blobs, experiment
 
@@ -53,7 +54,7 @@ class TestEveryAlgorithm:
     def test_a_deployed_run_equals_the_simulation(self, algorithm: str, tmp_path: Path) -> None:
         wanted = experiment("engine.execution=loop", algorithm=algorithm)
         result = deployed(wanted, tmp_path).run()
-        simulated = prepare_run(wanted, dataset=blobs())
+        simulated = prepare_run(wanted, RunInputs(dataset=blobs()))
         list(simulated.training.run(simulated.federation))
         assert result.summary.rounds == wanted.rounds
         tolerance = 1e-5 if algorithm in ROUNDED else 0.0

@@ -55,7 +55,7 @@ def _read(
     """The settings, and what privacy the run has cost if it is one."""
     from winnow.config.resolve import resolve
     from winnow.core import ConfigError
-    from winnow.experiment.run import stored_experiment
+    from winnow.experiment.run_folders import stored_experiment
     from winnow.runs import RunFolder
 
     path = Path(source)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from winnow.config.schema import EngineSettings
 from winnow.core import ConfigError, Handler
-from winnow.learn.handlers import HANDLERS, LearningSite
+from winnow.learn.handlers import HANDLERS
+from winnow.learn.learning_site import LearningSite
 from winnow.simulate import ForkedWorkers, RayWorkers, WorkerBackend, WorkerPool, handle_in_chunks
 
 DEFAULT_CHUNK = 2

@@ -21,8 +21,9 @@ from typing import TypeAlias
 from winnow.config.plugins import load_plugins
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, ConfigError, ModelError, RoundFinished, WinnowError
-from winnow.experiment.run import RunInputs
-from winnow.experiment.run_folders import run_in_folder
+from winnow.experiment.run import run_experiment
+from winnow.experiment.run_folders import is_finished
+from winnow.experiment.setup import RunInputs
 from winnow.simulate.parent_watchdog import exit_with_parent
 
 SECONDS_BETWEEN_MESSAGES = 0.2
@@ -153,11 +154,13 @@ def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequenc
 
 def _execute_run(job: RunSpec, pipe: Connection) -> RunMessage:
     try:
-        run_in_folder(
-            job.out,
+        if job.resume and is_finished(job.out, job.experiment):
+            return RunCompleted()
+        run_experiment(
             job.experiment,
-            resume=job.resume,
             inputs=RunInputs(data_directory=job.data_directory),
+            out=job.out,
+            resume=job.resume,
             on_event=_reporter(pipe),
         )
     except WinnowError as error:

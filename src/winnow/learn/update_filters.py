@@ -32,7 +32,7 @@ from winnow.core import (
     Until,
     stream,
 )
-from winnow.learn.handlers import TrainSettings
+from winnow.learn.client_update import TrainSettings
 from winnow.learn.randomness import secure_generator
 from winnow.learn.reply_checks import unexpected_fault
 

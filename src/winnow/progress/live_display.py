@@ -192,12 +192,12 @@ class Progress:
     def started(self, prepared: PreparedRun) -> None:
         if self._console is None:
             return
-        if prepared.facts.notice:
-            self._console.print(prepared.facts.notice, soft_wrap=True, highlight=False, markup=False)
+        if prepared.plan.notice:
+            self._console.print(prepared.plan.notice, soft_wrap=True, highlight=False, markup=False)
         course = ProgressState(
             ProgressHeader(
                 title=title(self._experiment),
-                metric=prepared.facts.metric,
+                metric=prepared.plan.metric,
                 rounds=self._experiment.rounds,
                 judged_by=self._experiment.judge.by,
                 promised=read_privacy_budgets(self._experiment.model_dump()),

@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from winnow.core import RoundFinished
 from winnow.experiment.build import PreparedRun
-from winnow.learn.stack import Precision, autocast_context
-from winnow.learn.stack import train as training_step
+from winnow.learn.stack import LocalTraining, Precision, autocast_context
 
 TRAINING_PASSES = 3
 """A training step costs a forward pass, and about two more for the gradients of inputs and weights."""
@@ -95,8 +94,8 @@ class RoundTimer:
     def started(self, prepared: PreparedRun) -> None:
         """Begin to watch this run."""
         self._prepared = prepared
-        federation, training = prepared.simulated, prepared.training
-        self._replace(training_step.__globals__, "plan_batches", "data")
+        federation, training = prepared.simulation, prepared.training
+        self._replace(LocalTraining.train.__globals__, "plan_batches", "data")
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.examiner, "profiles", "profiling")
@@ -108,7 +107,7 @@ class RoundTimer:
     def seen(self, event: object) -> None:
         """Count the work of a finished round."""
         if isinstance(event, RoundFinished):
-            sizes = self._prepared.simulated.population.sizes[event.folded]
+            sizes = self._prepared.simulation.population.sizes[event.folded]
             local = self._prepared.experiment.local
             self._samples += sum(float(size) * local.passes(int(size)) for size in sizes)
             self._rounds += 1
@@ -119,7 +118,7 @@ class RoundTimer:
             return None
         self._stopwatch.switch(None)
         self._undo.close()
-        site = self._prepared.simulated.site
+        site = self._prepared.simulation.site
         flops = forward_flops(self._prepared.module, site.data.few(1)[0])
         return TimingReport(
             seconds=dict(self._stopwatch.spent),

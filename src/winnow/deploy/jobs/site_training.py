@@ -1,31 +1,31 @@
-"""Training as a job's process at a site does it: the handlers of a learning site, with this site's data."""
+"""Training in a job's process at a site: the handlers of a learning site, with this site's data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
-from winnow.data import ClientData, ClientsOnDemand, Examples
+from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.run import RunInputs
-from winnow.experiment.setup import PROBE_SAMPLES, TrainingSetup, device_for, loss_for, module_for
+from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, device_for, set_up_training
+from winnow.learn.client_update import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
     FineTuning,
-    LearningSite,
     LossEvaluationSettings,
     PersonalEvaluationSettings,
     ProfileSettings,
     ReferenceEvaluationSettings,
-    TrainSettings,
 )
+from winnow.learn.learning_site import LearningSite
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
-from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, allow_tf32, as_tensor
+from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, as_tensor
 from winnow.learn.update_filters import secure_random, site_filters
 from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 
@@ -42,9 +42,9 @@ def training_handlers(
     experiment: Experiment, inputs: RunInputs, data: SiteData, first: int, identities: PartyIdentities
 ) -> SiteHandlers:
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
-    torch.set_num_threads(experiment.engine.threads or 1)
-    allow_tf32(experiment.engine.precision)
-    subject, samples, own_test = _subject(experiment, inputs, data, first)
+    device = device_for(experiment.engine.device)
+    setup = set_up_training(experiment, inputs, _probe(data.clients, device), data.clients.classes)
+    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
     collecting = experiment.collect.sites(identities)
     besides = collecting.around(experiment.select.matched.at_sites())
     limits = SiteReleaseLimits(
@@ -56,9 +56,9 @@ def training_handlers(
         held=bool(collecting.handlers),
     )
     return SiteHandlers(
-        site=subject.site(samples, own_test),
-        handlers={**_needed(experiment, subject, own_test), **besides.handlers},
-        filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_random)),
+        site=setup.site(_samples(data.clients, first, device), own_test),
+        handlers={**_needed(experiment, setup, own_test), **besides.handlers},
+        filters=(_as_signed(experiment, setup), *limits.around(), *site_filters(experiment.filters, secure_random)),
         sealing=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS_TYPES, **besides.settings},
@@ -67,11 +67,11 @@ def training_handlers(
 
 
 def _needed(
-    experiment: Experiment, subject: TrainingSetup, own_test: TensorData | None
+    experiment: Experiment, setup: TrainingSetup, own_test: TensorData | None
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
-        "profile": subject.layer is None,
+        "profile": setup.layer is None,
         "value": not experiment.select.asks_losses,
         "assess": not experiment.reference_clients,
         "judge": own_test is None,
@@ -79,18 +79,18 @@ def _needed(
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
 
-def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[LearningSite]:
+def _as_signed(experiment: Experiment, setup: TrainingSetup) -> Filter[LearningSite]:
     """Training is done as the job's author signed it, whatever the server asks for, and tells nothing else."""
     training = TrainSettings(
         local=experiment.local,
         client=experiment.client,
         seed=experiment.seed,
-        profile=subject.layer is not None,
+        profile=setup.layer is not None,
         value=experiment.composed().values_model,
     )
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
-        _check_model(tasks[0], subject.initial)
+        _check_model(tasks[0], setup.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
             signed = asked == training
@@ -99,7 +99,7 @@ def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[Learnin
         else:
             signed = True
         if not signed:
-            reason = "the server asks for another training than the job's author signed"
+            reason = "the server's training settings differ from those the job's author signed"
             return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
         return call_next(tasks, site)
 
@@ -109,11 +109,13 @@ def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[Learnin
 def _check_model(task: Task, own: Arrays) -> None:
     """Refuse a model that is not the job's: whether it can be trained at all might depend on a sample."""
     if task.name == "train" and "model" not in task.payload:
-        raise ModelError("a training task brings no model: what leaves is judged by how it departs from one")
+        raise ModelError("the training task contains no model; this site needs one to compute the update")
     for name, tensor in task.payload.get("model", {}).items():
         like = own.get(name)
         if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
-            raise ModelError(f"the task's model is not the job's: {name} is not there, or has another shape or type")
+            raise ModelError(
+                f"the task's model does not match the job's: {name} is unknown, or has a different shape or type"
+            )
 
 
 def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:
@@ -129,27 +131,10 @@ def _held_back(collecting: SiteExtension) -> frozenset[str]:
     return frozenset({"train"} if collecting.handlers else ())
 
 
-def _subject(
-    experiment: Experiment, inputs: RunInputs, data: SiteData, first: int
-) -> tuple[TrainingSetup, ClientSamples, TensorData | None]:
-    device = device_for(experiment.engine.device)
-    clients, some = data.clients, _few(data.clients)
-    module = inputs.module if inputs.module is not None else module_for(experiment, some, clients.classes)
-    subject = TrainingSetup(
-        experiment=experiment,
-        module=module.to(device),
-        loss=loss_for(experiment, clients.classes, inputs.loss),
-        some=(as_tensor(some.x, device), as_tensor(some.y, device)),
-        classes=clients.classes,
-    )
-    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
-    return subject, _samples(clients, first, device), own_test
-
-
-def _few(clients: ClientData | ClientsOnDemand) -> Examples:
+def _probe(clients: ClientData | ClientsOnDemand, device: torch.device) -> tuple[Tensor, Tensor]:
     """Some samples to try the model on."""
-    one = clients.load(0) if isinstance(clients, ClientsOnDemand) else Examples(x=clients.x, y=clients.y)
-    return Examples(x=one.x[:PROBE_SAMPLES], y=one.y[:PROBE_SAMPLES])
+    some = clients.load(0) if isinstance(clients, ClientsOnDemand) else clients
+    return as_tensor(some.x[:PROBE_SAMPLES], device), as_tensor(some.y[:PROBE_SAMPLES], device)
 
 
 def _samples(clients: ClientData | ClientsOnDemand, first: int, device: torch.device) -> ClientSamples:

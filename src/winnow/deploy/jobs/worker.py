@@ -25,7 +25,8 @@ from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
-    from winnow.experiment.run import Result, RunInputs
+    from winnow.experiment.run import Result
+    from winnow.experiment.setup import RunInputs
 
 
 class SiteExecutionContext(ExecutionContext):
@@ -34,7 +35,7 @@ class SiteExecutionContext(ExecutionContext):
     def __init__(self, line: ParentChannel[ToWorker], prepare: PrepareJob) -> None:
         self._line, self._prepare = line, prepare
 
-    def execute(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
+    def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
         data = load_site_data(experiment.data.name, self._prepare.data, experiment.seed, self._prepare.job)
@@ -42,7 +43,7 @@ class SiteExecutionContext(ExecutionContext):
         parties = AgentIdentities(self._line, submission, experiment.collect.third_party)
         self._serve(training_handlers(experiment, inputs, data, self._place(data), parties), parties.attend)
 
-    def conduct(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         data = load_site_data(wanted.data.name, self._prepare.data, wanted.seed, self._prepare.job)
         holdings = HostedClients(clients=data.clients, first=self._place(data))
         self._serve(SiteHandlers(site=holdings, handlers=wanted.handlers))

@@ -1,15 +1,15 @@
-"""A round of local training for a whole cohort."""
+"""A round of local training for a whole cohort of clients."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from winnow.core import derive
+from winnow.core import Payload, derive
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_batches
 from winnow.learn.stack.client_tensors import Indices, TensorData
@@ -31,67 +31,99 @@ class CohortTrainingResult:
     steps: Tensor  # [K]
 
 
-def train(
-    execution: Execution,
-    departure: LocalStart,
-    local: LocalOptimiser,
-    data: TensorData,
-    clients: Indices,
-    *,
-    round: int,
-    seed: int,
-    phase: int = 0,
-    slope: GradientRule | None = None,
-) -> CohortTrainingResult:
-    """Train every client from where it departs; rounds count from 1. Trainings of one round differ in their `phase`.
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """One round at K clients: what they were sent, what they have kept, and how they train."""
 
-    A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
-    for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort. With a
-    `slope` steps go that way instead of along the gradient; its further batches are those of the phases that follow.
-    Of a model whose first layers stand still only the others are trained, on what the first make of the samples.
-    """
-    ending = find_trainable_suffix(execution, departure, data) if slope is None else None
-    if ending is not None:
-        begin, features = ending.departure(departure), ending.samples(departure, data, clients)
-        done = _train(
-            ending.execution, begin, local, features, clients, round=round, seed=seed, phase=phase, slope=None
+    execution: Execution
+    data: TensorData
+    clients: Indices
+    local: LocalOptimiser
+    round: int
+    seed: int
+    sent: Payload
+    stored: Sequence[Payload]
+
+    @property
+    def model(self) -> ModelState:
+        """The global model, [1, ...]."""
+        return self.received("model")
+
+    @property
+    def rate(self) -> float:
+        return self.local.rate(self.round)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The names of what is trained; the rest of a model is carried along (batch statistics)."""
+        return self.execution.layout.trained
+
+    def received(self, part: str) -> ModelState:
+        """A part that came with the task, [1, ...]."""
+        return {name: tensor.unsqueeze(0) for name, tensor in self.sent[part].items()}
+
+    def kept(self, part: str, otherwise: ModelState) -> ModelState:
+        """What each client kept the last time, [K, ...]; clients that are new here have `otherwise`, [1, ...]."""
+        rows = [kept.get(part) for kept in self.stored]
+        return {
+            name: torch.stack([first[0] if row is None else row[name] for row in rows])
+            for name, first in otherwise.items()
+        }
+
+    def train(
+        self,
+        start: ModelState | None = None,
+        *,
+        pull: float = 0.0,
+        anchor: ModelState | None = None,
+        drift: ModelState | None = None,
+        moving: frozenset[str] | None = None,
+        epochs: int | None = None,
+        phase: int = 0,
+        slope: GradientRule | None = None,
+    ) -> CohortTrainingResult:
+        """Train every client from the global model, or from another start; see `LocalStart` for the terms.
+
+        With `moving` only these names are trained: if the first layers stand still, only the others are trained, on
+        what the first make of the samples. `epochs` replaces the length of a training that is set for all. A second
+        training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow the
+        gradient, or a `slope` of the method's own, whose further batches are those of the phases that follow.
+
+        A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an
+        epoch), which have no variance. Everything but dropout's noise is independent of who else is in the cohort.
+        """
+        states = self.model if start is None else start
+        whole = LocalStart(states=states, pull=pull, anchor=anchor, drift=drift, moving=moving)
+        suffix = find_trainable_suffix(self.execution, whole, self.data) if slope is None else None
+        execution, begin, data = (
+            (self.execution, whole, self.data)
+            if suffix is None
+            else (suffix.execution, suffix.departure(whole), suffix.samples(whole, self.data, self.clients))
         )
-        return replace(done, states=ending.states(departure, done.states, len(clients)))
-    return _train(execution, departure, local, data, clients, round=round, seed=seed, phase=phase, slope=slope)
-
-
-def _train(
-    execution: Execution,
-    departure: LocalStart,
-    local: LocalOptimiser,
-    data: TensorData,
-    clients: Indices,
-    *,
-    round: int,
-    seed: int,
-    phase: int,
-    slope: GradientRule | None,
-) -> CohortTrainingResult:
-    smallest = min_batch_size(execution.module)
-    plan, *further = (
-        plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=each)
-        for each in range(phase, phase + (slope.batches if slope else 1))
-    )
-    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *phase_stream_name(phase)), data.x.device):
-        begin = departure.ordered(torch.from_numpy(plan.order).to(data.x.device))
-        rate = local.rate(round)
-        done = execution.run_plan(begin, local, data, plan, rate=rate) if slope is None else None
-        states, losses = done or _step_by_step(
-            execution, begin, local, data, plan, rate=rate, slope=slope, further=[other.rows for other in further]
+        local = self.local if epochs is None else self.local.lasting(epochs)
+        smallest = min_batch_size(execution.module)
+        plan, *further = (
+            plan_batches(data, self.clients, local, round=self.round, seed=self.seed, smallest=smallest, phase=each)
+            for each in range(phase, phase + (slope.batches if slope else 1))
         )
-    back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
-    layout = execution.layout
-    trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
-    return CohortTrainingResult(
-        states=take_clients(trained, back),
-        loss=_mean_loss(losses, plan).index_select(0, back),
-        steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
-    )
+        with _own_noise(self._dropout_seed(phase), data.x.device):
+            begin = begin.ordered(torch.from_numpy(plan.order).to(data.x.device))
+            rate = local.rate(self.round)
+            done = execution.run_plan(begin, local, data, plan, rate=rate) if slope is None else None
+            stacked, losses = done or _step_by_step(
+                execution, begin, local, data, plan, rate=rate, slope=slope, further=[other.rows for other in further]
+            )
+        back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
+        layout = execution.layout
+        trained = take_clients({name: stacked[layout.aliases.get(name, name)] for name in layout.names}, back)
+        return CohortTrainingResult(
+            states=trained if suffix is None else suffix.states(whole, trained, len(self.clients)),
+            loss=_mean_loss(losses, plan).index_select(0, back),
+            steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
+        )
+
+    def _dropout_seed(self, phase: int) -> int:
+        return derive(self.seed, "dropout", self.round, *self.clients[:1].tolist(), *phase_stream_name(phase))
 
 
 @torch.no_grad()
