@@ -256,7 +256,7 @@ def test_a_composed_algorithm_can_be_compared():
 MISTAKES = {
     "keyword": ({"lokal": {}}, "unknown setting 'lokal'; did you mean 'local'?"),
     "key of a section": ({"local": {"epoch": 2}}, "unknown key local.epoch; did you mean 'epochs'?"),
-    "data": ({"data": [1, 2]}, "data: list is not understood"),
+    "data": ({"data": [1, 2]}, "data: list is not supported"),
     "known set": ({"data": "digts"}, "did you mean 'digits'?"),
     "file": ({"data": "none.csv", "targets": ["y"]}, "there is no file"),
     "file of no known kind": ({"data": "none.xlsx"}, "there is no data set 'none.xlsx'; valid: "),
@@ -266,13 +266,13 @@ MISTAKES = {
     "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
     "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: must be at least 1"),
     "class": ({"model": nn.Flatten}, "model: Flatten is a class; pass an instance: Flatten()"),
-    "no model": ({"model": network}, "model: function is not understood; pass an nn.Module or a model by name"),
+    "no model": ({"model": network}, "model: function is not supported; pass an nn.Module or the name of a model"),
     "noise on tokens": (
         {"data": (np.ones((99, 3), int), np.arange(99) % 2), "tokens": True, "corruptions": [NOISE]},
         "corruption noise needs numbers, but features are tokens",
     ),
     "preset": ({"config": "dmo"}, "no preset 'dmo'"),
-    "resume": ({"resume": True}, "say which folder to continue with out="),
+    "resume": ({"resume": True}, "give the run folder to continue with out="),
     "model": (
         {"model": nn.Sequential(nn.Linear(7, 4), nn.Linear(4, 2)), "data": blobs()},
         "the model cannot take a batch of shape",

@@ -43,7 +43,9 @@ def test_numbers_of_numpy_and_lists_are_welcome() -> None:
 
 def test_a_class_without_an_output_is_found_at_once() -> None:
     data = blobs(classes=3)
-    with pytest.raises(ModelError, match="the model gives 2 outputs for 3 classes; give it 3"):
+    with pytest.raises(
+        ModelError, match="the model has 2 outputs, but the data has 3 classes; give the model 3 outputs"
+    ):
         winnow.run(model=nn.Linear(5, 2), data=data, rounds=1)
 
 

@@ -67,7 +67,7 @@ def test_a_first_codebook_of_public_samples_knows_more_than_one_of_noise(algorit
 
 
 def test_public_samples_at_clients_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r'collect.parameters = "public" takes samples that the server holds'):
+    with pytest.raises(ConfigError, match=r'collect.parameters = "public" needs samples at the server'):
         prepared(secure("product"), *WORLD, "collect.parameters=public", "reference_clients=[0]")
 
 

@@ -423,7 +423,7 @@ def test_a_refused_profile_is_recorded_and_its_client_comes_last() -> None:
     [
         (("select.matching=encrypted",), "reference_clients: .*needs one client.*names none"),
         (("select.matching=encrypted", "reference_clients=[1, 4]"), "reference_clients: .*needs one client.*names 2"),
-        (("select.matching=encrypted", "reference_clients=[99]"), "reference_clients: there is no client 99"),
+        (("select.matching=encrypted", "reference_clients=[99]"), "reference_clients: client 99 does not exist"),
         ((*ENCRYPTED, "model.hidden=[5000]"), "select.layer: .*5000 elements, and at most 4096"),
         ((*ENCRYPTED, "pace.name=buffered", "pace.goal=2"), 'needs pace.name = "rounds"'),
         (("select.matching=shrouded",), "encrypted"),

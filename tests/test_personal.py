@@ -145,7 +145,7 @@ def test_a_result_gives_each_clients_own_model() -> None:
     taken_part = {k for e in result.view.events() if isinstance(e, Selected) for k in e.clients.tolist()}
     for k, head in heads.items():
         assert torch.equal(head, initial) == (k not in taken_part)
-    with pytest.raises(RunError, match="there is no client 8; the last is 7"):
+    with pytest.raises(RunError, match="client 8 does not exist; the last client is 7"):
         result.personal(8)
 
 

@@ -114,7 +114,7 @@ def test_an_address_where_nobody_is_takes_no_patience() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(
-            ConfigError, match=f"^engine.ray_address: nobody answers at {address} .*; is the cluster up"
+            ConfigError, match=f"^engine.ray_address: cannot connect to {address} .*; check that the Ray cluster"
         ):
             prepared('engine.workers="ray"', f'engine.ray_address="{address}"')
 

@@ -166,7 +166,7 @@ def test_a_rule_that_compares_updates_needs_enough_of_them_from_the_start() -> N
 
 
 def test_profiles_behind_private_parts_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"select.layer: layer '1' .*; name a layer before the private part"):
+    with pytest.raises(ConfigError, match=r"select.layer: layer '1' .*; choose a layer before the private part"):
         prepared("select.sample=profile", algorithm="lg-srpfl")
 
 

@@ -447,7 +447,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("setting", "line"),
         [
-            ("engine.workers=rya", r"engine.workers: 'rya' is unknown; write a number of processes .* or 'ray'"),
+            ("engine.workers=rya", r"engine.workers: 'rya' is unknown; use a number of worker processes .* or 'ray'"),
             ("engine.workers=-1", "engine.workers = -1: must be at least 0"),
             ("engine.chunk=0", "engine.chunk = 0: must be at least 1"),
         ],

@@ -166,7 +166,7 @@ def _model_section(model: Any) -> Any:
         return model
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise ConfigError(f"model: {model.__name__} is a class; pass an instance: {model.__name__}()")
-    raise ConfigError(f"model: {type(model).__name__} is not understood; pass an nn.Module or a model by name")
+    raise ConfigError(f"model: {type(model).__name__} is not supported; pass an nn.Module or the name of a model")
 
 
 def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +207,8 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
     if isinstance(data, Dataset):
         return stack_pairs(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
     raise DataError(
-        f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"
+        f"data: {type(data).__name__} is not supported; "
+        "pass (x, y), a torch Dataset, a file or the name of a known data set"
     )
 
 

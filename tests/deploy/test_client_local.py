@@ -119,7 +119,7 @@ def test_the_same_data_as_in_the_simulation_are_dealt_out(capsys: pytest.Capture
     again = call(capsys, "data", "split", "demo", "--sites", 3, "--out", tmp_path / "dealt")
     assert again.err == f"winnow: error: {tmp_path / 'dealt'} is not empty; choose another --out\n"
     many = call(capsys, "data", "split", "demo", "--sites", 99, "--out", tmp_path / "many")
-    assert "there are only" in many.err
+    assert "the data has only" in many.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dealt"]
 
 

@@ -286,7 +286,7 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
         write_bundle(signed(kit, "rounds = 1")): "asks for no data",
         write_bundle(signed(kit, job_config(1, "min_sites = 0"))): "min_sites",
         write_bundle(signed(kit, job_config(1, "surprise = 1"))): "surprise",
-        write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "only 1 sites are named",
+        write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "sites lists only 1",
         write_bundle(signed(kit_of(world.kits, "plant-a"), job_config(1))): "signed by plant-a, not by the-lead",
         write_bundle(signed(kit_of(world.kits, "the-admin"), job_config(1))): "signed by the-admin, not by the-lead",
     }

@@ -151,7 +151,7 @@ def test_a_model_that_is_not_the_jobs_is_refused_before_it_meets_a_sample(wrong:
     site = Site(tmp_path, True, *WAYS["local-dp"])
     name, tensor = next(iter(site.question().items()))
     odd = {"shape": {name: tensor[:-1]}, "type": {name: tensor.double()}, "name": {f"{name}.more": tensor}}[wrong]
-    with pytest.raises(ModelError, match="is not the job's"):
+    with pytest.raises(ModelError, match="does not match the job's"):
         site.asked("train", as_signed(site.wanted), {**site.question(), **odd})
     assert site.book.lines == []
 

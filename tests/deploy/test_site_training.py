@@ -64,9 +64,9 @@ def as_signed(wanted: Experiment, **otherwise: Any) -> TrainSettings:
 def test_a_task_without_a_model_gets_no_update_past_the_filters(name: str, tmp_path: Path) -> None:
     wanted, service = site_of(tmp_path, FILTERS[name])
     assert isinstance(asked(service, "train", as_signed(wanted), model=service.site.initial), Reply)
-    with pytest.raises(ModelError, match="brings no model"):
+    with pytest.raises(ModelError, match="contains no model"):
         asked(service, "train", as_signed(wanted))
-    with pytest.raises(ModelError, match="brings no model"):
+    with pytest.raises(ModelError, match="contains no model"):
         asked(service, "train", as_signed(wanted), other=service.site.initial)
 
 

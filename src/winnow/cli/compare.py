@@ -24,29 +24,36 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="Which algorithms.",
+            help="The algorithms to compare.",
             autocompletion=complete_algorithms,
             show_default=DEFAULT_ALGORITHM_NAMES,
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every known algorithm; those that cannot run here are named and left out.")
+        bool,
+        typer.Option(
+            "--all", help="Compare every known algorithm; those that cannot run this experiment are listed and skipped."
+        ),
     ] = False,
-    seeds: Annotated[str, typer.Option(metavar="N | A,B,…", help="How many seeds (0, 1, …), or which.")] = "3",
+    seeds: Annotated[
+        str, typer.Option(metavar="N | A,B,…", help="The number of seeds (0, 1, …), or a list of seeds.")
+    ] = "3",
     rounds: Rounds = None,
     sets: Sets = None,
     plugins: Plugins = None,
     data: DataFolder = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The folder of all runs; else runs/compare-NAME.", show_default=False),
+        typer.Option(metavar="DIR", help="The folder for all runs; default: runs/compare-NAME.", show_default=False),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep finished runs, continue the others, begin what is missing.")
+        bool, typer.Option("--resume", help="Keep finished runs, continue unfinished ones and start missing ones.")
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="How many runs at a time; else one a core.", min=1, show_default=False),
+        typer.Option(
+            metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -74,7 +81,7 @@ def _names(algorithms: str | None, *, every: bool) -> str | None:
     from winnow.core import ConfigError
 
     if every and algorithms is not None:
-        raise ConfigError(f"--all compares every known algorithm; leave out --algorithms {algorithms}, or --all")
+        raise ConfigError("--all and --algorithms cannot be combined; remove one of them")
     return None if every else algorithms or DEFAULT_ALGORITHM_NAMES
 
 

@@ -42,7 +42,7 @@ def run_many(
 
 def skipped_message(job: "RunSpec | str", reason: str) -> str:
     name = job if isinstance(job, str) else job.experiment.algorithm
-    return f"winnow: {name} is left out: {reason}"
+    return f"winnow: skipping {name}: {reason}"
 
 
 def failure_message(job: "RunSpec", reason: str) -> str:

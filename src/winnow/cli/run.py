@@ -54,7 +54,7 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which algorithm; else the file's.",
+            help="The algorithm; default: the file's.",
             autocompletion=complete_algorithm,
             show_default=False,
         ),
@@ -66,17 +66,17 @@ def run(
     plugins: Plugins = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run folder; else runs/NAME-ALGORITHM-seedN.", show_default=False),
+        typer.Option(metavar="DIR", help="The run folder; default: runs/NAME-ALGORITHM-seedN.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, or begin it.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, or start it.")] = False,
     data: DataFolder = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show how the time of a round is spent.")] = False,
 ) -> None:
-    """Run one experiment into a folder of its own.
+    """Run one experiment in its own folder.
 
-    With --resume a run folder may stand in the place of the preset or file.
+    With --resume, the argument may be a run folder instead of a preset or file.
     """
     from winnow.cli.console import say, stderr_console
     from winnow.cli.dataset_download import ensure_downloaded
@@ -162,7 +162,9 @@ def _stored(options: RunOptions) -> "tuple[Experiment, Path]":
     }
     for option, value in changes.items():
         if value not in (None, ()):
-            raise RunError(f"{folder} is resumed as the run it is; leave out {option}, only --rounds may grow")
+            raise RunError(
+                f"{folder} is resumed with its own settings; remove {option} (only --rounds may be increased)"
+            )
     stored = stored_experiment(folder)
     return stored.model_copy(update={"rounds": options.rounds or stored.rounds}), folder
 
@@ -174,7 +176,7 @@ def _show_timing(timer: "RoundTimer") -> None:
     report = timer.close()
     if report is not None:
         rows, roofline = report.lines()
-        stderr_console().print(table(("part", "ms a round", "share"), rows))
+        stderr_console().print(table(("part", "ms per round", "share"), rows))
         say(roofline)
 
 

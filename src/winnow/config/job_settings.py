@@ -30,9 +30,11 @@ class JobSettings(Settings):
     def _enough_are_named(self) -> Self:
         named = len(set(self.sites))
         if named < len(self.sites):
-            raise ValueError("sites names one twice")
+            raise ValueError("sites contains a duplicate")
         if self.sites and self.needed > named:
-            raise ValueError(f"min_sites = {self.needed}, but only {named} sites are named")
+            raise ValueError(
+                f"min_sites = {self.needed}, but sites lists only {named}; list more sites or lower min_sites"
+            )
         return self
 
     @property

@@ -59,7 +59,7 @@ def _fine_tuned_evaluator(
     own = asked.tune_from == "own"
     if store is None and not own:
         raise ConfigError(
-            "judge.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'"
+            "judge.tune_from = 'average' needs the state of all clients, which only a simulation has; use 'own'"
         )
     tuning = FineTuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric, tuning=tuning)
@@ -71,7 +71,9 @@ def _fine_tuned_evaluator(
 def _at_clients(experiment: Experiment, population: Population, plan: TrainingPlan) -> ReferenceClientsEvaluator:
     holders = experiment.reference_clients
     if max(holders) >= len(population):
-        raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
+        raise ConfigError(
+            f"reference_clients: client {max(holders)} does not exist; the last client is {len(population) - 1}"
+        )
     return ReferenceClientsEvaluator(
         {k: int(population.sizes[k]) for k in holders},
         experiment.select.matched.start(holders, len(population), plan.elements),

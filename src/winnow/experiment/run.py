@@ -218,7 +218,7 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
 
 def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: ClientStore, client: int) -> nn.Module:
     if not 0 <= client < len(store):
-        raise RunError(f"there is no client {client}; the last is {len(store) - 1}")
+        raise RunError(f"client {client} does not exist; the last client is {len(store) - 1}")
     own = deepcopy(like)
     own.load_state_dict(update.personal(common, store.read(client)))
     return own.eval()

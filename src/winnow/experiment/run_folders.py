@@ -52,10 +52,13 @@ def check_same_experiment(asked: Experiment, stored: Experiment, out: Path) -> N
     differing = [key for key in new if key != "rounds" and new[key] != old[key]]
     if differing:
         raise RunError(
-            f"{out} holds a run with another {differing[0]}; resume it without options, or use another --out"
+            f"{out} holds a run with a different {differing[0]}; resume it without options, or choose another --out"
         )
     if asked.rounds < stored.rounds:
-        raise RunError(f"{out} holds a run of {stored.rounds} rounds; ask for no fewer, or use another --out")
+        raise RunError(
+            f"{out} holds a run of {stored.rounds} rounds; set --rounds to {stored.rounds} or more, "
+            "or choose another --out"
+        )
 
 
 def is_finished(out: Path, experiment: Experiment) -> bool:

@@ -86,7 +86,9 @@ class _Worker:
             message: RunMessage = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            return RunFailed(reason=f"its process ended unexpectedly ({_exit_description(self.process.exitcode)})")
+            return RunFailed(
+                reason=f"the worker process ended unexpectedly ({_exit_description(self.process.exitcode)})"
+            )
         return message
 
     def stop(self) -> None:

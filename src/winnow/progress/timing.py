@@ -73,7 +73,8 @@ class TimingReport:
         parts = sorted(self.seconds.items(), key=lambda item: -item[1])
         rows = [(part, f"{1e3 * s / self.rounds:.2f}", f"{100 * s / whole:.1f} %") for part, s in parts]
         achieved, peak = self.achieved_flops / 1e9, self.peak_flops / 1e9
-        return rows, f"training: {achieved:.3g} GFLOP/s, {100 * achieved / peak:.1f} % of the {peak:.3g} measured here"
+        share = f"{100 * achieved / peak:.1f} % of this machine's measured peak of {peak:.3g} GFLOP/s"
+        return rows, f"training: {achieved:.3g} GFLOP/s, {share}"
 
     @property
     def achieved_flops(self) -> float:
