@@ -150,7 +150,7 @@ def test_a_pipe_is_told_how_long_it_will_take(monkeypatch):
     with MultiRunDisplay(experiments, Console(file=text, width=80)) as board:
         for index, _ in enumerate(experiments):
             hands.now += 15.0
-            board.seen(index, RunCompleted())
+            board.on_message(index, RunCompleted())
     assert [line.partition(": ")[2] for line in text.getvalue().splitlines()] == [
         "done (1 of 3 runs, 30 s left)", "done (2 of 3 runs, 15 s left)", "done (3 of 3 runs)"
     ]  # fmt: skip

@@ -55,5 +55,5 @@ def test_what_is_refused_only_once_it_meets_the_data_is_said_once_for_all_seeds(
         for seed in (0, 1)
     ]
     failures = run_many(work, 1, quiet=True, tolerant=True)
-    assert [failures[index].refused for index in (0, 1)] == [True, True]
+    assert [failures[index].incompatible for index in (0, 1)] == [True, True]
     assert capsys.readouterr().err.count("winnow: skipping fedprof: reference_clients: client 99 does not exist") == 1

@@ -95,7 +95,7 @@ def test_resume_begins_a_run_that_is_not_there(capsys, tiny):
 def test_ctrl_c_says_how_to_resume_and_the_resumed_run_is_the_uninterrupted_one(capsys, tiny, monkeypatch):
     call(capsys, "run", tiny, "--rounds", 4, "--out", "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(Progress, "seen", _interrupt_in_round(3))
+        patched.setattr(Progress, "on_event", _interrupt_in_round(3))
         patched.setattr("winnow.experiment.run.CHECKPOINT_SECONDS", 0.0)
         stopped = call(capsys, "run", tiny, "--rounds", 4, "--out", "cut")
     assert stopped.code == 130
@@ -108,18 +108,18 @@ def test_ctrl_c_says_how_to_resume_and_the_resumed_run_is_the_uninterrupted_one(
 
 
 def _interrupt_in_round(number):
-    def seen(self, event):
+    def on_event(self, event):
         if event.round == number:
             raise KeyboardInterrupt
 
-    return seen
+    return on_event
 
 
 def test_a_bug_keeps_its_traceback_and_does_not_advise_to_meet_it_again(capsys, tiny, monkeypatch):
-    def seen(self, event):
+    def on_event(self, event):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Progress, "seen", seen)
+    monkeypatch.setattr(Progress, "on_event", on_event)
     from winnow.cli import main
 
     with pytest.raises(ZeroDivisionError) as bug:
@@ -148,7 +148,7 @@ def test_the_command_that_continues_a_run_can_be_pasted(capsys, tiny, monkeypatc
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with monkeypatch.context() as patched:
-        patched.setattr(Progress, "seen", _interrupt_in_round(1))
+        patched.setattr(Progress, "on_event", _interrupt_in_round(1))
         stopped = call(capsys, "run", tiny, "--out", out, "--data", tmp_path / "the data")
     command = shlex.split(stopped.err.strip().partition("continue with: ")[2])
     assert command[0] == "winnow"

@@ -249,6 +249,6 @@ def _execute(
             inputs=given.inputs_for(experiment),
             out=out,
             resume=resume,
-            on_start=progress.started,
-            on_event=progress.seen,
+            on_start=progress.on_start,
+            on_event=progress.on_event,
         )

@@ -208,5 +208,5 @@ def _runs(
     def finished(index: int) -> None:
         keep([work.runs[index].line(folder, wanted)])
 
-    failed = run_many(jobs, workers, quiet=quiet, tolerant=True, on_finished=finished) if jobs else {}
-    return sum(not how.refused for how in failed.values())
+    failed = run_many(jobs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished) if jobs else {}
+    return sum(not how.incompatible for how in failed.values())

@@ -112,8 +112,8 @@ def run(
                     inputs=RunInputs(data_directory=data),
                     out=folder,
                     resume=resume,
-                    on_start=lambda prepared: [watcher.started(prepared) for watcher in watchers],
-                    on_event=lambda event: [watcher.seen(event) for watcher in watchers],
+                    on_start=lambda prepared: [watcher.on_start(prepared) for watcher in watchers],
+                    on_event=lambda event: [watcher.on_event(event) for watcher in watchers],
                 )
             if timer:
                 _show_timing(timer)

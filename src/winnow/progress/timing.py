@@ -92,7 +92,7 @@ class RoundTimer:
         self._samples = 0.0
         self._rounds = 0
 
-    def started(self, prepared: PreparedRun) -> None:
+    def on_start(self, prepared: PreparedRun) -> None:
         """Begin to watch this run."""
         self._prepared = prepared
         federation, training = prepared.simulation, prepared.training
@@ -105,7 +105,7 @@ class RoundTimer:
         self._attach(training, "apply", "aggregation")
         self._stopwatch.restart()
 
-    def seen(self, event: object) -> None:
+    def on_event(self, event: object) -> None:
         """Count the work of a finished round."""
         if isinstance(event, RoundFinished):
             sizes = self._prepared.simulation.population.sizes[event.folded]
