@@ -78,14 +78,6 @@ def run(
 
     With --resume, the argument may be a run folder instead of a preset or file.
     """
-    from winnow.cli.console import say, stderr_console
-    from winnow.cli.dataset_download import ensure_downloaded
-    from winnow.experiment.run import run_experiment
-    from winnow.experiment.run_folders import budget_exhausted_reason, is_finished, stored_events
-    from winnow.experiment.setup import RunInputs
-    from winnow.progress.live_display import Progress
-    from winnow.progress.timing import RoundTimer
-
     options = RunOptions(
         source=source,
         sets=tuple(sets or ()),
@@ -97,6 +89,14 @@ def run(
         resume=resume,
     )
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
+        from winnow.cli.console import say, stderr_console
+        from winnow.cli.dataset_download import ensure_downloaded
+        from winnow.experiment.run import run_experiment
+        from winnow.experiment.run_folders import budget_exhausted_reason, is_finished, stored_events
+        from winnow.experiment.setup import RunInputs
+        from winnow.progress.live_display import Progress
+        from winnow.progress.timing import RoundTimer
+
         experiment, folder = _experiment_and_folder(options)
     with exit_on_interrupt(lambda: _how_to_resume(folder, data)):
         if resume and is_finished(folder, experiment):
