@@ -26,7 +26,7 @@ def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_
     assert [json.loads(line)["algorithm"] for line in done.out.splitlines()] == ["fedavg", "fedavg"]
     said = [line for line in done.err.splitlines() if "impossible" in line]
     assert len(said) == 1
-    assert said[0].startswith("winnow: impossible is left out: ")
+    assert said[0].startswith("winnow: skipping impossible: ")
     assert "no_such_key" in said[0]
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 FIRST_ROUND = """
 import sys
 import winnow.cli.run, winnow.experiment.run_folders, winnow.progress.live_display
-from winnow.experiment.run import Inputs, execute
+from winnow.experiment.run import run_experiment
+from winnow.experiment.setup import RunInputs
 from world import blobs, experiment
 
 imported = []
-execute(
+run_experiment(
     experiment(rounds=1),
-    inputs=Inputs(dataset=blobs()),
+    inputs=RunInputs(dataset=blobs()),
     on_event=lambda event: imported.append({name.partition(".")[0] for name in sys.modules}),
 )
 heavy = {"plotly", "scipy", "sklearn", "pyarrow", "pandas", "ray"} & imported[-1]

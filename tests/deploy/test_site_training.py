@@ -80,7 +80,7 @@ def test_losses_of_any_model_are_not_to_be_had(way: str, tmp_path: Path) -> None
     for otherwise in ({"value": True}, {"profile": True}, {"seed": 77}):
         refused = asked(service, "train", as_signed(wanted, **otherwise), model=service.site.initial)
         assert isinstance(refused, Failure)
-        assert "another training than the job's author signed" in refused.reason
+        assert "differ from those the job's author signed" in refused.reason
 
 
 @pytest.mark.parametrize(
