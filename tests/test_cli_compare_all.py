@@ -54,6 +54,6 @@ def test_what_is_refused_only_once_it_meets_the_data_is_said_once_for_all_seeds(
         RunSpec(experiment=resolve(tiny, seed=seed, reference_clients=[99]), out=tmp_path / str(seed), resume=False)
         for seed in (0, 1)
     ]
-    failures = run_many(work, 1, quiet=True, tolerant=True)
+    failures = run_many(work, 1, quiet=True, skip_incompatible=True)
     assert [failures[index].incompatible for index in (0, 1)] == [True, True]
     assert capsys.readouterr().err.count("winnow: skipping fedprof: reference_clients: client 99 does not exist") == 1

@@ -106,7 +106,7 @@ def test_losses_of_models_are_told_where_clients_are_asked_for_them(algorithm: s
 
 def test_holders_of_keys_and_masks_are_parties_of_their_own() -> None:
     assert learnt(explained(*HOMOMORPHIC), "client 1, who holds the key") == "the sum of the updates of each round"
-    assert "seeds of their masks" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")
+    assert "their mask seeds" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")
     holder = explained("select.matching=encrypted", "reference_clients=[3]", algorithm="fedprof")
     assert "divergence" in learnt(holder, "client 3, who holds the reference set")
     assert not learnt(explained(), "keeper")
@@ -157,7 +157,7 @@ def test_sampling_counts_only_where_it_is_counted() -> None:
         (words,) = (part for part in explained(*sets, "select.name=poisson").parts if part.startswith("poisson: "))
         return words
 
-    assert "It counts for privacy" in said(*CENTRAL)
+    assert "Sampling amplifies privacy" in said(*CENTRAL)
     for sets in ((), (*SECURE, NOISY_SUMS), (f"filters=[{LOCAL}]",), (DP_SGD,)):
         assert "Sampling does not amplify privacy here: the server knows who took part." in said(*sets)
 
@@ -192,9 +192,9 @@ def test_a_keepers_name_counts_in_deployed_jobs_only() -> None:
 @pytest.mark.parametrize(
     ("sets", "hidden"),
     [
-        (DP_SGD, 'client.name = "dp-sgd" hides samples in updates, but FedProf'),
-        (f"filters=[{LOCAL}]", 'filters.name = "local-dp" hides updates in noise, but FedProf'),
-        ("collect.name=secure", 'collect.name = "secure" keeps updates from the server, but FedProf'),
+        (DP_SGD, 'client.name = "dp-sgd" hides samples in updates, but clients send FedProf'),
+        (f"filters=[{LOCAL}]", 'filters.name = "local-dp" hides updates in noise, but clients send FedProf'),
+        ("collect.name=secure", 'collect.name = "secure" keeps updates from the server, but clients send FedProf'),
     ],
 )
 def test_warnings_say_what_a_protection_does(sets: str, hidden: str) -> None:
