@@ -16,10 +16,10 @@ SERVER = '''
 from typing import Literal
 
 from winnow.learn.algorithm import Recipe
-from winnow.learn.server_optimiser import ServerStep
+from winnow.learn.server_optimiser import ServerOptimiser
 
 
-class {kind}(ServerStep):
+class {kind}(ServerOptimiser):
     name: Literal["{name}"] = "{name}"
     share: float = 0.5
 
