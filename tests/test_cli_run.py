@@ -248,7 +248,10 @@ MISTAKES = {
         ("compare", "demo", "--algorithms", "fedprof fedavg"),
         "compare several with: winnow compare --algorithms fedprof,fedavg",
     ),
-    "some and all": (("compare", "demo", "--algorithms", "fedprof", "--all"), "--all and --algorithms cannot be combined;"),
+    "some and all": (
+        ("compare", "demo", "--algorithms", "fedprof", "--all"),
+        "--all and --algorithms cannot be combined;",
+    ),
     "preset in the place of a command": (("presets", "demo"), "did you mean: winnow presets show demo"),
     "rival": (("compare", "demo", "--algorithms", "fedprof,fedavgg"), "did you mean 'fedavg'?"),
 }

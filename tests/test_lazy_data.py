@@ -222,7 +222,7 @@ def others(client: int) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_a_run_is_not_resumed_with_other_clients(tmp_path: Path, changed: dict[str, Any]) -> None:
     run(population(), rounds=1, out=tmp_path / "run")
-    with pytest.raises(RunError, match="begun with other data"):
+    with pytest.raises(RunError, match="started with different data"):
         run(population(**changed), rounds=2, out=tmp_path / "run", resume=True)
 
 

@@ -17,7 +17,7 @@ from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
     RunInputs,
-    device_for,
+    set_up_device,
     set_up_training,
 )
 from winnow.learn.client_store import ClientStore
@@ -93,7 +93,7 @@ def prepare_run(
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
-    data, own_test = _client_tensors(federated, device_for(experiment.engine.device))
+    data, own_test = _client_tensors(federated, set_up_device(experiment.engine))
     setup = set_up_training(experiment, inputs, data.few(PROBE_SAMPLES), federated.clients.classes)
     found = fingerprint(federated, setup.initial, setup.loss)
     if expected_fingerprint not in ("", found):

@@ -21,7 +21,7 @@ from winnow.config.compatibility_checks import (
     check_profile_layer,
     reference_evaluation_notice,
 )
-from winnow.config.schema import Experiment
+from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, Population
 from winnow.data import DataSet, Examples, OnDemand
 from winnow.experiment.evaluators import build_evaluator
@@ -77,8 +77,6 @@ def set_up_training(
     selection_is_public: bool = False,
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
-    torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
-    allow_tf32(experiment.engine.precision)
     x, y = probe
     outputs = classes if classes is not None else y.shape[1]
     module = inputs.module
@@ -235,9 +233,11 @@ def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, 
     return as_loss(experiment.loss or default)
 
 
-def device_for(asked: str) -> torch.device:
-    """Where to compute."""
-    present = torch.cuda.is_available()
+def set_up_device(engine: EngineSettings) -> torch.device:
+    """Where to compute, after torch was told how; to be called before anything is computed."""
+    torch.set_num_threads(engine.threads or 1)  # torch's sums depend on it: never the machine's choice
+    allow_tf32(engine.precision)
+    asked, present = engine.device, torch.cuda.is_available()
     if asked == "cuda" and not present:
         raise ConfigError("engine.device: torch finds no CUDA device; use 'cpu' or 'auto'")
     return torch.device("cuda" if present and asked != "cpu" else "cpu")

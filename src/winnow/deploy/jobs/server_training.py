@@ -14,7 +14,7 @@ from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.run import Result
-from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, device_for, set_up_training
+from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.stack import as_tensor
 from winnow.learn.training import TrainingWorkflow
 from winnow.learn.training_plan import TrainingPlan
@@ -98,7 +98,7 @@ def _setup(
     if list(like.x.shape[1:]) != described.sample_shape:
         shape = list(like.x.shape[1:])
         raise DataError(f"the server's {name} has samples of shape {shape}, the sites' have {described.sample_shape}")
-    device = device_for(experiment.engine.device)
+    device = set_up_device(experiment.engine)
     probe = as_tensor(like.x[:PROBE_SAMPLES], device), as_tensor(like.y[:PROBE_SAMPLES], device)
     # the job's log lists the clients that were selected, aggregated and rejected
     return set_up_training(experiment, inputs, probe, classes, selection_is_public=True)

@@ -12,7 +12,7 @@ from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, T
 from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, device_for, set_up_training
+from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.client_update import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
@@ -42,7 +42,7 @@ def training_handlers(
     experiment: Experiment, inputs: RunInputs, data: SiteData, first: int, identities: PartyIdentities
 ) -> SiteHandlers:
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
-    device = device_for(experiment.engine.device)
+    device = set_up_device(experiment.engine)
     setup = set_up_training(experiment, inputs, _probe(data.clients, device), data.clients.classes)
     own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
     collecting = experiment.collect.sites(identities)
