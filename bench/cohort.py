@@ -16,7 +16,7 @@ from winnow.learn.local_optimiser import Sgd
 from winnow.learn.metrics import METRICS
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import LeNet5Model, MlpModel, ModelSettings, build_model
-from winnow.learn.stack import Execution, LocalStart, TensorData, as_loss, choose_execution, model_state, train
+from winnow.learn.stack import Execution, LocalTraining, TensorData, as_loss, choose_execution, model_state
 
 REPEAT = 5
 WAYS = {"loop": ("loop", 1), "stacked": ("stacked", 1), "native, 1 thread": ("native", 1), "native": ("native", None)}
@@ -78,9 +78,17 @@ def _rows(name: str, workload: Workload) -> list[Row]:
     score = METRICS[workload.metric](y)
 
     def training(execution: Execution) -> float:
-        return _fastest(
-            lambda: train(execution, LocalStart.shared(state), workload.local, data, clients, round=1, seed=0)
+        job = LocalTraining(
+            execution=execution,
+            data=data,
+            clients=clients,
+            local=workload.local,
+            round=1,
+            seed=0,
+            sent={"model": state},
+            stored=(),
         )
+        return _fastest(job.train)
 
     def evaluation(execution: Execution) -> float:
         evaluator = ModelEvaluator(module, loss, None, execution)

@@ -16,13 +16,12 @@ from winnow.learn.models import LeNet5Model, ModelSettings, ShuffleNetV2Model, b
 from winnow.learn.stack import (
     LOSSES,
     ExecutionSetting,
-    LocalStart,
+    LocalTraining,
     Precision,
     TensorData,
     allow_tf32,
     choose_execution,
     model_state,
-    train,
 )
 from winnow.progress.timing import TRAINING_PASSES, forward_flops, peak_flops
 
@@ -104,12 +103,21 @@ def _milliseconds(
     module = build_model(workload.model, workload.shape, 10, 0).to(data.device)
     execution = choose_execution(module, data.x[:4], data.y[:4], LOSSES["cross-entropy"], force, precision=precision)
     local = Sgd(steps=steps, batch_size=BATCH, learning_rate=0.01, momentum=0.9)
-    start, clients = LocalStart.shared(model_state(module)), np.arange(len(data.offsets) - 1)
+    job = LocalTraining(
+        execution=execution,
+        data=data,
+        clients=np.arange(len(data.offsets) - 1),
+        local=local,
+        round=1,
+        seed=0,
+        sent={"model": model_state(module)},
+        stored=(),
+    )
     times = []
     for _ in range(REPEAT):
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        train(execution, start, local, data, clients, round=1, seed=0)
+        job.train()
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - begun) / steps)
     return min(times)

@@ -19,6 +19,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected, stream
 from winnow.data import OnDemand
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 
 FEW, MANY, INVITED, ROUNDS = 1_000, 100_000, 100, 6
 ROWS, SHAPE, CLASSES = 20, (1, 8, 8), 10
@@ -61,7 +62,7 @@ def _course(clients: int, algorithm: str) -> dict[str, float]:
     data = OnDemand(clients=clients, sizes=ROWS, load=generate, classes=CLASSES, reference=generate(-1))
     found: dict[str, float] = {}
     ends = []
-    with prepare_run(resolve(SETTINGS, algorithm=algorithm), dataset=data) as ready:
+    with prepare_run(resolve(SETTINGS, algorithm=algorithm), RunInputs(dataset=data)) as ready:
         start = time.perf_counter()
         for event in ready.training.run(ready.federation):
             if isinstance(event, Selected) and event.round == 1 and algorithm == "fedprof":

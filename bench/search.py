@@ -38,7 +38,8 @@ def sensible(candidate: dict[str, str]) -> bool:
 
 def run(job: tuple[str, str, int, int | None, dict[str, str], str | None]) -> dict[str, object]:
     from winnow.config.resolve import resolve
-    from winnow.experiment.run import RunInputs, run_experiment
+    from winnow.experiment.run import run_experiment
+    from winnow.experiment.setup import RunInputs
 
     preset, algorithm, seed, rounds, candidate, data = job
     sets = [f"{key}={value}" for key, value in candidate.items()]

@@ -13,6 +13,7 @@ from winnow.config.resolve import resolve
 from winnow.core import RoundFinished, Selected
 from winnow.data import from_arrays
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 
 COPIES = (6, 12, 20, 34)
 BATCH = 8
@@ -33,7 +34,7 @@ def ready(algorithm: str, *sets: str) -> PreparedRun:
     targets = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
     owners = np.repeat(np.arange(len(COPIES)), COPIES)
     dataset = from_arrays(points[owners], targets[owners], owners=owners)
-    return prepare_run(resolve(BASE, algorithm=algorithm, sets=sets), dataset=dataset)
+    return prepare_run(resolve(BASE, algorithm=algorithm, sets=sets), RunInputs(dataset=dataset))
 
 
 @dataclass

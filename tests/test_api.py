@@ -78,7 +78,7 @@ def test_task_and_scale_apply_to_every_form_of_data():
     dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     for form in ((x, y), dataset):
         result = winnow.run(model=line, data=form, task="regression", **SMALL)
-        assert result.facts.metric == "r2"
+        assert result.plan.metric == "r2"
     narrow = (x - x.min(axis=0)) / np.ptp(x, axis=0)
     by_hand = winnow.run(model=network(), data=(narrow, y), **SMALL).history
     for form in ((x, y), dataset, from_arrays(x, y)):
@@ -203,7 +203,7 @@ def test_a_finished_run_is_only_read(tmp_path: Path):
     again = winnow.run(model=network(), data=blobs(), out=tmp_path / "a", resume=True, **SMALL)
     assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in (tmp_path / "a").iterdir()} == written
     np.testing.assert_equal(again.history, first.history)
-    assert (again.best, again.facts, again.summary) == (first.best, first.facts, first.summary)
+    assert (again.best, again.plan, again.summary) == (first.best, first.plan, first.summary)
     for name, value in first.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value)
 
@@ -256,7 +256,7 @@ def test_a_composed_algorithm_can_be_compared():
 MISTAKES = {
     "keyword": ({"lokal": {}}, "unknown setting 'lokal'; did you mean 'local'?"),
     "key of a section": ({"local": {"epoch": 2}}, "unknown key local.epoch; did you mean 'epochs'?"),
-    "data": ({"data": [1, 2]}, "data: list is not understood"),
+    "data": ({"data": [1, 2]}, "data: list is not supported"),
     "known set": ({"data": "digts"}, "did you mean 'digits'?"),
     "file": ({"data": "none.csv", "targets": ["y"]}, "there is no file"),
     "file of no known kind": ({"data": "none.xlsx"}, "there is no data set 'none.xlsx'; valid: "),
@@ -266,13 +266,13 @@ MISTAKES = {
     "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
     "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: must be at least 1"),
     "class": ({"model": nn.Flatten}, "model: Flatten is a class; pass an instance: Flatten()"),
-    "no model": ({"model": network}, "model: function is not understood; pass an nn.Module or a model by name"),
+    "no model": ({"model": network}, "model: function is not supported; pass an nn.Module or the name of a model"),
     "noise on tokens": (
         {"data": (np.ones((99, 3), int), np.arange(99) % 2), "tokens": True, "corruptions": [NOISE]},
         "corruption noise needs numbers, but features are tokens",
     ),
     "preset": ({"config": "dmo"}, "no preset 'dmo'"),
-    "resume": ({"resume": True}, "say which folder to continue with out="),
+    "resume": ({"resume": True}, "give the run folder to continue with out="),
     "model": (
         {"model": nn.Sequential(nn.Linear(7, 4), nn.Linear(4, 2)), "data": blobs()},
         "the model does not accept a batch of shape",

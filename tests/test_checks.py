@@ -43,7 +43,9 @@ def test_numbers_of_numpy_and_lists_are_welcome() -> None:
 
 def test_a_class_without_an_output_is_found_at_once() -> None:
     data = blobs(classes=3)
-    with pytest.raises(ModelError, match="the model gives 2 outputs for 3 classes; give it 3"):
+    with pytest.raises(
+        ModelError, match="the model has 2 outputs, but the data has 3 classes; give the model 3 outputs"
+    ):
         winnow.run(model=nn.Linear(5, 2), data=data, rounds=1)
 
 
@@ -109,8 +111,8 @@ def test_holders_of_the_reference_set_are_not_sent_what_is_private(algorithm: st
     ready.federation.handlers["assess"] = lambda tasks, site: sent.extend(tasks) or answer(tasks, site)
     list(ready.training.run(ready.federation))
     models = [task.payload["model"] for task in sent if task.payload]
-    assert ready.facts.private
-    assert [set(model) for model in models] == [set(ready.training.model) - set(ready.facts.private)] * 2
+    assert ready.plan.private_names
+    assert [set(model) for model in models] == [set(ready.training.model) - set(ready.plan.private_names)] * 2
 
 
 def test_r2_cannot_be_pooled() -> None:

@@ -144,7 +144,7 @@ def test_data_sets_are_listed(capsys, tmp_path: Path, monkeypatch):
     listed = {each["name"]: each for each in json.loads(call(capsys, "data", "list", "--json").out)}
     assert listed["digits"]["present"] is True
     assert listed["mnist"]["present"] is False
-    assert "to fetch" in call(capsys, "data", "list").out
+    assert "not downloaded" in call(capsys, "data", "list").out
 
 
 def test_version(capsys):

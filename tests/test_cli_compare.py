@@ -76,7 +76,7 @@ def test_a_crash_and_a_failure_do_not_stop_the_others(tmp_path):
         RunSpec(experiment=each, out=run_folder_path(each, tmp_path), resume=False) for each in (crash, fail, sound)
     ]
     ends = {index: message for index, message in run_all(jobs, 1) if not isinstance(message, RunAdvanced)}
-    assert ends[0] == RunFailed(reason="its process ended unexpectedly (killed by SIGKILL)")
+    assert ends[0] == RunFailed(reason="the worker process ended unexpectedly (killed by SIGKILL)")
     assert isinstance(ends[1], RunFailed)
     assert "no such thing" in ends[1].reason
     assert ends[2] == RunCompleted()
@@ -150,7 +150,7 @@ def test_a_pipe_is_told_how_long_it_will_take(monkeypatch):
     with MultiRunDisplay(experiments, Console(file=text, width=80)) as board:
         for index, _ in enumerate(experiments):
             hands.now += 15.0
-            board.seen(index, RunCompleted())
+            board.on_message(index, RunCompleted())
     assert [line.partition(": ")[2] for line in text.getvalue().splitlines()] == [
         "done (1 of 3 runs, 30 s left)", "done (2 of 3 runs, 15 s left)", "done (3 of 3 runs)"
     ]  # fmt: skip

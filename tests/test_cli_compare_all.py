@@ -28,7 +28,7 @@ def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_
     assert [json.loads(line)["algorithm"] for line in done.out.splitlines()] == ["fedavg", "fedavg"]
     said = [line for line in done.err.splitlines() if "impossible" in line]
     assert len(said) == 1
-    assert said[0].startswith("winnow: impossible is left out: ")
+    assert said[0].startswith("winnow: skipping impossible: ")
     assert "no_such_key" in said[0]
 
 
@@ -56,6 +56,6 @@ def test_what_is_refused_only_once_it_meets_the_data_is_said_once_for_all_seeds(
         RunSpec(experiment=resolve(tiny, seed=seed, reference_clients=[99]), out=tmp_path / str(seed), resume=False)
         for seed in (0, 1)
     ]
-    failures = run_many(work, 1, quiet=True, tolerant=True)
-    assert [failures[index].refused for index in (0, 1)] == [True, True]
-    assert capsys.readouterr().err.count("winnow: fedprof is left out: reference_clients: there is no client 99") == 1
+    failures = run_many(work, 1, quiet=True, skip_incompatible=True)
+    assert [failures[index].incompatible for index in (0, 1)] == [True, True]
+    assert capsys.readouterr().err.count("winnow: skipping fedprof: reference_clients: client 99 does not exist") == 1

@@ -38,7 +38,10 @@ def test_a_run_whose_budget_is_spent_cannot_go_on(
     again = call(capsys, "run", stopped, "--resume", *more)
     spent = json.loads((stopped / "result.json").read_text())["privacy"]["epsilon"]
     assert again.code == 0
-    assert f"has spent its budget (ε {spent:.3g}) and cannot go on: collect.epsilon = 8 does not last" in again.err
+    assert (
+        f"has spent its privacy budget (ε {spent:.3g}) and cannot continue: collect.epsilon = 8 does not last"
+        in again.err
+    )
     assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
 
 

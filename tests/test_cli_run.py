@@ -71,7 +71,7 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(capsys, tiny):
     before = Path("here/result.json").read_bytes()
     again = call(capsys, "run", "here", "--resume")
     assert again.code == 0
-    assert "here was finished already; ask for more with --rounds" in again.err
+    assert "here is already finished; use --rounds to add rounds" in again.err
     assert "best accuracy" in again.out
     assert Path("here/result.json").read_bytes() == before
 
@@ -95,7 +95,7 @@ def test_resume_begins_a_run_that_is_not_there(capsys, tiny):
 def test_ctrl_c_says_how_to_resume_and_the_resumed_run_is_the_uninterrupted_one(capsys, tiny, monkeypatch):
     call(capsys, "run", tiny, "--rounds", 4, "--out", "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(Progress, "seen", _interrupt_in_round(3))
+        patched.setattr(Progress, "on_event", _interrupt_in_round(3))
         patched.setattr("winnow.experiment.run.CHECKPOINT_SECONDS", 0.0)
         stopped = call(capsys, "run", tiny, "--rounds", 4, "--out", "cut")
     assert stopped.code == 130
@@ -108,18 +108,18 @@ def test_ctrl_c_says_how_to_resume_and_the_resumed_run_is_the_uninterrupted_one(
 
 
 def _interrupt_in_round(number):
-    def seen(self, event):
+    def on_event(self, event):
         if event.round == number:
             raise KeyboardInterrupt
 
-    return seen
+    return on_event
 
 
 def test_a_bug_keeps_its_traceback_and_does_not_advise_to_meet_it_again(capsys, tiny, monkeypatch):
-    def seen(self, event):
+    def on_event(self, event):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Progress, "seen", seen)
+    monkeypatch.setattr(Progress, "on_event", on_event)
     from winnow.cli import main
 
     with pytest.raises(ZeroDivisionError) as bug:
@@ -148,7 +148,7 @@ def test_the_command_that_continues_a_run_can_be_pasted(capsys, tiny, monkeypatc
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with monkeypatch.context() as patched:
-        patched.setattr(Progress, "seen", _interrupt_in_round(1))
+        patched.setattr(Progress, "on_event", _interrupt_in_round(1))
         stopped = call(capsys, "run", tiny, "--out", out, "--data", tmp_path / "the data")
     command = shlex.split(stopped.err.strip().partition("continue with: ")[2])
     assert command[0] == "winnow"
@@ -164,7 +164,7 @@ def test_ctrl_c_before_the_run_began_says_so(capsys, tiny, monkeypatch, command)
 
     monkeypatch.setattr("winnow.config.resolve.experiment_from_table", interrupted)
     stopped = call(capsys, command, tiny)
-    assert (stopped.code, stopped.out, stopped.err) == (130, "", "winnow: stopped before the run began\n")
+    assert (stopped.code, stopped.out, stopped.err) == (130, "", "winnow: stopped before the run started\n")
     assert not Path("runs").exists()
 
 
@@ -205,7 +205,7 @@ MISTAKES = {
     "preset to show": (("presets", "show", "demmo"), "no preset 'demmo'; did you mean 'demo'?"),
     "data to get": (("data", "get", "mnst"), "no data set 'mnst'; did you mean 'mnist'?"),
     "seeds": (("compare", "demo", "--seeds", "one"), "--seeds one: write a count such as 5, or a list such as 3,7,11"),
-    "seed twice": (("compare", "demo", "--seeds", "1,1"), "seeds: 1, 1 names one twice"),
+    "seed twice": (("compare", "demo", "--seeds", "1,1"), "seeds: 1, 1 contains a duplicate"),
     "member far from all": (
         ("run", "demo", "--set", "model.name=zzz"),
         "model.name = 'zzz' is unknown; valid: cnn, lenet5, linear, lstm, mlp, python, resnet18, shufflenet-v2\n",
@@ -234,11 +234,11 @@ MISTAKES = {
     ),
     "private layer": (
         ("run", "demo", "--set", "client={name='split', cut='3'}", "--set", "select.layer=3"),
-        "select.layer: layer '3' lies in the private part of the model",
+        "select.layer: layer '3' belongs to the private part of the model",
     ),
     "more awaited than at work": (
         ("run", "demo", "--algorithm", "fedbuff", "--set", "select.count=4", "--set", "pace.goal=5"),
-        "pace.goal = 5, but select has 4 clients at work at a time",
+        "pace.goal = 5, but only 4 clients train at a time",
     ),
     "algorithms of a run": (
         ("run", "demo", "--algorithm", "fedprof,fedavg"),
@@ -248,7 +248,10 @@ MISTAKES = {
         ("compare", "demo", "--algorithms", "fedprof fedavg"),
         "compare several with: winnow compare --algorithms fedprof,fedavg",
     ),
-    "some and all": (("compare", "demo", "--algorithms", "fedprof", "--all"), "--all compares every known algorithm;"),
+    "some and all": (
+        ("compare", "demo", "--algorithms", "fedprof", "--all"),
+        "--all and --algorithms cannot be combined;",
+    ),
     "preset in the place of a command": (("presets", "demo"), "did you mean: winnow presets show demo"),
     "rival": (("compare", "demo", "--algorithms", "fedprof,fedavgg"), "did you mean 'fedavg'?"),
 }
@@ -342,11 +345,11 @@ def test_a_folder_in_use_is_refused(capsys, tiny):
 def test_another_run_than_the_stored_one_is_refused(capsys, tiny):
     call(capsys, "run", tiny, "--out", "here")
     other = call(capsys, "run", tiny, "--set", "local.epochs=2", "--out", "here", "--resume")
-    assert (other.code, "holds a run with another local" in other.err) == (2, True)
+    assert (other.code, "holds a run with a different local" in other.err) == (2, True)
     fewer = call(capsys, "run", "here", "--resume", "--rounds", 1)
     assert (fewer.code, "holds a run of 2 rounds" in fewer.err) == (2, True)
     changed = call(capsys, "run", "here", "--resume", "--seed", 1)
-    assert (changed.code, "leave out --seed" in changed.err) == (2, True)
+    assert (changed.code, "remove --seed" in changed.err) == (2, True)
 
 
 def test_show_tells_costs_and_participation(capsys, tmp_path):

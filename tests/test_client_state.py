@@ -14,6 +14,7 @@ from textbook import State, assert_same, mean, steps, train_client
 from winnow.core import Evaluated, Reply, RoundFinished, Selected, Task
 from winnow.data import DataSettings, federate
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.client_store import ClientStore
 from winnow.learn.handlers import HANDLERS
 from winnow.simulate import SimulatedFederation
@@ -153,7 +154,7 @@ def test_a_run_continues_with_what_clients_kept() -> None:
         if isinstance(event, RoundFinished) and event.round == 3:
             break
     same = experiment("rounds=6", "select.count=5", algorithm="scaffold")
-    second = prepare_run(same, dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(same, RunInputs(dataset=blobs()), snapshot=first.snapshot())
     list(second.training.run(second.federation))
     assert all(torch.equal(t, second.training.model[name]) for name, t in whole.training.model.items())
 
@@ -199,7 +200,7 @@ def test_fedbn_keeps_norms_at_clients_and_averages_the_rest() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
     sets = ("data.own_test=0.25", "rounds=3", "aggregate.weights=uniform")
-    ready = prepare_run(experiment(*sets, algorithm="fedbn"), dataset=blobs(), module=model)
+    ready = prepare_run(experiment(*sets, algorithm="fedbn"), RunInputs(dataset=blobs(), module=model))
     x, norms = dict(ready.training.model), dict[int, State]()
     events = list(ready.training.run(ready.federation))
     for number, clients in enumerate((e.clients.tolist() for e in events if isinstance(e, Selected)), 1):

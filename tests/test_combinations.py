@@ -6,6 +6,7 @@ from torch import nn
 
 from winnow.core import RoundFinished
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from world import blobs, experiment, prepared
 
@@ -28,7 +29,7 @@ def test_batch_normalisation_goes_with_it(algorithm: str) -> None:
     """Statistics are averaged, never stepped along: a variance stays positive, a counter whole."""
     network = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     small = experiment("local.momentum=0.9", "data.partition={name='dirichlet', alpha=0.3}", algorithm=algorithm)
-    ready = prepare_run(small, dataset=blobs(), module=network)
+    ready = prepare_run(small, RunInputs(dataset=blobs(), module=network))
     for _ in ready.training.run(ready.federation):
         model = ready.training.model
         assert all(torch.isfinite(tensor).all() for tensor in model.values())

@@ -60,7 +60,7 @@ class _TappedExchange:
 
 
 def tapped(ready, spoil=lambda packet: packet) -> tuple[Tapped, FilteredFederation]:
-    tap = Tapped(ready.simulated, spoil)
+    tap = Tapped(ready.simulation, spoil)
     return tap, FilteredFederation(tap, ready.experiment.filters)
 
 
@@ -128,12 +128,12 @@ def test_a_hostile_packet_is_refused_in_one_line_and_the_run_goes_on(spoil) -> N
     assert all(reason.startswith("failed while sending its update: invalid packet: ") for reason in reasons)
     assert all("\n" not in reason for reason in reasons)
     assert ready.training.model is before
-    assert ready.simulated.store.empty  # what was refused is not taken for sent
+    assert ready.simulation.store.empty  # what was refused is not taken for sent
 
 
 def test_an_update_that_is_not_compressed_is_refused() -> None:
     ready = prepared(TOP, "rounds=1", algorithm="fedavg")
-    bare = prepared(algorithm="fedavg").simulated
+    bare = prepared(algorithm="fedavg").simulation
     events = list(ready.training.run(FilteredFederation(bare, ready.experiment.filters)))
     assert {e.reason.rpartition(": ")[2] for e in events if e.kind == "refused"} == {
         "the update is not compressed as requested"
@@ -158,7 +158,7 @@ class TestFeedback:
                     total[reply.task.client] = total[reply.task.client] + moved(reply)
             ready.federation.settle(reply.task for reply in replies)
         for client in range(8):
-            kept = ready.simulated.store.read(client)[ERROR_FEEDBACK]["model"].numpy()
+            kept = ready.simulation.store.read(client)[ERROR_FEEDBACK]["model"].numpy()
             assert (kept != 0).mean() > 0.5
             np.testing.assert_allclose(arrived[client] + kept, trained[client], atol=1e-4)
 
@@ -168,8 +168,8 @@ class TestFeedback:
         with ready.federation.dispatch(tasks) as exchange:
             replies = sorted(exchange, key=lambda reply: reply.task.client)
         ready.federation.settle([replies[0].task])
-        assert ready.simulated.store.read(0)
-        assert not ready.simulated.store.read(1)
+        assert ready.simulation.store.read(0)
+        assert not ready.simulation.store.read(1)
 
     def test_it_helps(self) -> None:
         """With one change in a hundred sent, feedback is the difference between learning and not."""
@@ -186,12 +186,12 @@ class TestFeedback:
     def test_nothing_is_kept_without_it(self) -> None:
         ready = prepared(QSGD, algorithm="fedavg")
         list(ready.training.run(ready.federation))
-        assert ready.simulated.store.empty
+        assert ready.simulation.store.empty
 
     def test_it_stands_beside_what_the_method_keeps(self) -> None:
         ready = prepared(TOP, algorithm="scaffold")
         list(ready.training.run(ready.federation))
-        kept = [ready.simulated.store.read(k) for k in range(8)]
+        kept = [ready.simulation.store.read(k) for k in range(8)]
         assert all(set(each) == {"control", ERROR_FEEDBACK} for each in kept if each)
         assert all(set(each[ERROR_FEEDBACK]) == {"model", "control"} for each in kept if each)
 

@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from keeper_process import KeeperProcess
 from winnow.core import ConfigError, Reply, RoundFinished
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.privacy.compress import ProductQuantisation
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
@@ -66,7 +67,7 @@ def test_a_first_codebook_of_public_samples_knows_more_than_one_of_noise(algorit
 
 
 def test_public_samples_at_clients_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r'collect.parameters = "public" takes samples that the server holds'):
+    with pytest.raises(ConfigError, match=r'collect.parameters = "public" needs samples at the server'):
         prepared(secure("product"), *WORLD, "collect.parameters=public", "reference_clients=[0]")
 
 
@@ -81,7 +82,7 @@ def test_resuming_equals_no_interruption(code: str, parameters: str) -> None:
         begun.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 2:
             break
-    again = prepare_run(experiment(*options, algorithm="fedavg"), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*options, algorithm="fedavg"), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     assert begun + [encode_event(event) for event in again.training.run(again.federation)] == log
     assert all(torch.equal(tensor, again.training.model[name]) for name, tensor in whole.training.model.items())
 

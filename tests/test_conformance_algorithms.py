@@ -8,6 +8,7 @@ import torch
 
 from winnow.core import RoundFinished
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.learn.stack import ModelState
 from winnow.runs.event_log import decode_event, encode_event
@@ -83,7 +84,9 @@ def test_resuming_equals_no_interruption(algorithm: str, stop: int, holders: str
         begun.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == stop:
             break
-    second = prepare_run(experiment(settings, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(
+        experiment(settings, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot()
+    )
     assert begun + log_of(second) == log
     for name, tensor in whole.training.model.items():
         assert torch.equal(tensor, second.training.model[name])

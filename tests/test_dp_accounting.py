@@ -9,6 +9,7 @@ from dp_accounting import pld, rdp
 
 from winnow.core import ConfigError, RoundFinished, Stopped
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.privacy.dp.privacy_loss import (
     ConcentratedRelease,
     GaussianRelease,
@@ -202,7 +203,7 @@ def test_resuming_keeps_what_was_spent() -> None:
         list(ready.training.run(ready.federation))
         snapshot = ready.snapshot()
     longer = experiment(*sets, algorithm="fedavg", rounds=30)
-    with prepare_run(longer, dataset=blobs(), snapshot=snapshot) as ready:
+    with prepare_run(longer, RunInputs(dataset=blobs()), snapshot=snapshot) as ready:
         rest = list(ready.training.run(ready.federation))
     assert [e.metrics["privacy"] for e in rounds_of(rest)] == [e.metrics["privacy"] for e in rounds_of(whole)[2:]]
     assert rest[-1] == whole[-1]
@@ -214,7 +215,9 @@ def test_a_run_whose_budget_is_spent_goes_on_no_further() -> None:
     with prepared(*sets, algorithm="fedavg", rounds=30) as ready:
         done = list(ready.training.run(ready.federation))
         snapshot = ready.snapshot()
-    with prepare_run(experiment(*sets, algorithm="fedavg", rounds=40), dataset=blobs(), snapshot=snapshot) as ready:
+    with prepare_run(
+        experiment(*sets, algorithm="fedavg", rounds=40), RunInputs(dataset=blobs()), snapshot=snapshot
+    ) as ready:
         again = list(ready.training.run(ready.federation))
     assert [event.kind for event in again] == ["stopped"]
     assert again[0].reason == done[-1].reason

@@ -15,6 +15,7 @@ from torch import nn
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Task, stream, wrap
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.handlers import LearningSite
 from winnow.learn.randomness import secure_stream
@@ -196,7 +197,7 @@ def test_a_model_that_mixes_samples_is_refused(layer: nn.Module) -> None:
     if isinstance(layer, nn.BatchNorm1d):
         wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg")
         with pytest.raises(ModelError, match="dp-sgd"):
-            prepare_run(wanted, dataset=blobs(), module=mixing)
+            prepare_run(wanted, RunInputs(dataset=blobs(), module=mixing))
 
 
 class Remembers(nn.Module):
@@ -217,7 +218,7 @@ def test_a_layer_that_keeps_something_of_samples_is_refused_before_anything_leav
     wanted = experiment('client={name="dp-sgd",noise_multiplier=1.0}', "engine.execution=loop", algorithm="fedavg")
     with (
         pytest.raises(ModelError, match=r"buffer 0\.seen depends on the samples"),
-        prepare_run(wanted, dataset=blobs(), module=module) as ready,
+        prepare_run(wanted, RunInputs(dataset=blobs(), module=module)) as ready,
     ):
         list(ready.training.run(ready.federation))
 

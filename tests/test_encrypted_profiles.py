@@ -28,6 +28,7 @@ from winnow.core import (
     Until,
 )
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.representation_profile import Profile, divergence
 from world import blobs, experiment, prepared
 
@@ -334,7 +335,7 @@ def test_what_is_charged_is_what_is_sent(run: Run) -> None:
         if reply.task.name in ("decrypt", "take-key"):
             assert reply.task.work.download_bytes == sum(array.nbytes for array in arrays_in(reply.task.payload))
             assert reply.cost.seconds > 0
-    assert run.ready.facts.profile_bytes == ENCRYPTED_PROFILE_BYTES + 12 * 4
+    assert run.ready.plan.profile_bytes == ENCRYPTED_PROFILE_BYTES + 12 * 4
     assert KEYS_BYTES > ENCRYPTED_PROFILE_BYTES
 
 
@@ -350,7 +351,7 @@ def test_a_resumed_run_makes_new_keys_and_chooses_the_same() -> None:
             break
     snapshot = first.snapshot()
     assert not [name for name in snapshot.arrays if "sealed" in name or "key" in name or name.startswith("profile/")]
-    second = prepare_run(experiment(*ENCRYPTED, algorithm="fedprof"), dataset=blobs(), snapshot=snapshot)
+    second = prepare_run(experiment(*ENCRYPTED, algorithm="fedprof"), RunInputs(dataset=blobs()), snapshot=snapshot)
     overheard = Overheard(second.federation)
     rest = list(second.training.run(overheard))
     assert [task.name for task in overheard.sent].count("make-keys") == 1
@@ -422,7 +423,7 @@ def test_a_refused_profile_is_recorded_and_its_client_comes_last() -> None:
     [
         (("select.matching=encrypted",), "reference_clients: .*needs one client.*names none"),
         (("select.matching=encrypted", "reference_clients=[1, 4]"), "reference_clients: .*needs one client.*names 2"),
-        (("select.matching=encrypted", "reference_clients=[99]"), "reference_clients: there is no client 99"),
+        (("select.matching=encrypted", "reference_clients=[99]"), "reference_clients: client 99 does not exist"),
         ((*ENCRYPTED, "model.hidden=[5000]"), "select.layer: .*5000 elements, and at most 4096"),
         ((*ENCRYPTED, "pace.name=buffered", "pace.goal=2"), 'needs pace.name = "rounds"'),
         (("select.matching=shrouded",), "encrypted"),

@@ -45,10 +45,10 @@ def learnt(explanation: PrivacyReport, party: str) -> str:
     ("sets", "said"),
     [
         ((), "every client's update;"),
-        (SECURE, "the sum of the updates of each round, and no client's own;"),
-        (HOMOMORPHIC, "the sum of the updates of each round, and no client's own;"),
+        (SECURE, "the sum of the updates of each round, and no single client's update;"),
+        (HOMOMORPHIC, "the sum of the updates of each round, and no single client's update;"),
         (CENTRAL, "every client's update, before noise is added;"),
-        ((f"filters=[{LOCAL}]",), "every client's update, as the filters leave it;"),
+        ((f"filters=[{LOCAL}]",), "every client's update, after the filters;"),
         ((DP_SGD,), "every client's update, with noise that hides each sample;"),
     ],
 )
@@ -100,13 +100,13 @@ def test_profiles_are_told_as_they_leave(matching: str, said: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["afl", "oort", "power-of-choice", "qfedavg", "tifl"])
 def test_losses_of_models_are_told_where_clients_are_asked_for_them(algorithm: str) -> None:
-    assert "the loss of the models that it sends out" in learnt(explained(algorithm=algorithm), "server")
-    assert "the loss of the models that it sends out" not in learnt(explained(), "server")
+    assert "the loss of each model it sends out" in learnt(explained(algorithm=algorithm), "server")
+    assert "the loss of each model it sends out" not in learnt(explained(), "server")
 
 
 def test_holders_of_keys_and_masks_are_parties_of_their_own() -> None:
     assert learnt(explained(*HOMOMORPHIC), "client 1, who holds the key") == "the sum of the updates of each round"
-    assert "seeds of their masks" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")
+    assert "their mask seeds" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")
     holder = explained("select.matching=encrypted", "reference_clients=[3]", algorithm="fedprof")
     assert "divergence" in learnt(holder, "client 3, who holds the reference set")
     assert not learnt(explained(), "keeper")
@@ -157,22 +157,24 @@ def test_sampling_counts_only_where_it_is_counted() -> None:
         (words,) = (part for part in explained(*sets, "select.name=poisson").parts if part.startswith("poisson: "))
         return words
 
-    assert "It counts for privacy" in said(*CENTRAL)
+    assert "Sampling amplifies privacy" in said(*CENTRAL)
     for sets in ((), (*SECURE, NOISY_SUMS), (f"filters=[{LOCAL}]",), (DP_SGD,)):
-        assert "It is not counted for privacy here: the server knows who took part." in said(*sets)
+        assert "Sampling does not amplify privacy here: the server knows who took part." in said(*sets)
 
 
 @pytest.mark.parametrize("sets", [f"filters=[{LOCAL}]", "filters=[{name='sparse-vector', epsilon=1.0}]", DP_SGD])
 def test_nobody_must_be_trusted_where_nobody_need_be(sets: str) -> None:
     words = " ".join(explained(sets).parts)
     assert "must be trusted" not in words
-    assert "plain: the server sees every client's update, with the noise" in words
+    assert "plain: the server sees every client's update, including the noise" in words
     assert "must be trusted" in " ".join(explained().parts)
 
 
 def test_noisy_sums_are_told_as_noisy_and_both_limits_on_colluders_count() -> None:
     told = explained(*SECURE, NOISY_SUMS)
-    assert learnt(told, "server").startswith("the sum of the updates of each round, with noise, and no client's own;")
+    assert learnt(told, "server").startswith(
+        "the sum of the updates of each round, with noise, and no single client's update;"
+    )
     assert "learns the noisy sum" in told.parts[0]
     assert "fewer than 67 %" in told.parts[0]
     assert (
@@ -184,15 +186,15 @@ def test_noisy_sums_are_told_as_noisy_and_both_limits_on_colluders_count() -> No
 
 def test_a_keepers_name_counts_in_deployed_jobs_only() -> None:
     named = explained(*SECURE, "collect.keeper='site-1'")
-    assert learnt(named, "the mask keeper, in a deployed job site site-1 (a simulation has one of its own)")
+    assert learnt(named, "the mask keeper, which is site site-1 in a deployed job (a simulation runs its own)")
 
 
 @pytest.mark.parametrize(
     ("sets", "hidden"),
     [
-        (DP_SGD, 'client.name = "dp-sgd" hides samples in updates, but FedProf'),
-        (f"filters=[{LOCAL}]", 'filters.name = "local-dp" hides updates in noise, but FedProf'),
-        ("collect.name=secure", 'collect.name = "secure" keeps updates from the server, but FedProf'),
+        (DP_SGD, 'client.name = "dp-sgd" hides samples in updates, but clients send FedProf'),
+        (f"filters=[{LOCAL}]", 'filters.name = "local-dp" hides updates in noise, but clients send FedProf'),
+        ("collect.name=secure", 'collect.name = "secure" keeps updates from the server, but clients send FedProf'),
     ],
 )
 def test_warnings_say_what_a_protection_does(sets: str, hidden: str) -> None:
@@ -204,7 +206,7 @@ def test_warnings_say_what_a_protection_does(sets: str, hidden: str) -> None:
     assert 'select.matching = "encrypted" with reference_clients = [0]' in warning
     for advice in ((f"select.matching={noisy[1]}",), ('select.matching="encrypted"', "reference_clients=[0]")):
         followed = explained(sets, "select.count=5", *advice, algorithm="fedprof").warnings
-        assert not any("profiles leave in the clear" in each for each in followed)
+        assert not any("clients send FedProf profiles" in each for each in followed)
 
 
 # Budgets --------------------------------------------------------------------------------------------------------------
@@ -261,7 +263,7 @@ def test_budgets_without_a_forecast_say_so() -> None:
         "collect={name='secure', encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0, epsilon=9.0}}",
         algorithm="fedprof",
     ).forecast
-    assert refused.startswith("unknown: ")
+    assert refused.startswith("cannot be computed: ")
 
 
 # What undoes itself ---------------------------------------------------------------------------------------------------
@@ -270,21 +272,21 @@ def test_budgets_without_a_forecast_say_so() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "sets", "warning"),
     [
-        ("fedavg-rp", SECURE, "training loss leaves in the clear"),
-        ("fedavg-rp", HOMOMORPHIC, "training loss leaves in the clear"),
-        ("fedprof", SECURE, "FedProf's profiles leave in the clear"),
+        ("fedavg-rp", SECURE, "sends its training loss in the clear"),
+        ("fedavg-rp", HOMOMORPHIC, "sends its training loss in the clear"),
+        ("fedprof", SECURE, "clients send FedProf profiles"),
         ("fedprof", (*SECURE, "select.matching=encrypted"), "variances of encrypted profiles"),
-        ("fedprof", ("select.matching=encrypted",), "every update leaves in the clear"),
-        ("fedavg-rp", CENTRAL, "not from the server"),
-        ("fedavg-rp", CENTRAL, "publish the models alone"),
-        ("fedprof", (DP_SGD,), "clients tell plain profiles, without noise"),
-        ("fedprof", (f"filters=[{LOCAL}]",), "clients tell plain profiles, without noise"),
-        ("power-of-choice", (f"filters=[{LOCAL}]",), "clients tell losses of the models that they are sent"),
-        ("qfedavg", (DP_SGD,), "clients tell losses of the models that they are sent"),
-        ("fedavg-rp", (*CENTRAL, "reference_clients=[1]"), "scores of each model are released without noise"),
+        ("fedprof", ("select.matching=encrypted",), "every update is sent in the clear"),
+        ("fedavg-rp", CENTRAL, "not against the server"),
+        ("fedavg-rp", CENTRAL, "publish only the models"),
+        ("fedprof", (DP_SGD,), "clients send plain profiles without noise"),
+        ("fedprof", (f"filters=[{LOCAL}]",), "clients send plain profiles without noise"),
+        ("power-of-choice", (f"filters=[{LOCAL}]",), "clients send losses of the models that they are sent"),
+        ("qfedavg", (DP_SGD,), "clients send losses of the models that they are sent"),
+        ("fedavg-rp", (*CENTRAL, "reference_clients=[1]"), "clients send scores of each model without noise"),
         ("fedavg-rp", (f"filters=[{LOCAL}, {CLIP}]",), '"clip" comes after "local-dp"'),
-        ("fedavg-rp", (f"filters=[{LOCAL}, {TOP_K}]",), "keeps what noise has made large"),
-        ("fedavg-rp", (*SECURE, f"filters=[{LOCAL}]"), "for itself alone"),
+        ("fedavg-rp", (f"filters=[{LOCAL}, {TOP_K}]",), "keeps the values that noise made large"),
+        ("fedavg-rp", (*SECURE, f"filters=[{LOCAL}]"), "adds the full noise at each client"),
         ("fedavg-rp", (*SECURE, "collect.fewest=2"), "collect.fewest = 2"),
         ("fedavg-rp", (*HOMOMORPHIC, "collect.heaviest=1.0"), "collect.heaviest = 1 lets"),
     ],
@@ -313,7 +315,7 @@ def test_a_file_and_a_preset_are_explained(tmp_path: Path, capsys: pytest.Captur
     told = call(capsys, "explain", write_tiny(tmp_path), "--algorithm", "fedavg", "--set", "collect.name=secure")
     assert told.code == 0
     assert told.out.startswith("tiny · fedavg\n\nWho learns what\n")
-    assert "In the words of the parts" in told.out
+    assert "What each part does" in told.out
     assert "Warnings" in told.out
     record = json.loads(call(capsys, "explain", "demo", "--json").out)
     assert record.keys() == {"name", "algorithm", "parties", "parts", "warnings", "spent", "forecast"}

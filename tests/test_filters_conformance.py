@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from winnow.config.resolve import experiment_from_table, to_toml
 from winnow.core import ConfigError, Reply, RoundFinished, stream, wrap
 from winnow.experiment.build import prepare_run
-from winnow.learn.handlers import TrainSettings
+from winnow.experiment.setup import RunInputs
+from winnow.learn.client_update import TrainSettings
 from winnow.learn.randomness import secure_stream
 from winnow.learn.update_filters import FilteredFederation, TwoSidedFilter
 from winnow.runs.event_log import encode_event
@@ -89,7 +90,7 @@ class TestEveryFilter:
             torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
         )
         made = experiment(asked(filters), "rounds=2", "model.name=given", algorithm="fedavg")
-        ready = prepare_run(made, dataset=blobs(), module=module)
+        ready = prepare_run(made, RunInputs(dataset=blobs(), module=module))
         before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
         events = list(ready.training.run(ready.federation))
         assert not [event for event in events if event.kind == "refused"]
@@ -116,10 +117,12 @@ class TestEveryFilter:
             if isinstance(event, RoundFinished) and event.round == 2:
                 break
         snapshot = first.snapshot()
-        second = prepare_run(experiment(asked(filters), algorithm=algorithm), dataset=blobs(), snapshot=snapshot)
+        second = prepare_run(
+            experiment(asked(filters), algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=snapshot
+        )
         assert begun + log_of(second) == log
         assert all(torch.equal(tensor, second.training.model[name]) for name, tensor in whole.training.model.items())
-        kept, again = whole.simulated.store.state(), second.simulated.store.state()
+        kept, again = whole.simulation.store.state(), second.simulation.store.state()
         assert kept.keys() == again.keys()
         assert all(np.array_equal(np.asarray(kept[name]), np.asarray(again[name])) for name in kept)
 
@@ -159,7 +162,7 @@ class TestEveryFilter:
         """In deployment nobody can foresee it, and replies are as sound."""
         ready = prepared(asked(filters), algorithm="fedavg")
         chance = [each.at_site(secure_stream) for each in reversed(ready.experiment.filters)]
-        handlers = {"train": wrap(prepared(algorithm="fedavg").simulated.handlers["train"], chance)}
+        handlers = {"train": wrap(prepared(algorithm="fedavg").simulation.handlers["train"], chance)}
         federation = FilteredFederation(rebuilt(ready, handlers), ready.experiment.filters)
         tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
         with federation.dispatch(tasks) as exchange:
@@ -169,13 +172,13 @@ class TestEveryFilter:
 
 
 def rebuilt(ready, handlers) -> SimulatedFederation:
-    inner = ready.simulated
+    inner = ready.simulation
     return SimulatedFederation(site=inner.site, handlers=handlers, population=inner.population, fleet=inner.fleet)
 
 
 def spoilt(ready) -> FilteredFederation:
     """The same federation, whose first client of a cohort trains to nothing."""
-    bare = prepared(algorithm="fedavg").simulated.handlers["train"]
+    bare = prepared(algorithm="fedavg").simulation.handlers["train"]
 
     def train(tasks, site):
         first, *others = bare(tasks, site)
@@ -204,4 +207,4 @@ def test_the_order_is_that_of_the_file() -> None:
 
 def test_no_filters_is_no_layer() -> None:
     ready = prepared()
-    assert ready.federation is ready.simulated
+    assert ready.federation is ready.simulation

@@ -11,6 +11,7 @@ from torch.func import functional_call, grad
 from textbook import assert_same, mean, samples
 from winnow.core import RoundFinished, Selected, stream
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithms.hf_maml import HessianFreeGradient
 from world import blobs, experiment, prepared
 
@@ -100,6 +101,6 @@ def test_tuned_it_takes_plain_steps_of_alpha() -> None:
 
 def test_batch_statistics_stay_sound() -> None:
     network = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
-    ready = prepare_run(experiment(algorithm="hf-maml"), dataset=blobs(), module=network)
+    ready = prepare_run(experiment(algorithm="hf-maml"), RunInputs(dataset=blobs(), module=network))
     list(ready.training.run(ready.federation))
     assert (ready.training.model["1.running_var"] > 0).all()

@@ -24,6 +24,7 @@ from winnow.core import (
     Until,
 )
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic.collect import HomomorphicAggregation
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY, HomomorphicSite
@@ -127,7 +128,7 @@ def test_a_seed_repeats_and_resuming_equals_no_interruption() -> None:
         if isinstance(event, RoundFinished):
             break
     settings = experiment(*HOMOMORPHIC, "rounds=3", algorithm="fedavg-rp")
-    again = prepare_run(settings, dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(settings, RunInputs(dataset=blobs()), snapshot=first.snapshot())
     assert begun + [encode_event(event) for event in events_of(again)] == log
 
 

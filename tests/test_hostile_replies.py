@@ -101,7 +101,7 @@ def lied_to(
 ) -> tuple[PreparedRun, list[AnyEvent], Lying]:
     """A run in which one client tells these lies."""
     ready = prepared(*WORLD, *way.sets, algorithm=way.algorithm, dataset=DATA)
-    lying = Lying(ready.simulated, frozenset({liar(seed)}), lies, np.random.default_rng(seed), often)
+    lying = Lying(ready.simulation, frozenset({liar(seed)}), lies, np.random.default_rng(seed), often)
     filters = ready.experiment.filters
     events = list(ready.training.run(FilteredFederation(lying, filters) if filters else lying))
     return ready, events, lying

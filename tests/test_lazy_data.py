@@ -21,6 +21,7 @@ from command_line import call
 from winnow.core import ConfigError, DataError, RunError, Selected, stream
 from winnow.data import ClientData, DataSettings, FederatedData, OnDemand, federate, load
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.stack import LazyTensorData, TensorData
 from winnow.learn.stack import client_tensors as stack_data
 from world import blobs, experiment
@@ -47,7 +48,7 @@ def run(data: Any, **settings: Any) -> winnow.Result:
 
 
 def course(*sets: str, dataset: Any, algorithm: str = "fedprof") -> tuple[list[str], Model]:
-    with prepare_run(experiment(*sets, algorithm=algorithm), dataset=dataset) as ready:
+    with prepare_run(experiment(*sets, algorithm=algorithm), RunInputs(dataset=dataset)) as ready:
         events = [repr(event) for event in ready.training.run(ready.federation)]
         return events, dict(ready.training.model)
 
@@ -112,7 +113,7 @@ def test_targets_may_be_numbers_and_features_words() -> None:
         return x, x @ np.arange(WIDTH, dtype=np.float32)
 
     regression = run(population(line, classes=None, reference=line(-1), test=None), rounds=8)
-    assert regression.facts.metric == "r2"
+    assert regression.plan.metric == "r2"
     assert regression.best is not None
     assert regression.best > 0
 
@@ -135,7 +136,7 @@ def test_only_the_invited_are_loaded_and_a_few_at_the_start() -> None:
         return generated(client)
 
     asked = experiment("select.count=20", "rounds=2", algorithm="fedavg-rp")
-    with prepare_run(asked, dataset=population(counting, clients=1_000_000)) as ready:
+    with prepare_run(asked, RunInputs(dataset=population(counting, clients=1_000_000))) as ready:
         at_start = loads.copy()
         invited = Counter[int]()
         for event in ready.training.run(ready.federation):
@@ -157,7 +158,7 @@ def test_first_profiles_take_memory_for_blocks_and_not_for_all_clients(
         return np.full((rows, width), client / clients, np.float32), np.arange(rows) % 3
 
     data = population(load, clients=clients, sizes=rows, reference=load(0), test=None)
-    with prepare_run(experiment("select.count=5", "rounds=1"), dataset=data) as ready:
+    with prepare_run(experiment("select.count=5", "rounds=1"), RunInputs(dataset=data)) as ready:
         tracemalloc.start()
         for event in ready.training.run(ready.federation):
             if isinstance(event, Selected):
@@ -221,7 +222,7 @@ def others(client: int) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_a_run_is_not_resumed_with_other_clients(tmp_path: Path, changed: dict[str, Any]) -> None:
     run(population(), rounds=1, out=tmp_path / "run")
-    with pytest.raises(RunError, match="begun with other data"):
+    with pytest.raises(RunError, match="started with different data"):
         run(population(**changed), rounds=2, out=tmp_path / "run", resume=True)
 
 

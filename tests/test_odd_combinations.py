@@ -11,7 +11,8 @@ from torch import nn
 from one_point import ByHand, played, ready, vector
 from winnow.core import ConfigError, Population, Reply, RoundFinished, RunError, Task
 from winnow.experiment.build import prepare_run
-from winnow.experiment.run import check_same_experiment
+from winnow.experiment.run_folders import check_same_experiment
+from winnow.experiment.setup import RunInputs
 from winnow.learn.aggregation import Contribution
 from winnow.learn.algorithms.qfedavg import FairAggregation
 from winnow.simulate import SimulatedFederation
@@ -105,7 +106,9 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("private", ["head", "body"])
 def test_a_tensor_in_both_parts_of_a_model_cannot_be_private(private: str) -> None:
     with pytest.raises(ConfigError, match=r"head\.weight and body\.weight share one tensor"):
-        prepare_run(experiment(f"client.private={private}", algorithm="fedper"), dataset=blobs(), module=Tied())
+        prepare_run(
+            experiment(f"client.private={private}", algorithm="fedper"), RunInputs(dataset=blobs(), module=Tied())
+        )
 
 
 def test_a_run_that_chose_its_chunk_can_be_resumed_without_naming_it() -> None:

@@ -7,6 +7,7 @@ import torch
 from textbook import State, assert_same, mean, train_client
 from winnow.core import RoundFinished, Selected, Task
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from world import blobs, experiment, prepared
 
 UNEQUAL = "fleet.speed_ghz={mean=1.0, sd=0.5}"
@@ -107,14 +108,14 @@ def test_safa_folds_an_entry_for_every_client(quota: int) -> None:
 @pytest.mark.parametrize("select", ["uniform", "profile"])
 def test_resuming_continues_what_was_under_way(algorithm: str, sets: tuple[str, ...], stop: int, select: str) -> None:
     settings = experiment(*sets, f"select.name={select}", algorithm=algorithm)
-    whole = prepare_run(settings, dataset=blobs())
+    whole = prepare_run(settings, RunInputs(dataset=blobs()))
     log = [(event.kind, event.at, event.round) for event in whole.training.run(whole.federation)]
-    first, begun = prepare_run(settings, dataset=blobs()), []
+    first, begun = prepare_run(settings, RunInputs(dataset=blobs())), []
     for event in first.training.run(first.federation):
         begun.append((event.kind, event.at, event.round))
         if isinstance(event, RoundFinished) and event.round == stop:
             break
-    second = prepare_run(settings, dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(settings, RunInputs(dataset=blobs()), snapshot=first.snapshot())
     begun += [(event.kind, event.at, event.round) for event in second.training.run(second.federation)]
     assert begun == log
     assert all(torch.equal(t, second.training.model[name]) for name, t in whole.training.model.items())

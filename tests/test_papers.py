@@ -244,7 +244,7 @@ def test_representations_are_measured_during_training(capsys):
 
 
 def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
-    assert "no paper 'fedprov'" in call(capsys, "reproduce", "fedprov").err
+    assert "unknown paper 'fedprov'" in call(capsys, "reproduce", "fedprov").err
     unknown = call(capsys, "reproduce", "fedprof", "table9")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
     with pytest.raises(ConfigError, match="table9"):

@@ -33,6 +33,7 @@ from winnow.core import (
 )
 from winnow.data import DataSet, DataSettings, federate
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.client_store import ClientStore
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.personal_evaluation import score_personal_models
@@ -132,19 +133,19 @@ def test_fedrep_serves_clients_of_few_classes_far_better_than_fedavg() -> None:
 
 
 def test_a_private_part_judged_by_the_reference_is_remarked_upon() -> None:
-    assert "judge.by = 'clients'" in prepared(algorithm="fedper").facts.notice
-    assert "judge.by" not in prepared(*OWN, algorithm="fedper").facts.notice
-    assert "judge.by" not in prepared(algorithm="ditto").facts.notice
+    assert "judge.by = 'clients'" in prepared(algorithm="fedper").plan.notice
+    assert "judge.by" not in prepared(*OWN, algorithm="fedper").plan.notice
+    assert "judge.by" not in prepared(algorithm="ditto").plan.notice
 
 
 def test_a_result_gives_each_clients_own_model() -> None:
     result = run({**BASE, "algorithm": "fedrep", "data": {**BASE["data"], "own_test": 0.25}}, data=None)
-    heads = {k: result.personal(k).state_dict()[result.facts.private[0]] for k in range(8)}
-    initial = result.model.state_dict()[result.facts.private[0]]
+    heads = {k: result.personal(k).state_dict()[result.plan.private_names[0]] for k in range(8)}
+    initial = result.model.state_dict()[result.plan.private_names[0]]
     taken_part = {k for e in result.view.events() if isinstance(e, Selected) for k in e.clients.tolist()}
     for k, head in heads.items():
         assert torch.equal(head, initial) == (k not in taken_part)
-    with pytest.raises(RunError, match="there is no client 8; the last is 7"):
+    with pytest.raises(RunError, match="client 8 does not exist; the last client is 7"):
         result.personal(8)
 
 
@@ -220,7 +221,7 @@ def test_tuned_models_are_what_clients_make_of_them(algorithm: str, start: str) 
     part = {"fedper": "own", "ditto": "personal", "fedavg-rp": "none"}[algorithm]
     heads = [each[part] for each in kept.values() if part in each]
     average = {n: torch.stack([head[n] for head in heads]).mean(0) for n in heads[0]} if heads else {}
-    moving = set(ready.facts.private) or set(ready.training.model)
+    moving = set(ready.plan.private_names) or set(ready.training.model)
     scores = []
     for k in range(8):
         begin = ready.training.model | (average if start == "average" else dict(kept[k].get(part, {})))
@@ -248,7 +249,7 @@ def test_a_tuned_run_resumes_as_if_nothing_had_happened() -> None:
     for event in first.training.run(first.federation):
         if isinstance(event, RoundFinished) and event.round == 3:
             break
-    second = prepare_run(experiment(*sets, algorithm="fedrep"), dataset=blobs(), snapshot=first.snapshot())
+    second = prepare_run(experiment(*sets, algorithm="fedrep"), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     list(second.training.run(second.federation))
     for mine, theirs in ((whole.training.best, second.training.best), (whole.training.model, second.training.model)):
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
@@ -339,7 +340,7 @@ def test_no_private_tensor_is_in_any_message(algorithm: str) -> None:
     ready = prepared(*OWN, "judge.tune_epochs=1", "judge.tune_every=1", algorithm=algorithm)
     federation = Recording(ready.federation)
     list(ready.training.run(federation))
-    private = set(ready.facts.private)
+    private = set(ready.plan.private_names)
     kept = [tensor for k in range(8) for tensor in ready.federation.store.read(k).get("own", {}).values()]
     assert private
     assert kept

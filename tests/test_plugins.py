@@ -134,4 +134,4 @@ def test_what_is_no_list_of_python_files_is_one_line(capsys, folder):
 
 def test_a_run_is_resumed_with_the_files_it_was_begun_with(capsys, folder):
     call(capsys, "run", write_tiny(folder), "--out", "a", "--quiet")
-    assert "leave out --plugin" in call(capsys, "run", "a", "--resume", "--plugin", "x.py").err
+    assert "remove --plugin" in call(capsys, "run", "a", "--resume", "--plugin", "x.py").err

@@ -16,7 +16,7 @@ from winnow.runs import PrivacyBudget
 HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
 EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE, model_dump=dict)
-PREPARED = SimpleNamespace(facts=SimpleNamespace(metric="accuracy", notice=""))
+PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", notice=""))
 
 
 def invited(number: int) -> Selected:
@@ -73,10 +73,10 @@ def test_time_left_counts_only_rounds_made_since_the_start(clock):
 
 def show(console: Console | None, clock, rounds: int, seconds: float) -> None:
     with Progress(EXPERIMENT, console) as progress:
-        progress.started(PREPARED)
+        progress.on_start(PREPARED)
         for number in range(1, rounds + 1):
             clock.now += seconds
-            progress.seen(finished(number, 0.5))
+            progress.on_event(finished(number, 0.5))
 
 
 def test_a_pipe_gets_a_line_now_and_then(clock):

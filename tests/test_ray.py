@@ -45,7 +45,7 @@ def trained(*sets: str, kill_after_round: int | None = None) -> tuple[list[str],
 PLUGIN = """
 from typing import Literal
 
-from winnow.learn.client_update import ClientUpdate, Update
+from winnow.learn.client_update import ClientUpdate, LocalResult
 
 
 class Held(ClientUpdate):
@@ -53,7 +53,7 @@ class Held(ClientUpdate):
 
     def update(self, job):
         trained = job.train(proximal_weight=0.5, anchor=job.model)
-        return Update(model=trained.states, trained=trained)
+        return LocalResult(model=trained.states, trained=trained)
 """
 
 
@@ -86,6 +86,7 @@ class TestOnACluster:
 
     def test_a_model_of_a_script_travels_with_its_code(self) -> None:
         from winnow.experiment.build import prepare_run
+        from winnow.experiment.setup import RunInputs
         from world import blobs, experiment
 
         class Net(torch.nn.Module):
@@ -100,7 +101,7 @@ class TestOnACluster:
             torch.manual_seed(0)
             asked = experiment(*SETS, *sets, algorithm="fedavg-rp")
             loss = lambda outputs, targets: (outputs - torch.eye(3)[targets]).square().sum(1)  # noqa: E731
-            with prepare_run(asked, dataset=blobs(), module=Net(), loss=loss) as ready:
+            with prepare_run(asked, RunInputs(dataset=blobs(), module=Net(), loss=loss)) as ready:
                 list(ready.training.run(ready.federation))
                 return ready.training.model
 
@@ -113,7 +114,7 @@ def test_an_address_where_nobody_is_takes_no_patience() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(
-            ConfigError, match=f"^engine.ray_address: nobody answers at {address} .*; is the cluster up"
+            ConfigError, match=f"^engine.ray_address: cannot connect to {address} .*; check that the Ray cluster"
         ):
             prepared('engine.workers="ray"', f'engine.ray_address="{address}"')
 

@@ -24,6 +24,7 @@ from winnow.core import (
     Until,
 )
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.privacy.secagg.collect import SecureAggregation
 from winnow.privacy.secagg.interrupted_session import SessionRecord
@@ -122,7 +123,9 @@ def test_a_seed_repeats_and_resuming_equals_no_interruption(algorithm: str, way:
         begun.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 2:
             break
-    again = prepare_run(experiment(*SECURE, *way, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(
+        experiment(*SECURE, *way, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot()
+    )
     assert begun + [encode_event(event) for event in events_of(again)] == log
     assert same_model(whole, again)
 
@@ -531,6 +534,6 @@ def test_what_clients_keep_is_kept_once_their_vectors_are_in_the_sum() -> None:
     ready = prepared("rounds=1", "collect.name=secure", "select.count=8", algorithm="scaffold")
     federation = Meddling(ready.federation, {(MASKED_INPUT, 4): lost})
     list(ready.training.run(federation))
-    kept = {client for client in range(8) if ready.simulated.store.read(client)}
+    kept = {client for client in range(8) if ready.simulation.store.read(client)}
     assert kept == {0, 1, 2, 3, 5, 6, 7}
-    assert torch.isfinite(next(iter(ready.simulated.store.read(0)["control"].values()))).all()
+    assert torch.isfinite(next(iter(ready.simulation.store.read(0)["control"].values()))).all()

@@ -11,6 +11,7 @@ from scipy import stats
 from selecting import MESSAGE_BYTES, people, trained, turn, valued
 from winnow.core import ConfigError, ModelError, RoundFinished, Selected, Task
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithms.cfcfm import FirstComeSelector
 from winnow.learn.algorithms.tifl import TierSelector
 from winnow.learn.selection import Selection
@@ -192,5 +193,5 @@ def test_all_that_a_selection_has_learnt_survives_an_interruption(algorithm: str
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 5:
             break
-    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     assert seen + [encode_event(event) for event in again.training.run(again.federation)] == log

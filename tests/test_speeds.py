@@ -28,7 +28,8 @@ from winnow.core import (
     Work,
 )
 from winnow.experiment.build import prepare_run
-from winnow.experiment.run import RunInputs, run_experiment
+from winnow.experiment.run import run_experiment
+from winnow.experiment.setup import RunInputs
 from winnow.fleet import Devices, ExponentialTimes, Fleet, TimeTrace
 from winnow.fleet.response_times import TableFleet
 from winnow.runs import summarise, with_communication_cost
@@ -182,11 +183,11 @@ def test_a_trace_is_looked_for_beside_its_configuration(tmp_path: Path) -> None:
     trace(tmp_path, "client,seconds\n" + "".join(f"{k},{8 - k}\n" for k in range(8)))
     text = to_toml(experiment(algorithm="fedavg")).split("[fleet]")[0]
     (tmp_path / "mine.toml").write_text(f'{text}\n[fleet]\nname = "trace"\npath = "trace.csv"\n')
-    ready = prepare_run(resolve(tmp_path / "mine.toml", algorithm="fedavg"), dataset=blobs())
+    ready = prepare_run(resolve(tmp_path / "mine.toml", algorithm="fedavg"), RunInputs(dataset=blobs()))
     assert times(ready.federation.fleet).tolist() == [8, 7, 6, 5, 4, 3, 2, 1]
     (tmp_path / "trace.csv").unlink()
     with pytest.raises(DataError, match=r"fleet.path: .*trace.csv: no such file"):
-        prepare_run(resolve(tmp_path / "mine.toml", algorithm="fedavg"), dataset=blobs())
+        prepare_run(resolve(tmp_path / "mine.toml", algorithm="fedavg"), RunInputs(dataset=blobs()))
 
 
 # Clients that vanish ------------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def test_nothing_hangs_where_clients_vanish_and_resuming_changes_nothing(algorit
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == 4:
             break
-    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     seen += [encode_event(event) for event in again.training.run(again.federation)]
     assert seen == [encode_event(event) for event in log]
 

@@ -13,6 +13,7 @@ from selecting import people, trained, turn
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RoundFinished, Scored, Selected
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.algorithms.srpfl import DoublingSelector
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
@@ -165,7 +166,7 @@ def test_a_rule_that_compares_updates_needs_enough_of_them_from_the_start() -> N
 
 
 def test_profiles_behind_private_parts_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"select.layer: layer '1' .*; name a layer before the private part"):
+    with pytest.raises(ConfigError, match=r"select.layer: layer '1' .*; choose a layer before the private part"):
         prepared("select.sample=profile", algorithm="lg-srpfl")
 
 
@@ -241,5 +242,5 @@ def test_stages_survive_an_interruption(algorithm: str, renew: str, stop: int) -
         seen.append(encode_event(event))
         if isinstance(event, RoundFinished) and event.round == stop:
             break
-    again = prepare_run(experiment(*sets, algorithm=algorithm), dataset=blobs(), snapshot=first.snapshot())
+    again = prepare_run(experiment(*sets, algorithm=algorithm), RunInputs(dataset=blobs()), snapshot=first.snapshot())
     assert seen + [encode_event(event) for event in again.training.run(again.federation)] == log

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from cohort_training import train
 from winnow.core import RoundFinished
 from winnow.experiment import build
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import ModelSettings, build_model
 from winnow.learn.stack import (
@@ -22,7 +24,6 @@ from winnow.learn.stack import (
     choose_execution,
     clients_that_fit,
     model_state,
-    train,
 )
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment
@@ -120,7 +121,7 @@ def test_dropout_draws_anew_in_every_replay_and_repeats_under_a_seed() -> None:
 
 def on_cuda(*sets: str, **options: object) -> PreparedRun:
     settings = experiment("engine.device=cuda", *sets)
-    return prepare_run(settings, dataset=blobs(), module=with_dropout(), **options)
+    return prepare_run(settings, RunInputs(dataset=blobs(), module=with_dropout()), **options)
 
 
 def log_of(ready: PreparedRun, stop: int | None = None) -> list[bytes]:
@@ -150,7 +151,7 @@ def test_a_cohort_that_does_not_fit_is_trained_in_chunks(
 
     def run(*sets: str) -> PreparedRun:
         settings = experiment("engine.device=cuda", f"select.count={invited}", *sets, algorithm=algorithm)
-        ready = prepare_run(settings, dataset=blobs())
+        ready = prepare_run(settings, RunInputs(dataset=blobs()))
         log_of(ready)
         return ready
 
@@ -180,7 +181,8 @@ def test_memory_is_measured_by_the_client() -> None:
 def test_half_precision_learns_the_same_within_its_rounding() -> None:
     exact, rough = (
         prepare_run(
-            experiment("engine.device=cuda", f"engine.precision={name}", algorithm="fedavg-rp"), dataset=blobs()
+            experiment("engine.device=cuda", f"engine.precision={name}", algorithm="fedavg-rp"),
+            RunInputs(dataset=blobs()),
         )
         for name in ("float32", "bfloat16")
     )

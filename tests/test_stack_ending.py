@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cohort_training import train
 from winnow.core import stream
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.stack import (
@@ -16,7 +17,6 @@ from winnow.learn.stack import (
     TensorData,
     choose_execution,
     model_state,
-    train,
 )
 
 SIZES = (7, 12, 3, 8)

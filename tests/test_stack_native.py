@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from cohort_training import train
 from test_stack_training import CLASSES, MODELS, MOMENTUM, assert_same_as_plain, make_data
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
@@ -27,7 +28,6 @@ from winnow.learn.stack import (
     TensorData,
     choose_execution,
     model_state,
-    train,
 )
 from winnow.learn.stack.native import build
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cohort_training import train
 from test_stack_native import in_single_precision, pytestmark  # noqa: F401  # the mark skips where there is no compiler
 from test_stack_training import CROSS_ENTROPY, MODELS, SIZES, make_data, plain_optimiser
 from winnow.core import ModelError, stream
@@ -20,7 +21,6 @@ from winnow.learn.stack import (
     TensorData,
     choose_execution,
     model_state,
-    train,
 )
 from winnow.learn.stack.batch_plan import plan_batches
 

@@ -7,12 +7,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from cohort_training import train
 from test_stack_native import in_single_precision, pytestmark, trained_natively  # noqa: F401  # skipped likewise
 from test_stack_training import CLASSES, CROSS_ENTROPY, MODELS, MOMENTUM, make_data
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.stack import LOSSES, LocalStart, TensorData, as_loss, choose_execution, model_state, train
+from winnow.learn.stack import LOSSES, LocalStart, TensorData, as_loss, choose_execution, model_state
 
 BATCHES_OF_FOUR = Sgd(batch_size=4, learning_rate=0.1)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cohort_training import train
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.metrics import METRICS
@@ -25,7 +26,6 @@ from winnow.learn.stack import (
     clients_that_fit,
     gpu_memory,
     model_state,
-    train,
 )
 from winnow.learn.stack.stacked_layers.convolution_matmul import ConvolutionWindow, convolve
 from world import prepared

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from cohort_training import train
 from winnow.core import stream
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
 from winnow.learn.models import (
@@ -22,7 +23,7 @@ from winnow.learn.models import (
     build_model,
 )
 from winnow.learn.networks import ResNet18
-from winnow.learn.stack import LOSSES, LocalStart, TensorData, choose_execution, model_state, train
+from winnow.learn.stack import LOSSES, LocalStart, TensorData, choose_execution, model_state
 
 SIZES = (7, 12, 3, 8, 5)
 CLASSES = 4

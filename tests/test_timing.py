@@ -30,9 +30,9 @@ def test_the_parts_of_a_run_are_seen_and_the_run_is_the_same() -> None:
     plain, watched = prepared(algorithm="fedprof"), prepared(algorithm="fedprof")
     list(plain.training.run(plain.federation))
     instruments = RoundTimer()
-    instruments.started(watched)
+    instruments.on_start(watched)
     for event in watched.training.run(watched.federation):
-        instruments.seen(event)
+        instruments.on_event(event)
     shown = instruments.close()
     assert shown is not None
     assert {"data", "training", "profiling", "evaluation", "aggregation"} <= shown.seconds.keys()

@@ -13,6 +13,7 @@ from textbook import State, samples
 from winnow.core import Outcome, Rejected, Reply, RoundFinished, Scored, Selected, Task, stream
 from winnow.data import DataConditions
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import HANDLERS
 from winnow.learn.representation_profile import Profile, divergence
@@ -94,7 +95,7 @@ def profile_by_hand(ready: PreparedRun, state: State, client: int) -> Profile:
     """The mean and variance of what the profiled layer gives for a client's samples."""
     module, (x, _), seen = deepcopy(ready.module), samples(ready, client), []
     module.load_state_dict(state)
-    module.get_submodule(ready.facts.layer).register_forward_hook(lambda layer, given, out: seen.append(out))
+    module.get_submodule(ready.plan.layer).register_forward_hook(lambda layer, given, out: seen.append(out))
     module.eval()(x)
     outputs = seen[0].detach().double().numpy()
     return Profile(mean=outputs.mean(0).astype(np.float32), variance=outputs.var(0).astype(np.float32))
@@ -137,7 +138,8 @@ def test_updates_that_are_not_finite_are_refused_and_recorded(algorithm: str) ->
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "part"), [("fedavg", "model"), ("scaffold", "control"), ("fednova", "reach"), ("fednova", "model")]
+    ("algorithm", "part"),
+    [("fedavg", "model"), ("scaffold", "control"), ("fednova", "effective_steps"), ("fednova", "model")],
 )
 def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None:
     def forgetful(tasks: Sequence[Task], site) -> Sequence[Outcome]:
@@ -245,7 +247,7 @@ def test_the_best_model_is_kept_beside_the_last() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_that_learns_can_reach_what_was_done_to_the_data(algorithm: str) -> None:
     """Everything reachable from the workflow and the federation, half-way through a run, holds no conditions."""
-    ready = prepare_run(experiment(algorithm=algorithm), dataset=blobs())
+    ready = prepare_run(experiment(algorithm=algorithm), RunInputs(dataset=blobs()))
     run = ready.training.run(ready.federation)
     next(run)
     seen: set[int] = set()

@@ -88,10 +88,10 @@ def test_all_are_compared_with_the_variants(varied):
         ('[algorithms.mine]\nbase = "fedprf"', "algorithms.mine.base = 'fedprf' is unknown; did you mean 'fedprof'?"),
         (
             '[algorithms.mine]\nbase = "fedprof"\n[algorithms.other]\nbase = "mine"',
-            "algorithms.other.base = 'mine' is a variant itself; name the algorithm that it varies",
+            "algorithms.other.base = 'mine' is itself a variant; set base to a known algorithm",
         ),
         ("[algorithms.mine]\nbase = 3", "algorithms.mine.base = 3 is unknown; valid: "),
-        ('[algorithms.fedprof]\nbase = "fedavg"', "'fedprof' is an algorithm itself; give the variant a name"),
+        ('[algorithms.fedprof]\nbase = "fedavg"', "'fedprof' is an algorithm; choose another name for the variant"),
         ('[algorithms."../mine"]\nbase = "fedavg"', "a variant cannot be called '../mine'"),
         ("[algorithms.fedprf.select]\nalpha = 3.0", "algorithms.fedprf: no such algorithm; did you mean 'fedprof'?"),
         ('[algorithms.mine]\nbase = "fedprof"\nserver = { name = "adan" }', "server.name = 'adan' is unknown"),

@@ -98,11 +98,12 @@ class TestRuns:
 
         def trained(*sets: str) -> dict:
             from winnow.experiment.build import prepare_run
+            from winnow.experiment.setup import RunInputs
             from world import blobs
 
             torch.manual_seed(0)
             asked = experiment(*RAGGED, *sets, algorithm="fedavg-rp")
-            with prepare_run(asked, dataset=blobs(), module=Net()) as ready:
+            with prepare_run(asked, RunInputs(dataset=blobs(), module=Net())) as ready:
                 list(ready.training.run(ready.federation))
                 return ready.training.model
 
@@ -446,7 +447,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("setting", "line"),
         [
-            ("engine.workers=rya", r"engine.workers: 'rya' is unknown; write a number of processes .* or 'ray'"),
+            ("engine.workers=rya", r"engine.workers: 'rya' is unknown; use a number of worker processes .* or 'ray'"),
             ("engine.workers=-1", "engine.workers = -1: must be at least 0"),
             ("engine.chunk=0", "engine.chunk = 0: must be at least 1"),
         ],

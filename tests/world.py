@@ -10,6 +10,7 @@ from winnow.config.schema import Experiment
 from winnow.core import UNTIL_ALL, Payload
 from winnow.data import DataSet, from_arrays
 from winnow.experiment.build import PreparedRun, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.collect import RoundContext
 from winnow.learn.reply_checks import ExpectedReply
 
@@ -42,7 +43,7 @@ def experiment(*sets: str, **options: Any) -> Experiment:
 
 
 def prepared(*sets: str, dataset: DataSet | None = None, **options: Any) -> PreparedRun:
-    return prepare_run(experiment(*sets, **options), dataset=dataset or blobs())
+    return prepare_run(experiment(*sets, **options), RunInputs(dataset=dataset or blobs()))
 
 
 def round_context(parts: Payload, **known: Any) -> RoundContext:

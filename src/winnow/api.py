@@ -32,8 +32,9 @@ from winnow.experiment.compare import (
     with_algorithm,
 )
 from winnow.experiment.execution_context import current_context
-from winnow.experiment.run import Result, RunInputs, load_result, run_experiment
-from winnow.experiment.run_folders import run_in_folder, stored_events, with_stored_rounds
+from winnow.experiment.run import Result, run_experiment
+from winnow.experiment.run_folders import stored_events, with_stored_rounds
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.models import ModelSettings
 from winnow.progress.live_display import Progress
@@ -130,7 +131,7 @@ class _RunArguments:
     data: Pair | DataSet | OnDemand | None
     sections: dict[str, Any]
 
-    def inputs_of(self, experiment: Experiment) -> RunInputs:
+    def inputs_for(self, experiment: Experiment) -> RunInputs:
         """What one run gets: data as its settings say, and a module of its own."""
         dataset = None if self.data is None else apply_settings(self.data, experiment.data)
         return replace(self.inputs, dataset=dataset, module=deepcopy(self.inputs.module))
@@ -165,7 +166,7 @@ def _model_section(model: Any) -> Any:
         return model
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise ConfigError(f"model: {model.__name__} is a class; pass an instance: {model.__name__}()")
-    raise ConfigError(f"model: {type(model).__name__} is not understood; pass an nn.Module or a model by name")
+    raise ConfigError(f"model: {type(model).__name__} is not supported; pass an nn.Module or the name of a model")
 
 
 def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +207,8 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
     if isinstance(data, Dataset):
         return stack_pairs(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
     raise DataError(
-        f"data: {type(data).__name__} is not understood; pass (x, y), a torch Dataset, a file or a known set's name"
+        f"data: {type(data).__name__} is not supported; "
+        "pass (x, y), a torch Dataset, a file or the name of a known data set"
     )
 
 
@@ -235,18 +237,18 @@ def _execute(
     rounds: int | None,
     console: Console | None,
 ) -> Result:
-    """One run, in memory or in a folder. One that was finished already is only read."""
-    if out is None:
-        if resume:
-            raise RunError("resume: say which folder to continue with out=...")
-        inputs = given.inputs_of(experiment)
-        with Progress(experiment, console) as progress:
-            return run_experiment(experiment, inputs=inputs, on_start=progress.started, on_event=progress.seen)
-    if resume and rounds is None:
+    """One run, in memory or in a folder. A finished one is only read."""
+    if resume and out is None:
+        raise RunError("resume: give the run folder to continue with out=...")
+    if resume and out is not None and rounds is None:
         experiment = with_stored_rounds(experiment, out)
-    inputs = given.inputs_of(experiment)
-    with Progress(experiment, console, stored_events(out) if resume else ()) as progress:
-        made = run_in_folder(
-            out, experiment, resume=resume, inputs=inputs, on_start=progress.started, on_event=progress.seen
+    earlier = stored_events(out) if resume and out is not None else ()
+    with Progress(experiment, console, earlier) as progress:
+        return run_experiment(
+            experiment,
+            inputs=given.inputs_for(experiment),
+            out=out,
+            resume=resume,
+            on_start=progress.on_start,
+            on_event=progress.on_event,
         )
-    return made or load_result(out, inputs)

@@ -30,7 +30,8 @@ from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.server_training import learn
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import TaskExecutor
-from winnow.experiment.run import DEFAULT_INPUTS, Result
+from winnow.experiment.run import Result
+from winnow.experiment.setup import DEFAULT_INPUTS
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 
 

@@ -21,7 +21,8 @@ from winnow.data.split_files import split_into_folders
 from winnow.deploy.client import local_federation as local
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
-from winnow.experiment.run import RunInputs, run_experiment
+from winnow.experiment.run import run_experiment
+from winnow.experiment.setup import RunInputs
 
 COMMAND = [sys.executable, "-m", "winnow.cli", "local", "--sites", "2", "run"]
 
@@ -158,7 +159,7 @@ def test_the_same_data_as_in_the_simulation_are_dealt_out(capsys: pytest.Capture
     again = call(capsys, "data", "split", "demo", "--sites", 3, "--out", tmp_path / "dealt")
     assert again.err == f"winnow: error: {tmp_path / 'dealt'} is not empty; choose another --out\n"
     many = call(capsys, "data", "split", "demo", "--sites", 99, "--out", tmp_path / "many")
-    assert "there are only" in many.err
+    assert "the data has only" in many.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dealt"]
 
 

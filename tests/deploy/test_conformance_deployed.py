@@ -22,6 +22,7 @@ from winnow.core import AnyEvent
 from winnow.data import ClientData, federate
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.experiment.build import data_settings_for, prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
 from winnow.runs.event_log import encode_event
 from world import blobs, experiment
@@ -63,7 +64,7 @@ def settings(algorithm: str) -> Experiment:
 
 @cache
 def simulated(algorithm: str) -> tuple[Sequence[AnyEvent], Mapping[str, torch.Tensor]]:
-    run = prepare_run(settings(algorithm), dataset=blobs())
+    run = prepare_run(settings(algorithm), RunInputs(dataset=blobs()))
     return list(run.training.run(run.federation)), run.training.best
 
 

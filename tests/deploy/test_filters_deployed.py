@@ -14,6 +14,7 @@ from winnow.config.schema import Experiment
 from winnow.core import stream
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from world import blobs, experiment
 
 DRAWN = {"sparse-vector", "local-dp", "compress", "random-k", "many"}
@@ -44,7 +45,7 @@ def test_with_a_simulations_chance_a_deployed_run_that_was_interrupted_gives_its
     with pytest.raises(StoppedError):
         job.run(stop_after=2)
     job.run()
-    with prepare_run(wanted, dataset=blobs()) as simulated:
+    with prepare_run(wanted, RunInputs(dataset=blobs())) as simulated:
         list(simulated.training.run(simulated.federation))
         assert same(model_after(tmp_path), dict(simulated.training.model))
 

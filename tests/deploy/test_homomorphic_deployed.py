@@ -20,6 +20,7 @@ from winnow.config.schema import Experiment
 from winnow.deploy.jobs.ipc import DispatchTask, JobFinished, TaskResult
 from winnow.experiment.build import prepare_run
 from winnow.experiment.run import run_experiment
+from winnow.experiment.setup import RunInputs
 from winnow.privacy.homomorphic.site import ENCRYPT, MAKE_KEY
 from world import blobs, experiment
 
@@ -32,7 +33,7 @@ SETS = ("engine.execution=loop", "rounds=3", "select.count=5", "collect={name='h
 def test_a_deployed_run_equals_the_simulation(algorithm: str, tmp_path: Path) -> None:
     wanted = experiment(*SETS, algorithm=algorithm)
     result = deployed(wanted, tmp_path).run()
-    simulated = prepare_run(wanted, dataset=blobs())
+    simulated = prepare_run(wanted, RunInputs(dataset=blobs()))
     list(simulated.training.run(simulated.federation))
     assert result.summary.rounds == wanted.rounds
     for name, tensor in result.model.state_dict().items():

@@ -20,7 +20,8 @@ from winnow.deploy.jobs.task_settings import encode_settings
 from winnow.deploy.wire.messages import WireTask
 from winnow.deploy.wire.safetensors_files import write_arrays
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
-from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings, TrainSettings
+from winnow.learn.client_update import TrainSettings
+from winnow.learn.handlers import HANDLERS, ProfileSettings, ReferenceEvaluationSettings
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import model_state

@@ -109,7 +109,7 @@ def test_a_server_without_a_reference_set_says_what_to_do(tmp_path: Path) -> Non
     finally:
         broker.close()
     assert isinstance(ended, JobFailed)
-    assert "the server holds no reference set for 'digits'" in ended.reason
+    assert "the server has no reference set for 'digits'" in ended.reason
 
 
 def test_a_site_without_its_data_says_so(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from winnow.deploy.jobs.mandatory_filters import mandatory_filters
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import RunFolder
 from winnow.runs.event_log import decode_event
@@ -75,7 +76,7 @@ def flat(model: Any) -> torch.Tensor:
 
 
 def simulated(wanted: Experiment) -> torch.Tensor:
-    with prepare_run(wanted, dataset=blobs()) as run:
+    with prepare_run(wanted, RunInputs(dataset=blobs())) as run:
         list(run.training.run(run.federation))
         return flat(run.training.model)
 

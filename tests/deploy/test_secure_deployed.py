@@ -33,7 +33,8 @@ from winnow.deploy.jobs.task_executor import TaskExecutor
 from winnow.deploy.site.agent import STATE_FILE
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.experiment.build import prepare_run
-from winnow.experiment.run import DEFAULT_INPUTS, Result, run_experiment
+from winnow.experiment.run import Result, run_experiment
+from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
 from winnow.learn.party_identities import UPDATE, PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.protocol_tasks import CONSISTENCY_CHECK, DEPOSIT_SEED, MASKED_INPUT, SHARE_KEYS, UNMASK
@@ -55,7 +56,7 @@ def secure(*sets: str) -> Experiment:
 
 
 def simulated(wanted: Experiment) -> dict[str, torch.Tensor]:
-    run = prepare_run(wanted, dataset=blobs())
+    run = prepare_run(wanted, RunInputs(dataset=blobs()))
     list(run.training.run(run.federation))
     return dict(run.training.model)
 
@@ -78,7 +79,7 @@ def test_messages_and_files_give_the_simulations_model_but_for_rounding(
     result = job.run()
     assert result.summary.rounds == wanted.rounds
     assert reasons(job) == []
-    expected = prepare_run(wanted, dataset=blobs())
+    expected = prepare_run(wanted, RunInputs(dataset=blobs()))
     list(expected.training.run(expected.federation))
     for name, tensor in result.model.state_dict().items():
         assert torch.equal(tensor, expected.training.best[name])
@@ -229,7 +230,7 @@ def test_filters_that_a_site_insists_on_see_the_update_before_it_is_held_back(tm
 
 def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
     """How far a model is from the first."""
-    first = prepare_run(wanted, dataset=blobs()).training.model
+    first = prepare_run(wanted, RunInputs(dataset=blobs())).training.model
     return float(sum((model[name] - first[name]).square().sum() for name in first)) ** 0.5
 
 

@@ -273,7 +273,7 @@ def test_a_bundle_that_is_not_in_order_is_refused(world: World) -> None:
         write_bundle(signed(kit, "rounds = 1")): "names no data",
         write_bundle(signed(kit, job_config(1, "min_sites = 0"))): "min_sites",
         write_bundle(signed(kit, job_config(1, "surprise = 1"))): "surprise",
-        write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "only 1 site is named",
+        write_bundle(signed(kit, job_config(1, "sites = ['a']\nmin_sites = 2"))): "sites lists only 1",
         write_bundle(signed(kit_of(world.kits, "plant-a"), job_config(1))): "by plant-a but submitted by the-lead",
         write_bundle(signed(kit_of(world.kits, "the-admin"), job_config(1))): "by the-admin but submitted by the-lead",
     }

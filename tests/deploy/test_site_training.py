@@ -15,8 +15,9 @@ from winnow.core import Failure, ModelError, Outcome, Reply, Selected, Task, wra
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.build import prepare_run
-from winnow.experiment.run import DEFAULT_INPUTS
-from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings, TrainSettings
+from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
+from winnow.learn.client_update import TrainSettings
+from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs.event_log import decode_event
 from world import blobs, experiment
@@ -119,7 +120,7 @@ def test_whom_poisson_sampling_invites_cannot_be_foreseen(tmp_path: Path) -> Non
     wanted = experiment("engine.execution=loop", "rounds=6", "select.name=poisson", central, algorithm="fedavg")
     drawn = []
     for _ in range(2):
-        with prepare_run(wanted, dataset=blobs()) as ready:
+        with prepare_run(wanted, RunInputs(dataset=blobs())) as ready:
             drawn.append(invited(list(ready.training.run(ready.federation))))
     assert drawn[0] == drawn[1]
     for name in ("one", "other"):

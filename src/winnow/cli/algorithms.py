@@ -16,7 +16,7 @@ def algorithms(
         str | None,
         typer.Argument(
             metavar="PRESET_OR_FILE",
-            help="Also the variants, and the plugins, of a preset or a .toml file.",
+            help="Also list the variants and plugins of this preset or .toml file.",
             autocompletion=complete_source,
             show_default=False,
         ),
@@ -47,7 +47,7 @@ def _summary(each: "NamedAlgorithm") -> str:
     if each.base is None:
         return each.recipe.summary
     changes = ", ".join(f"{key} = {value}" for key, value in _settings(each.overlays[-1]))
-    return f"{each.base} with {changes}" if changes else f"{each.base} by another name"
+    return f"{each.base} with {changes}" if changes else f"same as {each.base}"
 
 
 def _settings(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

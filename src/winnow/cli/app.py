@@ -25,12 +25,12 @@ from winnow.cli.show import show
 from winnow.cli.site import site
 from winnow.cli.version import print_version, version
 
-EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "What there is"
+EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "Catalogues"
 FEDERATIONS = "Federations"
 
 app = typer.Typer(
     name="winnow",
-    help="Federated learning that works out, without seeing the data, whose data is worth learning from.",
+    help="Federated learning that finds out, without seeing the data, which clients' data is worth learning from.",
     epilog="Start with [bold]winnow compare demo[/bold]: it takes less than a minute and needs no data.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -42,7 +42,7 @@ app = typer.Typer(
 @app.callback()
 def winnow(
     _version: bool = typer.Option(
-        False, "--version", help="Print the version and leave.", callback=print_version, is_eager=True
+        False, "--version", help="Print the version and exit.", callback=print_version, is_eager=True
     ),
 ) -> None: ...
 

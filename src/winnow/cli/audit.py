@@ -34,11 +34,15 @@ def verify_log(
     log: Log,
     ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The project's ca.pem; else the one beside the log.", show_default=False),
+        typer.Option(metavar="FILE", help="The project's ca.pem; default: the one beside the log.", show_default=False),
     ] = None,
     owner: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose log it is; else that of the kit where it lies.", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="The log's owner; default: the owner of the kit that contains the log.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Find any entry that was changed, deleted, inserted, cut off, or not signed by the log's owner."""
@@ -51,9 +55,9 @@ def verify_log(
     with _opened(log) as store:
         found = verify_audit_log(store, authority, expected or AuditLogOwner())
     if authority is None:
-        say("winnow: warning: who signed this log was not checked; give the project's ca.pem with --ca")
+        say("winnow: warning: the log's signer was not verified; pass the project's ca.pem with --ca")
     elif expected is None:
-        say("winnow: warning: whose log it is was not checked; say with --owner whose it should be")
+        say("winnow: warning: the log's owner was not verified; pass the expected owner with --owner")
     for line in found.problems or found.unsigned:
         typer.echo(line)
     if found.problems:
@@ -102,7 +106,7 @@ def _opened(log: Path) -> "Iterator[AuditStore]":
         return
     path = log / AUDIT_FILE if log.is_dir() else log
     if not path.is_file():
-        raise AuditError(f"{path} is not there; name an {AUDIT_FILE}, or the kit of a site or server")
+        raise AuditError(f"{path} does not exist; give an {AUDIT_FILE} file or the kit of a site or server")
     yield FileAuditStore(path)
 
 

@@ -24,29 +24,36 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="Which algorithms.",
+            help="The algorithms to compare.",
             autocompletion=complete_algorithms,
             show_default=DEFAULT_ALGORITHM_NAMES,
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every known algorithm; those that cannot run here are named and left out.")
+        bool,
+        typer.Option(
+            "--all", help="Compare every known algorithm; those that cannot run this experiment are listed and skipped."
+        ),
     ] = False,
-    seeds: Annotated[str, typer.Option(metavar="N | A,B,…", help="How many seeds (0, 1, …), or which.")] = "3",
+    seeds: Annotated[
+        str, typer.Option(metavar="N | A,B,…", help="The number of seeds (0, 1, …), or a list of seeds.")
+    ] = "3",
     rounds: Rounds = None,
     sets: Sets = None,
     plugins: Plugins = None,
     data: DataFolder = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The folder of all runs; else runs/compare-NAME.", show_default=False),
+        typer.Option(metavar="DIR", help="The folder for all runs; default: runs/compare-NAME.", show_default=False),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep finished runs, continue the others, begin what is missing.")
+        bool, typer.Option("--resume", help="Keep finished runs, continue unfinished ones and start missing ones.")
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="How many runs at a time; else one a core.", min=1, show_default=False),
+        typer.Option(
+            metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -55,16 +62,18 @@ def compare(
 
     With --json it prints one record a run, each on a line of its own.
     """
+    from winnow.cli.dataset_download import ensure_downloaded
+
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         given = {"sets": tuple(sets or ()), "plugins": tuple(plugins or ()), "rounds": rounds}
         experiments = _plan(source, _names(algorithms, every=every), seeds, given)
-        _make_present(experiments[0], data)
+        ensure_downloaded(experiments[0].data, data)
     folder = _folder(experiments[0].name, out, resume=resume)
     with exit_on_interrupt(lambda: _how_to_resume(folder)):
         comparison = _run(
-            _jobs(experiments, folder, resume, data), jobs or available_cores(), quiet=quiet, tolerant=every
+            _jobs(experiments, folder, resume, data), jobs or available_cores(), quiet=quiet, skip_incompatible=every
         )
-    _answer(comparison.ranked() if every else comparison, folder, as_json=as_json)
+    _show(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:
         raise typer.Exit(1)
 
@@ -74,7 +83,7 @@ def _names(algorithms: str | None, *, every: bool) -> str | None:
     from winnow.core import ConfigError
 
     if every and algorithms is not None:
-        raise ConfigError(f"--all compares every known algorithm; leave out --algorithms {algorithms}, or --all")
+        raise ConfigError("--all and --algorithms cannot be combined; remove one of them")
     return None if every else algorithms or DEFAULT_ALGORITHM_NAMES
 
 
@@ -91,12 +100,6 @@ def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]
     return experiments
 
 
-def _make_present(experiment: "Experiment", data: Path | None) -> None:
-    from winnow.cli.dataset_download import ensure_downloaded
-
-    ensure_downloaded(experiment.data, data)
-
-
 def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
     from winnow.experiment.compare import run_folder_path
     from winnow.experiment.run_pool import RunSpec
@@ -106,7 +109,7 @@ def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Pat
     ]
 
 
-def _answer(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
+def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
     from winnow.cli.console import stdout_console, write_json
     from winnow.experiment.compare import WIDE_TERMINAL_COLUMNS
     from winnow.runs import file_names
@@ -123,16 +126,18 @@ def _answer(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
         console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
 
 
-def _run(work: "list[RunSpec]", workers: int, *, quiet: bool, tolerant: bool) -> "Comparison":
+def _run(work: "list[RunSpec]", workers: int, *, quiet: bool, skip_incompatible: bool) -> "Comparison":
     from winnow.experiment.compare import Comparison
     from winnow.runs import RunFolder
 
-    failed = run_many(work, workers, quiet=quiet, tolerant=tolerant)
+    failed = run_many(work, workers, quiet=quiet, skip_incompatible=skip_incompatible)
     finished = (job.out for index, job in enumerate(work) if index not in failed)
     return Comparison(
         runs=tuple(map(RunFolder.open, finished)),
         failures=tuple(
-            failure_message(work[k], how.reason) for k, how in failed.items() if not (tolerant and how.refused)
+            failure_message(work[k], how.reason)
+            for k, how in failed.items()
+            if not (skip_incompatible and how.incompatible)
         ),
     )
 

@@ -8,7 +8,7 @@ import typer
 from winnow.cli.options import AsJson, DataFolder, Sets, Source
 
 data = typer.Typer(
-    help="See which data sets there are, and fetch them.",
+    help="List, download and split data sets.",
     epilog="[bold]Examples[/bold]\n\nwinnow data list\n\nwinnow data get mnist --data ~/data",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -28,7 +28,7 @@ def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
     def place(info: CatalogueEntry) -> str:
         if info.bundled:
             return "bundled"
-        return str(info.where) if info.where else f"to fetch, {info.download_bytes / MEGABYTE:.3g} MB"
+        return str(info.where) if info.where else f"not downloaded, {info.download_bytes / MEGABYTE:.3g} MB"
 
     sets = catalogue(data)
     if as_json:
@@ -42,15 +42,15 @@ def list_sets(data: DataFolder = None, as_json: AsJson = False) -> None:
 
 @data.command()
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of the list.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A data set from `winnow data list`.", show_default=False)
+    ],
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data", metavar="DIR", help="Where to put it; the cache folder unless given.", show_default=False
-        ),
+        typer.Option("--data", metavar="DIR", help="The target folder; default: the cache folder.", show_default=False),
     ] = None,
 ) -> None:
-    """Download a data set from its official home, and check it."""
+    """Download a data set from its official source and verify it."""
     from winnow.cli.dataset_download import download_with_progress
 
     typer.echo(f"{name} is in {download_with_progress(name, data)}")
@@ -65,7 +65,7 @@ def split(
     sets: Sets = None,
     data: DataFolder = None,
 ) -> None:
-    """Deal an experiment's data out to sites, as its simulation would: a federation's worth of files to try with."""
+    """Split an experiment's data into one folder per site, exactly as its simulation would, to try out a federation."""
     from winnow.config.resolve import resolve
     from winnow.data.split_files import split_into_folders
     from winnow.experiment.build import data_settings_for

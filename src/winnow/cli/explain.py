@@ -28,13 +28,16 @@ def explain(
     ],
     algorithm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Another algorithm than the file's.", autocompletion=complete_algorithm),
+        typer.Option(metavar="NAME", help="The algorithm; default: the file's.", autocompletion=complete_algorithm),
     ] = None,
     sets: Sets = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say who learns what in a run, under which assumptions and at what cost, and warn of what undoes itself."""
+    """Explain who learns what in a run, under which assumptions and at what cost.
+
+    It warns about settings that undo each other's privacy.
+    """
     from msgspec import to_builtins
 
     from winnow.cli.console import stdout_console, write_json
@@ -55,14 +58,14 @@ def _read(
     """The settings, and what privacy the run has cost if it is one."""
     from winnow.config.resolve import resolve
     from winnow.core import ConfigError
-    from winnow.experiment.run import stored_experiment
+    from winnow.experiment.run_folders import stored_experiment
     from winnow.runs import RunFolder
 
     path = Path(source)
     if not path.is_dir():
         return resolve(source, sets=sets, algorithm=algorithm, plugins=plugins), {}
     if algorithm or sets:
-        raise ConfigError(f"{path} is a run, whose settings stand; leave --algorithm and --set out")
+        raise ConfigError(f"{path} is a run folder, whose settings are fixed; remove --algorithm and --set")
     view = RunFolder.open(path)
     return stored_experiment(path), view.summary().spent
 
@@ -78,7 +81,7 @@ def _shown(explanation: "PrivacyReport", promised: Mapping[str, "PrivacyBudget"]
     for party in explanation.parties:
         lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
     for title, points in (
-        ("In the words of the parts", explanation.parts),
+        ("What each part does", explanation.parts),
         ("Spent so far", privacy_spent_lines(explanation.spent, promised)),
         ("Budgets", explanation.forecast),
         ("Warnings", explanation.warnings),

@@ -11,7 +11,7 @@ from types import FrameType
 
 import typer
 
-STOPPED_BEFORE_START = "winnow: stopped before the run began"
+STOPPED_BEFORE_START = "winnow: stopped before the run started"
 
 
 @contextmanager

@@ -21,8 +21,8 @@ class MultiRunDisplay:
         self._experiments, self._console = experiments, console
         self._rounds = [0] * len(experiments)
         self._running: set[int] = set()
-        self._ended = 0
-        self._began = time.monotonic()
+        self._completed = 0
+        self._started = time.monotonic()
         self._live: Live | None = None
         if console is not None and console.is_terminal:
             self._live = Live(
@@ -38,14 +38,14 @@ class MultiRunDisplay:
         if self._live:
             self._live.stop()
 
-    def seen(self, index: int, message: RunMessage) -> None:
+    def on_message(self, index: int, message: RunMessage) -> None:
         if isinstance(message, RunAdvanced):
             self._rounds[index] = message.round
             self._running.add(index)
             return
         self._rounds[index] = self._experiments[index].rounds
         self._running.discard(index)
-        self._ended += 1
+        self._completed += 1
         if self._console is not None and self._live is None:
             how = "failed" if isinstance(message, RunFailed) else "done"
             progress = ", ".join(filter(None, (self._count, self._left)))
@@ -54,13 +54,13 @@ class MultiRunDisplay:
 
     @property
     def _count(self) -> str:
-        return f"{self._ended} of {len(self._experiments)} runs"
+        return f"{self._completed} of {len(self._experiments)} runs"
 
     @property
     def _left(self) -> str:
-        """How long it will take, judged by the rounds made so far."""
+        """How long it will take, estimated from the rounds made so far."""
         total, done = sum(each.rounds for each in self._experiments), sum(self._rounds)
-        spent = time.monotonic() - self._began
+        spent = time.monotonic() - self._started
         return f"{format_duration(spent / done * (total - done))} left" if 0 < done < total else ""
 
     def _render(self) -> RenderableType:

@@ -83,21 +83,23 @@ Plugins: TypeAlias = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="Run a Python file of yours that defines an algorithm or other parts; may be repeated.",
+        help="Load a Python file that defines algorithms or other parts; may be repeated.",
         show_default=False,
     ),
 ]
-Rounds: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="How many rounds.", min=1, show_default=False)]
+Rounds: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="The number of rounds.", min=1, show_default=False)
+]
 DataFolder: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--data",
         metavar="DIR",
-        help="Where data sets are; else $WINNOW_DATA and the cache folder.",
+        help="The folder with the data sets; default: $WINNOW_DATA, then the cache folder.",
         exists=True,
         file_okay=False,
         show_default=False,
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

@@ -13,36 +13,38 @@ def run_many(
     workers: int,
     *,
     quiet: bool,
-    tolerant: bool = False,
+    skip_incompatible: bool = False,
     on_finished: Callable[[int], object] = lambda _: None,
 ) -> "dict[int, RunFailed]":
-    """Make all runs. What fails is said at once and does not stop the others; it is returned by its place.
+    """Make all runs. A failure is reported at once and does not stop the others; it is returned by its place.
 
-    `on_finished` is told the place of each run as soon as it is done.
-    Where the caller is `tolerant`, an algorithm that cannot run on this experiment is left out rather than in error.
+    `on_finished` is called with the place of each run as soon as it is done. With `skip_incompatible`, an algorithm
+    that cannot run this experiment is skipped and is no error.
     """
     from winnow.cli.console import say, stderr_console
     from winnow.cli.multi_run_display import MultiRunDisplay
     from winnow.experiment.run_pool import RunCompleted, RunFailed, run_all
 
     failures, said = dict[int, RunFailed](), set[str]()
-    with MultiRunDisplay([job.experiment for job in work], None if quiet else stderr_console()) as board:
+    with MultiRunDisplay([job.experiment for job in work], None if quiet else stderr_console()) as display:
         for index, message in run_all(work, min(workers, len(work))):
             if isinstance(message, RunFailed):
                 failures[index] = message
-                line = (skipped_message if tolerant and message.refused else _error)(work[index], message.reason)
+                line = (skipped_message if skip_incompatible and message.incompatible else _error)(
+                    work[index], message.reason
+                )
                 if line not in said:
                     say(line)
                 said.add(line)
             elif isinstance(message, RunCompleted):
                 on_finished(index)
-            board.seen(index, message)
+            display.on_message(index, message)
     return failures
 
 
 def skipped_message(job: "RunSpec | str", reason: str) -> str:
     name = job if isinstance(job, str) else job.experiment.algorithm
-    return f"winnow: {name} is left out: {reason}"
+    return f"winnow: skipping {name}: {reason}"
 
 
 def failure_message(job: "RunSpec", reason: str) -> str:

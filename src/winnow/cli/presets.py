@@ -21,7 +21,7 @@ class _Group(TyperGroup):
 
 presets = typer.Typer(
     cls=_Group,
-    help="List the experiments that come with Winnow, or print one to start a file of your own from.",
+    help="List the experiments that come with Winnow, or print one as a starting point for your own.",
     epilog="[bold]Examples[/bold]\n\nwinnow presets\n\nwinnow presets show demo > mine.toml",
     rich_markup_mode="rich",
 )
@@ -64,7 +64,7 @@ def show(
         ),
     ],
 ) -> None:
-    """Print a preset as a file to start your own from."""
+    """Print a preset as a starting point for your own file."""
     from winnow.config.resolve import preset_text
 
     typer.echo(preset_text(name), nl=False)

@@ -17,20 +17,23 @@ def provision(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The project's folder; by its name, beside the file, unless given.", show_default=False
+            metavar="DIR",
+            help="The project's folder; default: a folder with the project's name beside the file.",
+            show_default=False,
         ),
     ] = None,
     renew: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Make a new key and certificate for NAME.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Issue a new key and certificate for NAME.", show_default=False)
     ] = None,
     revoke: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Declare all certificates of NAME void.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Revoke all certificates of NAME.", show_default=False)
     ] = None,
     ask: Annotated[
-        bool, typer.Option("--passphrase", help=f"Ask for the CA key's passphrase; else it is ${PASSPHRASE_VARIABLE}.")
+        bool,
+        typer.Option("--passphrase", help=f"Prompt for the passphrase of the CA key; default: ${PASSPHRASE_VARIABLE}."),
     ] = False,
 ) -> None:
-    """Make a project's private CA and a start-up kit for every server, site and person that has none yet."""
+    """Create a project's private CA and a start-up kit for every server, site and user that does not have one yet."""
     from winnow.cli.console import say
     from winnow.core import ConfigError
     from winnow.deploy.trust.peer_identity import utc_now
@@ -43,13 +46,13 @@ def provision(
     folder = out or project.parent / described.name
     is_new = not is_provisioned(folder)
     if is_new and (renew or revoke):
-        raise ConfigError(f"there is no CA in {folder}; make the kits first, or say where they are with --out")
+        raise ConfigError(f"{folder} contains no CA; create the kits first, or give their folder with --out")
     passphrase = _passphrase(folder, ask=ask, is_new=is_new)
     with open_provisioner(folder, described, passphrase, utc_now()) as workshop:
         if is_new and passphrase is None:
             say(
                 f"winnow: warning: the key in {workshop.ca} is not encrypted; "
-                f"set ${PASSPHRASE_VARIABLE} or add --passphrase"
+                f"set ${PASSPHRASE_VARIABLE} or use --passphrase to encrypt it"
             )
         lines = workshop.renew(renew) if renew else workshop.revoke(revoke) if revoke else workshop.issue_missing()
         for line in lines:

@@ -10,10 +10,14 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to; else report.html in the only run, or here.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="The output file; default: report.html in the run folder, or in the current folder for several runs.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Write one report over one or several runs: a single file that opens offline."""
+    """Write a report on one or more runs: a single file that opens offline."""
     from winnow.explain.html_report import write_reports
     from winnow.runs import RunFolder, file_names
 

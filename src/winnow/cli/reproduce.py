@@ -31,19 +31,22 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="WHAT…",
-            help="Tables and figures such as table1 (fedprof) or fig2-mnist (secagg); else all that can run here.",
+            help="Tables and figures such as table1 (fedprof) or fig2-mnist (secagg); default: all that can run here.",
             show_default=False,
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many seeds.", min=1)] = 5,
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Rounds and epochs, in the place of the paper's.", min=1, show_default=False),
+        typer.Option(metavar="N", help="Rounds and epochs, instead of the paper's.", min=1, show_default=False),
     ] = None,
     sets: Sets = None,
     data: DataFolder = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Runs, results and page; else runs/PAPER.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The folder for runs, results and page; default: runs/PAPER.", show_default=False
+        ),
     ] = None,
     workers: Annotated[
         int | None,
@@ -51,7 +54,7 @@ def reproduce(
             "--workers",
             "--jobs",
             metavar="N",
-            help="How many runs at a time; else one a core.",
+            help="The number of parallel runs; default: one per core.",
             min=1,
             show_default=False,
         ),
@@ -67,12 +70,14 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Compute what is missing, or show what there is.")] = True,
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="Compute missing results, or only show existing ones.")
+    ] = True,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce a paper: its tables and figures on one page, ours beside the paper's.
+    """Reproduce a paper's tables and figures on one page, beside the published values.
 
-    The same command goes on where it was stopped: finished results in the folder are kept.
+    Repeat the same command to continue after a stop: finished results are kept.
     """
     from winnow.experiment.run_folders import RUNS_FOLDER
     from winnow.papers import ReproductionOptions
@@ -140,7 +145,7 @@ def _show(paper: "Paper", names: tuple[str, ...], lines: "ResultLines", folder: 
     page = write_html_page(folder / PAGE, paper, lines, names)
     typer.echo(f"Results: {folder / RESULTS}\nPage: {page}")
     if not lines:
-        typer.echo("There are no results yet: leave out --no-run, or add --from FILE")
+        typer.echo("There are no results yet; remove --no-run or add --from FILE")
 
 
 def _paper(name: str) -> "Paper":
@@ -148,7 +153,7 @@ def _paper(name: str) -> "Paper":
     from winnow.papers import PAPERS
 
     if name not in PAPERS:
-        raise ConfigError(f"no paper {name!r}; {suggest(name, PAPERS)}")
+        raise ConfigError(f"unknown paper {name!r}; {suggest(name, PAPERS)}")
     return PAPERS[name]
 
 
@@ -163,7 +168,10 @@ def _folder(folder: Path, wanted: "ReproductionOptions | None") -> Path:
             return folder
         text = json.dumps({"rounds": wanted.rounds, "set": wanted.sets}) + "\n"
         if (folder / OPTIONS).exists() and (folder / OPTIONS).read_text("utf-8") != text:
-            raise RunError(f"{folder} holds results with another --rounds or --set; use the same, or another --out")
+            raise RunError(
+                f"{folder} holds results computed with a different --rounds or --set; "
+                "use the same options or choose another --out"
+            )
         write_text_atomically(folder / OPTIONS, text)
     return folder
 
@@ -200,5 +208,5 @@ def _runs(
     def finished(index: int) -> None:
         keep([work.runs[index].line(folder, wanted)])
 
-    failed = run_many(jobs, workers, quiet=quiet, tolerant=True, on_finished=finished) if jobs else {}
-    return sum(not how.refused for how in failed.values())
+    failed = run_many(jobs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished) if jobs else {}
+    return sum(not how.incompatible for how in failed.values())

@@ -39,7 +39,7 @@ class RunOptions:
     resume: bool
 
     @property
-    def names_folder(self) -> bool:
+    def source_is_run_folder(self) -> bool:
         """Whether the source is a run folder rather than a preset or a file."""
         path = Path(self.source)
         if self.source in preset_names():
@@ -54,7 +54,7 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which algorithm; else the file's.",
+            help="The algorithm; default: the file's.",
             autocompletion=complete_algorithm,
             show_default=False,
         ),
@@ -66,19 +66,19 @@ def run(
     plugins: Plugins = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run folder; else runs/NAME-ALGORITHM-seedN.", show_default=False),
+        typer.Option(metavar="DIR", help="The run folder; default: runs/NAME-ALGORITHM-seedN.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, or begin it.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, or start it.")] = False,
     data: DataFolder = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show how the time of a round is spent.")] = False,
 ) -> None:
-    """Run one experiment into a folder of its own.
+    """Run one experiment in its own folder.
 
-    With --resume a run folder may stand in the place of the preset or file.
+    With --resume, the argument may be a run folder instead of a preset or file.
     """
-    request = RunOptions(
+    options = RunOptions(
         source=source,
         sets=tuple(sets or ()),
         plugins=tuple(plugins or ()),
@@ -89,100 +89,98 @@ def run(
         resume=resume,
     )
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
-        experiment, folder = _plan(request)
+        from winnow.cli.console import say, stderr_console
+        from winnow.cli.dataset_download import ensure_downloaded
+        from winnow.experiment.run import run_experiment
+        from winnow.experiment.run_folders import budget_exhausted_reason, is_finished, stored_events
+        from winnow.experiment.setup import RunInputs
+        from winnow.progress.live_display import Progress
+        from winnow.progress.timing import RoundTimer
+
+        experiment, folder = _experiment_and_folder(options)
     with exit_on_interrupt(lambda: _how_to_resume(folder, data)):
-        _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
-    _answer(folder, as_json=as_json)
+        if resume and is_finished(folder, experiment):
+            say(budget_exhausted_reason(folder) or f"{folder} is already finished; use --rounds to add rounds")
+        else:
+            ensure_downloaded(experiment.data, data)
+            earlier = stored_events(folder) if resume else ()
+            timer = RoundTimer() if profile else None
+            with Progress(experiment, None if quiet else stderr_console(), earlier) as progress:
+                watchers: list[Progress | RoundTimer] = [progress, timer] if timer else [progress]
+                run_experiment(
+                    experiment,
+                    inputs=RunInputs(data_directory=data),
+                    out=folder,
+                    resume=resume,
+                    on_start=lambda prepared: [watcher.on_start(prepared) for watcher in watchers],
+                    on_event=lambda event: [watcher.on_event(event) for watcher in watchers],
+                )
+            if timer:
+                _show_timing(timer)
+    _show_result(folder, as_json=as_json)
     _warn(experiment, folder)
 
 
-def _plan(request: RunOptions) -> "tuple[Experiment, Path]":
+def _experiment_and_folder(options: RunOptions) -> "tuple[Experiment, Path]":
     """What to run, and where."""
     from winnow.config.resolve import resolve
     from winnow.experiment import run_folders
 
-    if request.names_folder:
-        return _stored(request)
+    if options.source_is_run_folder:
+        return _stored(options)
     experiment = resolve(
-        request.source,
-        sets=request.sets,
-        plugins=request.plugins,
-        algorithm=request.algorithm,
-        seed=request.seed,
-        rounds=request.rounds,
+        options.source,
+        sets=options.sets,
+        plugins=options.plugins,
+        algorithm=options.algorithm,
+        seed=options.seed,
+        rounds=options.rounds,
     )
     default = run_folders.RUNS_FOLDER / run_folders.run_name(experiment)
-    if not request.resume:
-        return experiment, request.out or run_folders.unused_path(default)
-    folder = request.out or run_folders.latest_path(default)
-    return experiment if request.rounds else run_folders.with_stored_rounds(experiment, folder), folder
+    if not options.resume:
+        return experiment, options.out or run_folders.unused_path(default)
+    folder = options.out or run_folders.latest_path(default)
+    return experiment if options.rounds else run_folders.with_stored_rounds(experiment, folder), folder
 
 
-def _stored(request: RunOptions) -> "tuple[Experiment, Path]":
+def _stored(options: RunOptions) -> "tuple[Experiment, Path]":
     """The run that a folder holds, perhaps with more rounds."""
     from winnow.core import RunError
-    from winnow.experiment.run import stored_experiment
+    from winnow.experiment.run_folders import stored_experiment
 
-    folder = Path(request.source)
-    if not request.resume:
+    folder = Path(options.source)
+    if not options.resume:
         raise RunError(
             f"{folder} is a folder; add --resume to continue the run in it, or name a preset or a .toml file"
         )
     changes = {
-        "--set": request.sets,
-        "--plugin": request.plugins,
-        "--algorithm": request.algorithm,
-        "--seed": request.seed,
-        "--out": request.out,
+        "--set": options.sets,
+        "--plugin": options.plugins,
+        "--algorithm": options.algorithm,
+        "--seed": options.seed,
+        "--out": options.out,
     }
     for option, value in changes.items():
         if value not in (None, ()):
-            raise RunError(f"{folder} is resumed as the run it is; leave out {option}, only --rounds may grow")
+            raise RunError(
+                f"{folder} is resumed with its own settings; remove {option} (only --rounds may be increased)"
+            )
     stored = stored_experiment(folder)
-    return stored.model_copy(update={"rounds": request.rounds or stored.rounds}), folder
+    return stored.model_copy(update={"rounds": options.rounds or stored.rounds}), folder
 
 
-def _run(
-    experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool, profile: bool
-) -> None:
-    from winnow.cli.console import say, stderr_console
-    from winnow.cli.dataset_download import ensure_downloaded
-    from winnow.experiment.run import RunInputs
-    from winnow.experiment.run_folders import budget_exhausted_reason, run_in_folder, stored_events
-    from winnow.progress.live_display import Progress
-    from winnow.progress.timing import RoundTimer
-
-    ensure_downloaded(experiment.data, data)
-    instruments = RoundTimer() if profile else None
-    earlier = stored_events(folder) if resume else ()
-    with Progress(experiment, None if quiet else stderr_console(), earlier) as progress:
-        watchers: list[Progress | RoundTimer] = [progress] if instruments is None else [progress, instruments]
-        made = run_in_folder(
-            folder,
-            experiment,
-            resume=resume,
-            inputs=RunInputs(data_directory=data),
-            on_start=lambda prepared: [watcher.started(prepared) for watcher in watchers],
-            on_event=lambda event: [watcher.seen(event) for watcher in watchers],
-        )
-    if made is None:
-        say(budget_exhausted_reason(folder) or f"{folder} was finished already; ask for more with --rounds")
-    elif instruments is not None:
-        _show_profile(instruments)
-
-
-def _show_profile(instruments: "RoundTimer") -> None:
+def _show_timing(timer: "RoundTimer") -> None:
     from winnow.cli.console import say, stderr_console
     from winnow.terminal_tables import table
 
-    profiled = instruments.close()
-    if profiled is not None:
-        rows, roofline = profiled.lines()
-        stderr_console().print(table(("part", "ms a round", "share"), rows))
+    report = timer.close()
+    if report is not None:
+        rows, roofline = report.lines()
+        stderr_console().print(table(("part", "ms per round", "share"), rows))
         say(roofline)
 
 
-def _answer(folder: Path, *, as_json: bool) -> None:
+def _show_result(folder: Path, *, as_json: bool) -> None:
     from winnow.cli.console import stdout_console, write_json
     from winnow.cli.render_results import run_record, run_summary
     from winnow.runs import RunFolder

@@ -13,11 +13,13 @@ def site(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's start-up kit, a folder.", show_default=False)],
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Instead of the site.toml beside the kit.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="The site's settings; default: site.toml beside the kit.", show_default=False
+        ),
     ] = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log in JSON lines.")] = False,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, one object per line.")] = False,
 ) -> None:
-    """Take part in a federation as a site: connect to its server and do the tasks that the site's policy allows."""
+    """Run a site of a federation: connect to the server and execute the tasks that the site's policy allows."""
     import os
     import sys
 

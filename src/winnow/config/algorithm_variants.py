@@ -33,11 +33,13 @@ def find_algorithm(name: Any, base: Any, overlays: Mapping[str, Any], source: st
     if base is None:
         return NamedAlgorithm(recipe=_recipe(name, overlays, source), overlays=(own,))
     if not isinstance(name, str) or not VARIANT_NAME.fullmatch(name):
-        raise ConfigError(f"{source}: a variant cannot be called {name!r}; use letters, digits and any of _ . + -")
+        raise ConfigError(f"{source}: {name!r} is not a valid variant name; use letters, digits, _ . + and -")
     if name in Recipe.known:
-        raise ConfigError(f"{source}: {where} = {base!r}, but {name!r} is an algorithm itself; give the variant a name")
+        raise ConfigError(
+            f"{source}: {where} = {base!r}, but {name!r} is an algorithm; choose another name for the variant"
+        )
     if isinstance(base, str) and base not in Recipe.known and base in overlays:
-        raise ConfigError(f"{source}: {where} = {base!r} is a variant itself; name the algorithm that it varies")
+        raise ConfigError(f"{source}: {where} = {base!r} is itself a variant; set base to a known algorithm")
     if not isinstance(base, str) or base not in Recipe.known:
         raise ConfigError(f"{source}: {where} = {base!r} is unknown; {suggest(str(base), Recipe.known)}")
     return NamedAlgorithm(recipe=Recipe.known[base], overlays=(overlays.get(base, {}), own), base=base)

@@ -27,22 +27,24 @@ def check_outputs(module: nn.Module, x: Tensor, classes: int | None, loss: Loss)
     except Exception:  # a model that does not take the samples at all is explained where it is tried out
         return
     if width < classes:
-        raise ModelError(f"the model gives {width} outputs for {classes} classes; give it {classes}")
+        raise ModelError(
+            f"the model has {width} outputs, but the data has {classes} classes; give the model {classes} outputs"
+        )
 
 
 def check_profile_layer(module: nn.Module, layer: str | None, private: frozenset[str]) -> None:
     """A profile is only comparable if every client computes it with the same parameters."""
     if layer is None or not private:
         return
-    instead = "name a layer before the private part, or another select"
+    instead = "choose a layer before the private part, or another select.name"
     if any(name.startswith(f"{layer}.") for name in private):
-        raise ConfigError(f"select.layer: layer {layer!r} lies in the private part of the model; {instead}")
+        raise ConfigError(f"select.layer: layer {layer!r} belongs to the private part of the model; {instead}")
     before = takewhile(lambda path: path != layer, (path for path, _ in module.named_modules()))
     owners = {*before} - {""}
     for name in module.state_dict():
         if name in private and name.rpartition(".")[0] in owners:
             raise ConfigError(
-                f"select.layer: layer {layer!r} comes after {name!r}, which each client keeps to itself, so profiles "
+                f"select.layer: layer {layer!r} comes after {name!r}, which is private to each client, so profiles "
                 f"cannot be compared; {instead}"
             )
 
@@ -54,12 +56,15 @@ def check_batch_norm(
     if min_batch_size(module) == 1:
         return ""
     if local.batch_size == 1:
-        raise ConfigError("local.batch_size: batch normalisation cannot learn from batches of 1; write 2 or more")
+        raise ConfigError("local.batch_size: batch normalisation cannot train on batches of 1; set it to 2 or more")
     single = int((sizes == 1).sum())
     if single == len(sizes):
-        raise ConfigError("every client has one sample, from which batch normalisation cannot learn; use another model")
+        raise ConfigError(
+            "every client has a single sample, on which batch normalisation cannot train; "
+            "use a model without batch normalisation"
+        )
     clients = "1 client" if single == 1 else f"{single} clients"
-    return f"{clients} with a single sample cannot train: the model normalises batches" if single else ""
+    return f"{clients} with a single sample cannot train: the model uses batch normalisation" if single else ""
 
 
 def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
@@ -67,8 +72,8 @@ def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
     if not private or judged_by != "reference":
         return ""
     return (
-        "the reference set judges the common model, whose private part nobody trains: "
-        "set data.own_test and judge.by = 'clients' to judge each client's own"
+        "the reference set evaluates the shared model, whose private part is never trained; "
+        "set data.own_test and judge.by = 'clients' to evaluate each client's own model"
     )
 
 
@@ -78,21 +83,26 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
     summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
     if together < summed:
         raise ConfigError(
-            f"collect.fewest = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
-            "more, or lower it"
+            f"collect.fewest = {summed}, but a round has {together} client{'s' * (together != 1)}; select more "
+            "clients or lower collect.fewest"
         )
     if select.cohort_size(clients) < at_work:
         invited = select.cohort_size(clients)
         raise ConfigError(
-            f"pace.goal = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
+            f"pace.goal = {at_work}, but only {invited} clients train at a time; lower pace.goal or raise select.count"
         )
     needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.min_clients} updates a round"
     if select.cohort_size(clients) < rule.min_clients:
         invited = select.cohort_size(clients)
-        raise ConfigError(f"{needs}; select invites {invited}: raise select.count, or ask less of the rule")
+        raise ConfigError(
+            f"{needs}, but select chooses {invited}; raise select.count or choose an aggregation that needs fewer"
+        )
     if select.initial_replies(clients) < rule.min_clients:
         awaited = select.initial_replies(clients)
-        raise ConfigError(f"{needs}; at first select waits for {awaited}: raise select.first, or ask less of the rule")
+        raise ConfigError(
+            f"{needs}, but the first rounds wait for {awaited} only; "
+            "raise select.first or choose an aggregation that needs fewer"
+        )
 
 
 def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss) -> str:

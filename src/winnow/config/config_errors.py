@@ -68,7 +68,7 @@ def _known_elsewhere(path: list[str], settings: type[Settings] | None, schema: t
     """Where a key belongs that is unknown where it was written, or what is known there."""
     key, holders = path[-1], members_with_key(path[-1], settings)
     if len(path) == 1 and (section := section_with_key(key, schema)) is not None:
-        return f"it belongs to [{section}]"
+        return f"it belongs in section [{section}]"
     if holders:
         return f"it belongs to {'.'.join([*path[:-1], 'name'])} = {' or '.join(map(repr, holders))}"
     return suggest(key, settings.model_fields if settings else ())

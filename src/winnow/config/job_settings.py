@@ -33,10 +33,11 @@ class JobSettings(Settings):
     def _enough_are_named(self) -> Self:
         named = len(set(self.sites))
         if named < len(self.sites):
-            raise ValueError("sites names one twice")
+            raise ValueError("sites contains a duplicate")
         if self.sites and self.needed > named:
-            sites = "1 site is" if named == 1 else f"{named} sites are"
-            raise ValueError(f"min_sites = {self.needed}, but only {sites} named")
+            raise ValueError(
+                f"min_sites = {self.needed}, but sites lists only {named}; list more sites or lower min_sites"
+            )
         return self
 
     @property

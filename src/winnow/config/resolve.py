@@ -54,7 +54,7 @@ def read_config_table(preset_or_file: str | Path) -> tuple[TomlTable, str]:
         known = presets()
         if name in known:
             return known[name], f"preset {name}"
-        raise ConfigError(f"no preset {name!r}; {suggest(name, known)} (the name of a file ends in .toml)")
+        raise ConfigError(f"no preset {name!r}; {suggest(name, known)} (a configuration file name must end in .toml)")
     try:
         return _with_absolute_paths(tomllib.loads(path.read_text("utf-8")), path.parent), str(path)
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def resolve(
     overlays, own_base = checked_overlays(table.pop("algorithms", {}), source), table.pop("base", None)
     overrides = _overrides(sets)
     if "plugins" in overrides:
-        raise ConfigError("--set plugins: name Python files of yours with --plugin FILE.py instead")
+        raise ConfigError("--set plugins: use --plugin FILE.py instead")
     name = overrides.get("algorithm") or algorithm or table.get("algorithm", "fedprof")
     is_files_own = name == table.get("algorithm", name)
     base = overrides.get("base") or options.get("base") or (own_base if is_files_own else None)
@@ -159,7 +159,7 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def _drop_overridden(result: TomlTable, layer: Mapping[str, Any], schema: type[Settings] = Experiment) -> None:
-    """Take out what the next layer rules out, so that changing one setting is enough.
+    """Take out what the next layer overrides, so that changing one setting is enough.
 
     Choosing another member of a family (`local.name = "adam"`) leaves behind what only the former one knew; saying one
     of two alternatives (`select.count`) withdraws the other.
@@ -189,7 +189,7 @@ def _check_fixed_parts(table: TomlTable, recipe: Recipe, source: str) -> None:
         fixed = section.get("name") if isinstance(section, dict) else None
         if fixed is not None and fixed != wanted["name"]:
             raise ConfigError(
-                f"{source}: {part}.name = {fixed!r} rules out algorithm {recipe.name!r}; "
+                f"{source}: {part}.name = {fixed!r} conflicts with algorithm {recipe.name!r}; "
                 f"move it to [algorithms.{table.get('algorithm', 'fedprof')}.{part}]"
             )
 

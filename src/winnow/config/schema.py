@@ -43,7 +43,9 @@ class EngineSettings(Settings):
     @classmethod
     def _processes_or_ray(cls, workers: object) -> object:
         if isinstance(workers, str) and workers != "ray":
-            raise ValueError(f"{workers!r} is unknown; write a number of processes (0: none besides this) or 'ray'")
+            raise ValueError(
+                f"{workers!r} is unknown; use a number of worker processes (0: run in this process) or 'ray'"
+            )
         return workers
 
 

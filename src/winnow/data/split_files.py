@@ -36,10 +36,12 @@ def split_into_folders(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out} is not empty; choose another --out")
     if settings.own_test == "official":
-        raise ConfigError("data.own_test = 'official' cannot be dealt out to sites; write a share such as 0.2")
+        raise ConfigError("data.own_test = 'official' cannot be split over sites; use a share such as 0.2")
     spread = federate(load(settings, data_directory), settings.model_copy(update={"own_test": 0.0}), seed)
     if len(spread.clients) < sites:
-        raise ConfigError(f"--sites {sites}: there are only {len(spread.clients)} clients; ask for no more sites")
+        raise ConfigError(
+            f"--sites {sites}: the data has only {len(spread.clients)} clients; use at most {len(spread.clients)} sites"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:

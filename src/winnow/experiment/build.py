@@ -1,9 +1,7 @@
 """From an experiment's settings to the objects that simulate it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -13,39 +11,35 @@ from torch import Tensor, nn
 from winnow.config.compatibility_checks import fingerprint
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
-from winnow.data import (
-    ClientsOnDemand,
-    DataConditions,
-    DataSet,
-    DataSettings,
-    FederatedData,
-    OnDemand,
-    federate,
-    load,
-)
-from winnow.experiment.evaluators import build_evaluator, to_tensors
+from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, federate, load
 from winnow.experiment.executors import local_handlers, open_worker_pool
-from winnow.experiment.setup import PROBE_SAMPLES, RunInfo, TrainingSetup, device_for, loss_for, module_for
+from winnow.experiment.setup import (
+    DEFAULT_INPUTS,
+    PROBE_SAMPLES,
+    RunInputs,
+    set_up_device,
+    set_up_training,
+)
 from winnow.learn.client_store import ClientStore
-from winnow.learn.handlers import LearningSite
+from winnow.learn.learning_site import LearningSite
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
     Loss,
     TensorData,
-    allow_tf32,
     choose_execution,
     clients_that_fit,
     free_bytes,
     model_state,
 )
 from winnow.learn.training import TrainingWorkflow
+from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.update_filters import FilteredFederation, site_filters
 from winnow.simulate import SimulatedFederation, WorkerPool
 
 CLIENT_STATE_PREFIX = "clients/"
-"""Under this name a checkpoint holds what clients keep."""
+"""Under this name a checkpoint holds the clients' states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +51,19 @@ class PreparedRun:
     training: TrainingWorkflow
     federation: Federation
     """The clients as the workflow reaches them: through the filters, if there are any."""
-    simulated: SimulatedFederation[LearningSite]
-    """The clients themselves, with their data and what they keep."""
+    simulation: SimulatedFederation[LearningSite]
+    """The clients themselves, with their data and their states."""
     module: nn.Module
     conditions: DataConditions
-    facts: RunInfo
+    plan: TrainingPlan
     fingerprint: str
-    """Tells whether a run that is resumed has the data, the model and the loss it began with."""
+    """Tells whether a resumed run has the data, the model and the loss that it started with."""
     pool: WorkerPool | None
-    """The workers, if this process has any; they are dismissed on leaving the context."""
+    """The workers, if this process has any; leaving the context ends them."""
 
     def snapshot(self) -> Snapshot:
-        """The workflow's state and what clients keep: all that it takes to continue."""
-        own, kept = self.training.snapshot(), self.simulated.store.state()
+        """The workflow's state and the clients': all that it takes to continue."""
+        own, kept = self.training.snapshot(), self.simulation.store.state()
         arrays = {**own.arrays, **{f"{CLIENT_STATE_PREFIX}{name}": array for name, array in kept.items()}}
         return Snapshot(arrays=arrays, values=own.values)
 
@@ -85,34 +79,67 @@ class PreparedRun:
 
 def prepare_run(
     experiment: Experiment,
+    inputs: RunInputs = DEFAULT_INPUTS,
     *,
-    data_directory: Path | None = None,
-    dataset: DataSet | OnDemand | None = None,
-    module: nn.Module | None = None,
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     snapshot: Snapshot | None = None,
-    begun_with: str = "",
+    expected_fingerprint: str = "",
 ) -> PreparedRun:
-    """Load and spread the data, build the model, and bind them to the algorithm.
+    """Load the data and split them over the clients, build the model, and bind them to the algorithm.
 
-    `dataset`, `module` and `loss` replace what the settings name; a snapshot continues an earlier run, which must have
-    `begun_with` the same inputs.
+    A snapshot continues an earlier run, whose inputs must have had the `expected_fingerprint`.
     """
-    torch.set_num_threads(experiment.engine.threads or 1)  # torch's sums depend on it: never the machine's choice
-    allow_tf32(experiment.engine.precision)
-    data = dataset or load(experiment.data, data_directory)
-    spread = federate(data, data_settings_for(experiment), experiment.seed, in_place=data is not dataset)
-    world = _RunAssembly(
-        experiment=experiment,
-        spread=spread,
-        module=(module or module_for(experiment, spread.reference, spread.clients.classes)).to(
-            device_for(experiment.engine.device)
-        ),
-        loss=loss_for(experiment, spread.clients.classes, loss),
+    dataset = inputs.dataset or load(experiment.data, inputs.data_directory)
+    federated = federate(
+        dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
-    if begun_with not in ("", world.fingerprint):
-        raise RunError("the run was begun with other data, another model or another loss; use another --out")
-    return _bind(world, snapshot)
+    data, own_test = _client_tensors(federated, set_up_device(experiment.engine))
+    setup = set_up_training(experiment, inputs, data.first_samples(PROBE_SAMPLES), federated.clients.classes, stream)
+    found = fingerprint(federated, setup.initial, setup.loss)
+    if expected_fingerprint not in ("", found):
+        raise RunError(
+            "the run was started with different data, a different model or a different loss; choose another --out"
+        )
+    if snapshot is not None:
+        snapshot = _to_device(data.device, snapshot)
+    sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
+    plan, site = setup.plan(sizes), setup.site(data, own_test)
+    training = setup.workflow(
+        plan,
+        sizes=sizes,
+        own_test_sizes=None if federated.own_test is None else federated.own_test.sizes,
+        reference=federated.reference,
+        test=federated.test,
+        store=store,
+    )
+    if snapshot is not None:
+        training.restore(snapshot)
+        store.restore(
+            {
+                name.removeprefix(CLIENT_STATE_PREFIX): array
+                for name, array in snapshot.arrays.items()
+                if name.startswith(CLIENT_STATE_PREFIX)
+            }
+        )
+    chosen = {
+        "execution": setup.execution.name,
+        "device": data.device.type,
+        "chunk": _chunk(experiment, site, len(sizes)),
+    }
+    engine = experiment.engine.model_copy(update=chosen)
+    rebuild = partial(_rebuild_site, data, own_test, setup.module, setup.loss, plan.layer, engine)
+    pool = open_worker_pool(engine, site, rebuild, sizes)
+    simulation = _simulation(experiment, engine, site, pool, federated, store, snapshot)
+    return PreparedRun(
+        experiment=experiment.model_copy(update={"engine": engine}),
+        training=training,
+        federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
+        simulation=simulation,
+        module=setup.module,
+        conditions=federated.conditions,
+        plan=plan,
+        fingerprint=found,
+        pool=pool,
+    )
 
 
 def data_settings_for(experiment: Experiment) -> DataSettings:
@@ -120,125 +147,51 @@ def data_settings_for(experiment: Experiment) -> DataSettings:
     return experiment.data.model_copy(update={"reference": 0}) if experiment.reference_clients else experiment.data
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RunAssembly:
-    """What a run is about: data spread over clients, a model, a loss."""
-
-    experiment: Experiment
-    spread: FederatedData
-    module: nn.Module
-    loss: Loss
-
-    @cached_property
-    def device(self) -> torch.device:
-        return device_for(self.experiment.engine.device)
-
-    @cached_property
-    def data(self) -> ClientSamples:
-        clients = self.spread.clients
-        if isinstance(clients, ClientsOnDemand):
-            return LazyTensorData(loader=clients, device=self.device)
-        return TensorData.from_client_data(clients, self.device)
-
-    @cached_property
-    def own_test(self) -> TensorData | None:
-        """The clients' own tests, on the same tensors as their other samples."""
-        own = self.spread.own_test
-        if own is None or not isinstance(self.data, TensorData):
-            return None
-        return TensorData(x=self.data.x, y=self.data.y, rows=own.rows, offsets=own.offsets)
-
-    @cached_property
-    def population(self) -> Population:
-        return Population(sizes=self.spread.clients.sizes)
-
-    @cached_property
-    def subject(self) -> TrainingSetup:
-        return TrainingSetup(
-            experiment=self.experiment,
-            module=self.module,
-            loss=self.loss,
-            some=self.data.first_samples(PROBE_SAMPLES),
-            classes=self.spread.clients.classes,
-            randomness=stream,
-        )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.spread, model_state(self.module), self.loss)
+def _client_tensors(federated: FederatedData, device: torch.device) -> tuple[ClientSamples, TensorData | None]:
+    """The clients' samples, and their local tests on the same tensors."""
+    clients, own_test = federated.clients, federated.own_test
+    if isinstance(clients, ClientsOnDemand):
+        return LazyTensorData(loader=clients, device=device), None
+    data = TensorData.from_client_data(clients, device)
+    if own_test is None:
+        return data, None
+    return data, TensorData(x=data.x, y=data.y, rows=own_test.rows, offsets=own_test.offsets)
 
 
-def _bind(world: _RunAssembly, snapshot: Snapshot | None) -> PreparedRun:
-    experiment, population, subject = world.experiment, world.population, world.subject
-    facts = subject.facts(population.sizes)
-    site = subject.site(world.data, world.own_test)
-    store = ClientStore(len(population))
-    training = _training(world, facts, store)
-    if snapshot is not None:
-        training.restore(_to_device(world.device, snapshot))
-    chosen = {"execution": facts.execution, "device": world.device.type, "chunk": _chunk(world, site)}
-    engine = experiment.engine.model_copy(update=chosen)
-    remake = partial(_rebuild_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
-    pool = open_worker_pool(engine, site, remake, population.sizes)
-    bits = 8 * world.data.first_samples(1)[0].nbytes
+def _simulation(
+    experiment: Experiment,
+    engine: EngineSettings,
+    site: LearningSite,
+    pool: WorkerPool | None,
+    federated: FederatedData,
+    store: ClientStore,
+    snapshot: Snapshot | None,
+) -> SimulatedFederation[LearningSite]:
+    sizes = federated.clients.sizes
     besides = experiment.collect.site_extension(stream).around(experiment.select.comparison.site_extension(stream))
-    handlers = local_handlers(engine, population.sizes) if pool is None else pool.handlers()
-    simulated = SimulatedFederation(
+    handlers = local_handlers(engine, sizes) if pool is None else pool.handlers()
+    return SimulatedFederation(
         site=site,
         handlers={**handlers, **besides.handlers},
         filters=(*besides.filters, *site_filters(experiment.filters, stream)),
-        population=population,
+        population=Population(sizes=sizes),
         fleet=experiment.fleet.draw(
-            len(population), experiment.seed, sample_bits=bits, corrupted=world.spread.conditions.corrupted
+            len(sizes),
+            experiment.seed,
+            sample_bits=8 * site.data.first_samples(1)[0].nbytes,
+            corrupted=federated.conditions.corrupted,
         ),
         clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
         store=store,
     )
-    if snapshot is not None:
-        kept = _to_device(world.device, snapshot).arrays
-        simulated.store.restore(
-            {n.removeprefix(CLIENT_STATE_PREFIX): a for n, a in kept.items() if n.startswith(CLIENT_STATE_PREFIX)}
-        )
-    return PreparedRun(
-        experiment=experiment.model_copy(update={"engine": engine}),
-        training=training,
-        federation=FilteredFederation(simulated, experiment.filters) if experiment.filters else simulated,
-        simulated=simulated,
-        module=world.module,
-        conditions=world.spread.conditions,
-        facts=facts,
-        fingerprint=world.fingerprint,
-        pool=pool,
-    )
 
 
-def _training(world: _RunAssembly, facts: RunInfo, store: ClientStore) -> TrainingWorkflow:
-    """The workflow, and who judges its models."""
-    plan, spread = world.subject.plan(facts), world.spread
-    judge = build_evaluator(
-        world.experiment,
-        plan,
-        world.subject.evaluator,
-        sizes=world.population.sizes,
-        own_test_sizes=None if spread.own_test is None else spread.own_test.sizes,
-        reference=spread.reference,
-        test=spread.test,
-        device=world.device,
-        store=store,
-    )
-    held = to_tensors(spread.reference, world.device)
-    emulate = world.subject.emulation(plan, held, world.population.sizes)
-    return TrainingWorkflow(plan, world.subject.initial, judge, emulate)
-
-
-def _chunk(world: _RunAssembly, site: LearningSite) -> int | None:
+def _chunk(experiment: Experiment, site: LearningSite, clients: int) -> int | None:
     """The clients to train together: on a CUDA device no more than its memory has room for."""
-    experiment = world.experiment
-    if experiment.engine.chunk is not None or world.device.type == "cpu":
+    if experiment.engine.chunk is not None or site.data.device.type == "cpu":
         return experiment.engine.chunk
-    x, y = world.data.first_samples(PROBE_SAMPLES)
-    fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
-    clients = len(world.population)
+    x, y = site.data.first_samples(PROBE_SAMPLES)
+    fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(site.data.device))
     training = experiment.pace.together(experiment.select.cohort_size(clients), clients)
     together = clients if experiment.judge.tune_epochs else training
     return fit if fit < together else None
@@ -252,7 +205,7 @@ def _rebuild_site(
     layer: str | None,
     engine: EngineSettings,
 ) -> LearningSite:
-    """The site made anew, for a worker that cannot share this process's and has one core."""
+    """The site built again, for a worker that cannot share this process's and has one core."""
     chosen = choose_execution(
         module, *data.first_samples(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
     )

@@ -48,9 +48,9 @@ def experiment_grid(
     names = [CUSTOM_ALGORITHM if isinstance(each, Algorithm) else each for each in rivals]
     for what, values in (("algorithms", names), ("seeds", wanted)):
         if not values:
-            raise ConfigError(f"{what}: name at least one")
+            raise ConfigError(f"{what}: give at least one")
         if len(set(values)) < len(values):
-            raise ConfigError(f"{what}: {', '.join(map(str, values))} names one twice")
+            raise ConfigError(f"{what}: {', '.join(map(str, values))} contains a duplicate")
     return [
         with_algorithm(config, algorithm, sets=overrides, **{**options, "seed": seed})
         for algorithm in rivals

@@ -1,13 +1,11 @@
 """Who judges the models of a run."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError, Population
-from winnow.data import Examples
 from winnow.learn.client_store import ClientStore
 from winnow.learn.evaluation import (
     CombinedEvaluator,
@@ -19,7 +17,6 @@ from winnow.learn.evaluation import (
 )
 from winnow.learn.handlers import FineTuning, PersonalEvaluationSettings
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.stack import as_tensor
 from winnow.learn.training_plan import TrainingPlan
 
 
@@ -30,9 +27,8 @@ def build_evaluator(
     *,
     sizes: NDArray[np.int64],
     own_test_sizes: NDArray[np.int64] | None,
-    reference: Examples,
-    test: Examples,
-    device: torch.device,
+    reference: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
     store: ClientStore | None,
 ) -> CombinedEvaluator:
     """The reference and, beside it, a test set and the clients themselves, as far as the experiment has them.
@@ -42,11 +38,11 @@ def build_evaluator(
     judge: Evaluator = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
-        else ServerEvaluator("reference", evaluator, to_tensors(reference, device), plan.metric)
+        else ServerEvaluator("reference", evaluator, reference, plan.metric)
     )
     beside: list[Evaluator] = []
-    if len(test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
-        beside.append(ServerEvaluator("test", evaluator, to_tensors(test, device), plan.metric))
+    if len(test[0]) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
+        beside.append(ServerEvaluator("test", evaluator, test, plan.metric))
     if own_test_sizes is not None:
         judging = np.flatnonzero(own_test_sizes).tolist()
         settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric)
@@ -63,7 +59,7 @@ def _fine_tuned_evaluator(
     own = asked.tune_from == "own"
     if store is None and not own:
         raise ConfigError(
-            "judge.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'"
+            "judge.tune_from = 'average' needs the state of all clients, which only a simulation has; use 'own'"
         )
     tuning = FineTuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric, tuning=tuning)
@@ -75,7 +71,9 @@ def _fine_tuned_evaluator(
 def _at_clients(experiment: Experiment, population: Population, plan: TrainingPlan) -> ReferenceClientsEvaluator:
     holders = experiment.reference_clients
     if max(holders) >= len(population):
-        raise ConfigError(f"reference_clients: there is no client {max(holders)}; the last is {len(population) - 1}")
+        raise ConfigError(
+            f"reference_clients: client {max(holders)} does not exist; the last client is {len(population) - 1}"
+        )
     return ReferenceClientsEvaluator(
         {k: int(population.sizes[k]) for k in holders},
         experiment.select.comparison.start(holders, len(population), plan.elements),
@@ -84,7 +82,3 @@ def _at_clients(experiment: Experiment, population: Population, plan: TrainingPl
         message_bytes=plan.message_bytes,
         profile_bytes=plan.profile_bytes,
     )
-
-
-def to_tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
-    return as_tensor(examples.x, device), as_tensor(examples.y, device)

@@ -1,35 +1,39 @@
-"""Where a program's `winnow.run` happens: here, in a simulation, unless this process has a place in a deployed job.
+"""Where a program's `winnow.run` happens: in a simulation, unless this process takes part in a deployed job.
 
-There the same program is executed by the server and by every site, and `winnow.run` meets its place, which takes its
-part in the job instead.
+In a job the server and every site execute the same program; `winnow.run` finds the process's execution context there,
+and takes part in the job instead of simulating it.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from winnow.core import AnyEvent
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
-    from winnow.experiment.run import OnEvent, Result, RunInputs
+    from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import WorkflowSpec
+    from winnow.experiment.setup import RunInputs
+
+OnEvent: TypeAlias = Callable[[AnyEvent], object]
 
 
 class ExecutionContext(Protocol):
-    """What this process is in a job."""
+    """The role of this process in a job."""
 
-    def execute(self, experiment: "Experiment", inputs: "RunInputs", on_event: "OnEvent") -> "Result":
+    def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         """Take part in an experiment."""
 
-    def conduct(self, wanted: "WorkflowSpec", on_event: "OnEvent") -> list[AnyEvent]:
+    def run_workflow(self, wanted: "WorkflowSpec", on_event: OnEvent) -> list[AnyEvent]:
         """Take part in a workflow of the program's own."""
 
 
 _active: list[ExecutionContext] = []
 
 
-def enter_context(place: ExecutionContext) -> None:
-    """From now on, experiments run in this place."""
-    _active[:] = [place]
+def enter_context(context: ExecutionContext) -> None:
+    """From now on, experiments run in this context."""
+    _active[:] = [context]
 
 
 def leave_context() -> None:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from winnow.config.schema import EngineSettings
 from winnow.core import ConfigError, Handler
-from winnow.learn.handlers import HANDLERS, LearningSite
+from winnow.learn.handlers import HANDLERS
+from winnow.learn.learning_site import LearningSite
 from winnow.simulate import ForkedWorkers, RayWorkers, WorkerBackend, WorkerPool, handle_in_chunks
 
 DEFAULT_CHUNK = 2
@@ -32,7 +33,9 @@ def open_worker_pool(
     if engine.workers == 0:
         return None
     if site.data.device.type == "cuda":
-        raise ConfigError('engine.workers: workers compute on CPUs; write engine.device = "cpu" or engine.workers = 0')
+        raise ConfigError(
+            'engine.workers: worker processes run on CPUs only; set engine.device = "cpu" or engine.workers = 0'
+        )
     crew: WorkerBackend
     if engine.workers == "ray":
         _check_address(engine.ray_address)
@@ -52,4 +55,6 @@ def _check_address(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=RAY_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"engine.ray_address: nobody answers at {address} ({error}); is the cluster up?") from error
+        raise ConfigError(
+            f"engine.ray_address: cannot connect to {address} ({error}); check that the Ray cluster is running"
+        ) from error

@@ -1,22 +1,13 @@
-"""Where runs live: names for new folders, and beginning, continuing or reusing what a folder holds."""
+"""Where runs live: names for new folders, and what a folder holds."""
 
 import re
 from collections.abc import Iterator
 from itertools import count, takewhile
 from pathlib import Path
 
+from winnow.config.resolve import experiment_from_table
 from winnow.config.schema import Experiment
-from winnow.core import AnyEvent
-from winnow.experiment.run import (
-    DEFAULT_INPUTS,
-    OnEvent,
-    OnStart,
-    Result,
-    RunInputs,
-    check_same_experiment,
-    run_experiment,
-    stored_experiment,
-)
+from winnow.core import AnyEvent, RunError
 from winnow.runs import RunFolder, file_names
 from winnow.runs.summary import privacy_spent_lines
 
@@ -46,46 +37,54 @@ def holds_run(path: Path) -> bool:
     return (path / file_names.LABEL).is_file()
 
 
-def is_finished(path: Path, rounds: int) -> bool:
-    """Whether the folder's run has its result, and as many rounds as are asked for or as its budget allows."""
-    if not (path / file_names.RESULT).is_file():
+def stored_experiment(path: Path) -> Experiment:
+    """The experiment that a run folder holds."""
+    view = RunFolder.open(path)
+    return experiment_from_table(view.config, str(path / file_names.CONFIG))
+
+
+def check_same_experiment(asked: Experiment, stored: Experiment, out: Path) -> None:
+    """A run can only be resumed as what it is; more rounds may be asked for."""
+    old, new = stored.model_dump(), asked.model_dump()
+    left_open = {"execution": "auto", "device": "auto", "chunk": None}  # what a run chooses for its machine
+    chosen = {key: value for key, value in new["engine"].items() if key not in left_open or value != left_open[key]}
+    new["engine"] = old["engine"] | chosen
+    differing = [key for key in new if key != "rounds" and new[key] != old[key]]
+    if differing:
+        raise RunError(
+            f"{out} holds a run with a different {differing[0]}; resume it without options, or choose another --out"
+        )
+    if asked.rounds < stored.rounds:
+        raise RunError(
+            f"{out} holds a run of {stored.rounds} rounds; set --rounds to {stored.rounds} or more, "
+            "or choose another --out"
+        )
+
+
+def is_finished(out: Path, experiment: Experiment) -> bool:
+    """Whether the folder holds this experiment's result, with as many rounds as asked for or as its budget allows."""
+    if not (holds_run(out) and (out / file_names.RESULT).is_file()):
         return False
-    return stored_experiment(path).rounds >= rounds or budget_exhausted_reason(path) is not None
+    stored = stored_experiment(out)
+    if stored.rounds < experiment.rounds and budget_exhausted_reason(out) is None:
+        return False
+    check_same_experiment(experiment, stored, out)
+    return True
 
 
 def budget_exhausted_reason(path: Path) -> str | None:
-    """Why the finished run in a folder cannot go on, if its privacy budget is spent; no rounds can be added then."""
+    """Why the finished run in a folder cannot continue, if its privacy budget is spent; no rounds can be added then."""
     summary = RunFolder.open(path).summary()
     if summary.stopped is None:
         return None
     spent = "; ".join(privacy_spent_lines(summary.spent))
-    return f"{path} has spent its budget ({spent}) and cannot go on: {summary.stopped}"
+    return f"{path} has spent its privacy budget ({spent}) and cannot continue: {summary.stopped}"
 
 
 def with_stored_rounds(experiment: Experiment, out: Path) -> Experiment:
-    """The experiment with no fewer rounds than the run that it continues, for a user who did not say how many."""
+    """The experiment with no fewer rounds than the run that it continues, for a user who gave no number."""
     stored = stored_experiment(out).rounds if holds_run(out) else 0
     return experiment.model_copy(update={"rounds": max(experiment.rounds, stored)})
-
-
-def run_in_folder(
-    out: Path,
-    experiment: Experiment,
-    *,
-    resume: bool,
-    inputs: RunInputs = DEFAULT_INPUTS,
-    on_start: OnStart = lambda prepared: None,
-    on_event: OnEvent = lambda event: None,
-) -> Result | None:
-    """Run in a folder. With `resume` an unfinished run is continued and a missing one begun.
-
-    None says that the run was finished already: there is nothing to do but to read the folder.
-    """
-    known = resume and holds_run(out)
-    if known and is_finished(out, experiment.rounds):
-        check_same_experiment(experiment, stored_experiment(out), out)
-        return None
-    return run_experiment(experiment, inputs=inputs, out=out, resume=known, on_start=on_start, on_event=on_event)
 
 
 def stored_events(out: Path) -> Iterator[AnyEvent]:

@@ -1,6 +1,6 @@
 """Runs spread over processes. Each run has a folder of its own, so nothing that happens to a process loses one.
 
-A worker takes one job after another and answers over its pipe. When it dies, its job has failed, the others go on, and
+A worker takes one run after another and reports over its pipe. When it dies, its run has failed, the others go on, and
 a new worker takes its place.
 """
 
@@ -21,8 +21,9 @@ from typing import TypeAlias
 from winnow.config.plugins import load_plugins
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, ConfigError, ModelError, RoundFinished, WinnowError
-from winnow.experiment.run import RunInputs
-from winnow.experiment.run_folders import run_in_folder
+from winnow.experiment.run import run_experiment
+from winnow.experiment.run_folders import is_finished
+from winnow.experiment.setup import RunInputs
 from winnow.simulate.parent_watchdog import exit_with_parent
 
 SECONDS_BETWEEN_MESSAGES = 0.2
@@ -52,10 +53,10 @@ class RunCompleted:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed:
-    """A run was given up; `refused` where it never began because settings, data and model do not go together."""
+    """A run failed; `incompatible` if it never started because settings, data and model do not go together."""
 
     reason: str
-    refused: bool = False
+    incompatible: bool = False
 
 
 RunMessage: TypeAlias = RunAdvanced | RunCompleted | RunFailed
@@ -73,19 +74,21 @@ class _Worker:
         with _interrupts_ignored():
             self.process.start()
         theirs.close()
-        self.job: int | None = None
+        self.run_index: int | None = None
 
-    def give(self, index: int, job: RunSpec) -> None:
-        self.job = index
+    def send_run(self, index: int, job: RunSpec) -> None:
+        self.run_index = index
         self.pipe.send(job)
 
-    def answer(self) -> RunMessage:
-        """The next message; a worker that died answers for itself no more."""
+    def next_message(self) -> RunMessage:
+        """The next message; for a worker that died, that its run failed."""
         try:
             message: RunMessage = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            return RunFailed(reason=f"its process ended unexpectedly ({_exit_description(self.process.exitcode)})")
+            return RunFailed(
+                reason=f"the worker process ended unexpectedly ({_exit_description(self.process.exitcode)})"
+            )
         return message
 
     def stop(self) -> None:
@@ -97,45 +100,45 @@ class _Worker:
 def run_all(jobs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMessage]]:
     """Run all jobs, so many at a time, and say for each (by its place) how it goes. Closing it stops the workers."""
     waiting = deque(range(len(jobs)))
-    staff: list[_Worker] = []
+    running: list[_Worker] = []
     shares, started = _shares(workers), 0
     plugins = list(dict.fromkeys(file for job in jobs for file in job.experiment.plugins))
     try:
-        while waiting or staff:
-            while waiting and len(staff) < workers:
-                staff.append(_Worker(shares[started % workers], plugins))
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.append(_Worker(shares[started % workers], plugins))
                 started += 1
-                _next_job(staff[-1], waiting, jobs)
-            ready = wait([worker.pipe for worker in staff])
-            for worker in [each for each in staff if each.pipe in ready]:
-                assert worker.job is not None
-                message = worker.answer()
-                yield worker.job, message
+                _next_job(running[-1], waiting, jobs)
+            ready = wait([worker.pipe for worker in running])
+            for worker in [each for each in running if each.pipe in ready]:
+                assert worker.run_index is not None
+                message = worker.next_message()
+                yield worker.run_index, message
                 if isinstance(message, RunAdvanced):
                     continue
                 if waiting and worker.process.is_alive():
                     _next_job(worker, waiting, jobs)
                 else:
                     worker.stop()
-                    staff.remove(worker)
+                    running.remove(worker)
     finally:
-        for worker in staff:
+        for worker in running:
             worker.stop()
 
 
 def _next_job(worker: _Worker, waiting: deque[int], jobs: Sequence[RunSpec]) -> None:
     index = waiting.popleft()
-    worker.give(index, jobs[index])
+    worker.send_run(index, jobs[index])
 
 
 def _shares(workers: int) -> list[list[int]]:
-    """The cores dealt out to the workers, so that runs which use several do not crowd each other."""
+    """The cores split over the workers, so that runs which use several do not crowd each other."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [cores[place % max(1, len(cores)) :: workers] for place in range(workers)]
 
 
 def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequence[str]) -> None:
-    """A worker's life, on its share of the cores: jobs until nobody sends any more.
+    """Serve runs on a share of the cores until the parent sends no more.
 
     Plugins come first: without what they define, no job that uses it could be read.
     """
@@ -153,15 +156,17 @@ def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequenc
 
 def _execute_run(job: RunSpec, pipe: Connection) -> RunMessage:
     try:
-        run_in_folder(
-            job.out,
+        if job.resume and is_finished(job.out, job.experiment):
+            return RunCompleted()
+        run_experiment(
             job.experiment,
-            resume=job.resume,
             inputs=RunInputs(data_directory=job.data_directory),
+            out=job.out,
+            resume=job.resume,
             on_event=_reporter(pipe),
         )
     except WinnowError as error:
-        return RunFailed(reason=str(error), refused=isinstance(error, ConfigError | ModelError))
+        return RunFailed(reason=str(error), incompatible=isinstance(error, ConfigError | ModelError))
     except Exception as error:  # a bug: its traceback is for the developers, and the other runs go on
         traceback.print_exc()
         return RunFailed(reason=f"{type(error).__name__}: {error}".splitlines()[0])
@@ -169,7 +174,7 @@ def _execute_run(job: RunSpec, pipe: Connection) -> RunMessage:
 
 
 def _reporter(pipe: Connection) -> Callable[[AnyEvent], None]:
-    """Tells the parent now and then how far the run is; ends the process if there is no parent any more."""
+    """Reports the progress of the run to the parent now and then; ends the process if there is no parent any more."""
     last = 0.0
 
     def report(event: AnyEvent) -> None:

@@ -1,6 +1,6 @@
-"""Workflows of one's own, with handlers of one's own, where `winnow.run` would train a model."""
+"""Custom workflows with custom handlers, where `winnow.run` would train a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,7 @@ from pydantic import ValidationError
 from winnow.config.config_errors import config_error
 from winnow.core import AnyEvent, Handler, Population, Workflow
 from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples, federate, load
-from winnow.experiment.execution_context import current_context
-
-OnEvent = Callable[[AnyEvent], object]
+from winnow.experiment.execution_context import OnEvent, current_context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +27,7 @@ class HostedClients:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowSpec:
-    """What is to be conducted: a workflow, and what sites can do for it."""
+    """What is to be run: a workflow, and what sites can do for it."""
 
     workflow: Workflow
     handlers: Mapping[str, Handler[HostedClients]]
@@ -53,9 +51,9 @@ def run_workflow(
     """
     settings = _data_settings({"name": data} if isinstance(data, str) else dict(data))
     wanted = WorkflowSpec(workflow=workflow, handlers=handlers, data=settings, seed=seed)
-    place = current_context()
-    if place is not None:
-        return place.conduct(wanted, on_event)
+    context = current_context()
+    if context is not None:
+        return context.run_workflow(wanted, on_event)
     from winnow.fleet import Devices  # noqa: PLC0415 - in a job none of this is needed, nor torch
     from winnow.simulate import SimulatedFederation  # noqa: PLC0415
 

@@ -1,12 +1,13 @@
-"""What is learnt: a model and its loss, tried on a few samples, and what follows from them for all who take part.
+"""What a run needs, put together once, for all who take part.
 
-A simulation makes one of these; in deployment the server and every site make one each, from the same settings.
+A simulation makes one `TrainingSetup`; in deployment the server and every site make one each, from the same settings.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,12 +21,14 @@ from winnow.config.compatibility_checks import (
     check_profile_layer,
     reference_evaluation_notice,
 )
-from winnow.config.schema import Experiment
+from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, Population, Randomness
-from winnow.data import Examples
+from winnow.data import DataSet, Examples, OnDemand
+from winnow.experiment.evaluators import build_evaluator
 from winnow.learn.algorithm_part import DataSummary
+from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
-from winnow.learn.handlers import LearningSite
+from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import metric_name
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import build_model
@@ -39,10 +42,13 @@ from winnow.learn.stack import (
     StateLayout,
     StepBenchmark,
     TensorData,
+    allow_tf32,
     as_loss,
+    as_tensor,
     choose_execution,
     model_state,
 )
+from winnow.learn.training import TrainingWorkflow
 from winnow.learn.training_plan import TrainingPlan
 from winnow.privacy.dp import accountant_for
 
@@ -51,47 +57,69 @@ PROBE_SAMPLES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunInfo:
-    """What is known of a run before it starts, for progress lines and results."""
+class RunInputs:
+    """What Python code may hand over instead of names in a configuration."""
 
-    metric: str
-    parameters: int
-    message_bytes: int
-    profile_bytes: int
-    elements: int
-    """The length of a profile; 0 where replies carry none."""
-    execution: str
-    notice: str
-    layer: str | None
-    private: tuple[str, ...]
-    """The entries of the model's state that stay with each client."""
+    dataset: DataSet | OnDemand | None = None
+    module: nn.Module | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    data_directory: Path | None = None
+
+
+DEFAULT_INPUTS = RunInputs()
+
+
+def set_up_training(
+    experiment: Experiment,
+    inputs: RunInputs,
+    probe: tuple[Tensor, Tensor],
+    classes: int | None,
+    randomness: Randomness,
+    *,
+    selection_is_public: bool = False,
+) -> "TrainingSetup":
+    """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
+    x, y = probe
+    outputs = classes if classes is not None else y.shape[1]
+    module = inputs.module
+    if module is None:
+        module = build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed)
+    return TrainingSetup(
+        experiment=experiment,
+        module=module.to(x.device),
+        loss=_loss(experiment, classes, inputs.loss),
+        probe=probe,
+        classes=classes,
+        randomness=randomness,
+        selection_is_public=selection_is_public,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """A model, its loss and a few samples, where they are computed with."""
+    """A model, its loss and a few samples, on the device that computes, and what follows from them."""
 
     experiment: Experiment
     module: nn.Module
     loss: Loss
-    some: tuple[Tensor, Tensor]
+    probe: tuple[Tensor, Tensor]
     classes: int | None
     randomness: Randomness
-    draws_are_told: bool = False
-    """Whether others than the server learn whom each round invites."""
+    selection_is_public: bool
+    """Whether others than the server learn which clients each round selects."""
 
     @cached_property
     def execution(self) -> Execution:
         engine = self.experiment.engine
         pace = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
         return choose_execution(
-            self.module, *self.some, self.loss, engine.execution, engine.threads, pace, engine.precision
+            self.module, *self.probe, self.loss, engine.execution, engine.threads, pace, engine.precision
         )
 
     @cached_property
     def layer(self) -> str | None:
         """The layer that is profiled, if any is."""
-        return self.experiment.select.layer_for(self.module, self.some[0])
+        return self.experiment.select.layer_for(self.module, self.probe[0])
 
     @cached_property
     def initial(self) -> ModelState:
@@ -103,10 +131,9 @@ class TrainingSetup:
         return frozenset(self.experiment.client.private_names(self.module))
 
     @cached_property
-    def ledger(self) -> AccountantFactory:
-        """Opens the book of what privacy the run costs."""
+    def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
-        return accountant_for(whole, filters, draws_are_told=self.draws_are_told)
+        return accountant_for(whole, filters, draws_are_told=self.selection_is_public)
 
     @cached_property
     def evaluator(self) -> ModelEvaluator:
@@ -123,23 +150,23 @@ class TrainingSetup:
             randomness=self.randomness,
         )
 
-    def facts(self, sizes: NDArray[np.int64]) -> RunInfo:
-        """What is known once a way to compute has been chosen; whatever cannot work with such clients is refused."""
+    def plan(self, sizes: NDArray[np.int64]) -> TrainingPlan:
+        """The run with clients of these sizes; whatever cannot work is refused here, before anything is written."""
         experiment, module = self.experiment, self.module
-        some_x, select = self.some[0], experiment.select
-        check_outputs(module, some_x, self.classes, self.loss)
+        probe_x, select = self.probe[0], experiment.select
+        check_outputs(module, probe_x, self.classes, self.loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
-        select.start(Population(sizes=sizes))  # what cannot be selected is said now, before anything is written
-        self.ledger(Population(sizes=sizes))  # and so is a budget that does not last for one round
+        select.start(Population(sizes=sizes))  # refuses what cannot be selected
+        self._open_accountant(Population(sizes=sizes))  # refuses a budget that does not last for one round
         check_cohort(experiment.composed(), len(sizes))
         shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
         execution = self.execution
         check_profile_layer(module, self.layer, self.private)
-        profile_bytes = self.evaluator.profile_bytes(some_x[:1]) if self.layer is not None else 0
-        drawn = select.sampling_probability(len(sizes)) is not None  # then all may come at once
+        profile_bytes = self.evaluator.profile_bytes(probe_x[:1]) if self.layer is not None else 0
+        sampled = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),
-            largest_cohort=len(sizes) if drawn else select.cohort_size(len(sizes)),
+            largest_cohort=len(sizes) if sampled else select.cohort_size(len(sizes)),
             shared_model=shared,
             reference_clients=experiment.reference_clients,
             profile_length=profile_bytes // ELEMENT_BYTES,
@@ -152,20 +179,52 @@ class TrainingSetup:
             reference_evaluation_notice(experiment.judge.by, self.private),
             experiment.client.notice(module),
         )
-        sent = sum(tensor.nbytes for tensor in shared.values())
-        return RunInfo(
+        return TrainingPlan(
+            algorithm=experiment.composed(),
+            rounds=experiment.rounds,
+            seed=experiment.seed,
             metric=metric_name(experiment.metric, self.classes, pooled=_evaluated_by_clients(experiment)),
-            parameters=sum(p.numel() for p in module.parameters()),
-            message_bytes=experiment.fleet.message_bytes(sent),
+            message_bytes=experiment.fleet.message_bytes(sum(tensor.nbytes for tensor in shared.values())),
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
             elements=profile_bytes // ELEMENT_BYTES,
-            execution=execution.name,
-            notice="; ".join(filter(None, notices)),
+            layout=StateLayout.of(module),
+            private=self.private,
+            judged_by=experiment.judge.by,
+            ledger=self._open_accountant,
+            parameters=sum(p.numel() for p in module.parameters()),
             layer=self.layer,
-            private=tuple(name for name in self.initial if name in self.private),
+            notice="; ".join(filter(None, notices)),
         )
 
-    def emulation(
+    def workflow(
+        self,
+        plan: TrainingPlan,
+        *,
+        sizes: NDArray[np.int64],
+        own_test_sizes: NDArray[np.int64] | None,
+        reference: Examples,
+        test: Examples,
+        store: ClientStore | None,
+    ) -> TrainingWorkflow:
+        """The workflow of the run; `reference` and `test` are the server's samples."""
+        held, tested = self._tensors(reference), self._tensors(test)
+        evaluator = build_evaluator(
+            self.experiment,
+            plan,
+            self.evaluator,
+            sizes=sizes,
+            own_test_sizes=own_test_sizes,
+            reference=held,
+            test=tested,
+            store=store,
+        )
+        return TrainingWorkflow(plan, self.initial, evaluator, self._emulation(plan, held, sizes))
+
+    def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        device = self.probe[0].device
+        return as_tensor(examples.x, device), as_tensor(examples.y, device)
+
+    def _emulation(
         self, plan: TrainingPlan, held: tuple[Tensor, Tensor], sizes: NDArray[np.int64]
     ) -> EmulateUpdate | None:
         """A client with as many of the server's samples as others have on average, if the collection asks for it."""
@@ -173,51 +232,28 @@ class TrainingSetup:
             return None
         x, y = (tensor[: max(1, round(sizes.mean()))] for tensor in held)
         if not len(x):
-            raise ConfigError(
-                'collect.parameters = "public" takes samples that the server holds, and it holds none; write "sum"'
-            )
+            raise ConfigError('collect.parameters = "public" needs samples at the server, which has none; use "sum"')
         return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
 
-    def plan(self, facts: RunInfo) -> TrainingPlan:
-        """What does not change during the run."""
-        experiment = self.experiment
-        return TrainingPlan(
-            algorithm=experiment.composed(),
-            rounds=experiment.rounds,
-            seed=experiment.seed,
-            metric=facts.metric,
-            message_bytes=facts.message_bytes,
-            profile_bytes=facts.profile_bytes,
-            elements=facts.elements,
-            layout=StateLayout.of(self.module),
-            private=self.private,
-            judged_by=experiment.judge.by,
-            ledger=self.ledger,
-        )
 
-
-def module_for(experiment: Experiment, like: Examples, classes: int | None) -> nn.Module:
-    """The model that the settings name, for samples like these."""
-    outputs = classes if classes is not None else like.y.shape[1]
-    return build_model(experiment.model, like.x.shape[1:], outputs, experiment.seed)
-
-
-def loss_for(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
     """The loss that was given, or the one that the settings name for this kind of task."""
     if given is not None:
         return as_loss(given)
     default = "mse" if classes is None else "cross-entropy"
     if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
-        kind = "a regression" if classes is None else "a classification"
-        raise ConfigError(f"loss: {experiment.loss!r} does not fit {kind}; leave it out or write {default!r}")
+        kind = "regression" if classes is None else "classification"
+        raise ConfigError(f"loss: {experiment.loss!r} cannot be used for {kind}; omit it or use {default!r}")
     return as_loss(experiment.loss or default)
 
 
-def device_for(asked: str) -> torch.device:
-    """Where to compute."""
-    present = torch.cuda.is_available()
+def set_up_device(engine: EngineSettings) -> torch.device:
+    """Where to compute, after torch was told how; to be called before anything is computed."""
+    torch.set_num_threads(engine.threads or 1)  # torch's sums depend on it: never the machine's choice
+    allow_tf32(engine.precision)
+    asked, present = engine.device, torch.cuda.is_available()
     if asked == "cuda" and not present:
-        raise ConfigError("engine.device: torch sees no CUDA device here; write 'cpu' or 'auto'")
+        raise ConfigError("engine.device: torch finds no CUDA device; use 'cpu' or 'auto'")
     return torch.device("cuda" if present and asked != "cpu" else "cpu")
 
 

@@ -42,5 +42,5 @@ def _lines(told: PrivacyReport) -> Iterator[str]:
         yield party.name
         yield from (f"  · {each}" for each in party.learns)
     if told.parts:
-        yield "in the words of the parts"
+        yield "what each part does"
         yield from (f"  · {each}" for each in told.parts)

@@ -66,8 +66,8 @@ def _losses_beside(experiment: Experiment) -> str | None:
     if guard is None or not reports_training_losses(experiment):
         return None
     return (
-        f"{guard}, but each client's training loss leaves in the clear, and tells whether its data are unlike the "
-        "others'"
+        f"{guard}, but each client sends its training loss in the clear, which reveals whether its data differ from "
+        "the others'"
     )
 
 
@@ -77,13 +77,13 @@ def _profiles_beside(experiment: Experiment) -> str | None:
         return None
     if isinstance(matching, EncryptedComparison):
         return (
-            f"{guard}, but the variances of encrypted profiles are in the clear; {NOISY_PROFILES_SETTING} hides a "
-            "client's data"
+            f"{guard}, but the variances of encrypted profiles are sent in the clear; set {NOISY_PROFILES_SETTING} "
+            "to protect clients' data"
         )
     return (
-        f"{guard}, but FedProf's profiles leave in the clear, means over a client's samples; write "
+        f"{guard}, but clients send FedProf profiles (means over their samples) in the clear; set "
         f"{NOISY_PROFILES_SETTING}, "
-        'or select.matching = "encrypted" with reference_clients = [0], or another select'
+        'or select.matching = "encrypted" with reference_clients = [0], or choose another select.name'
     )
 
 
@@ -92,8 +92,8 @@ def _updates_beside_encrypted_profiles(experiment: Experiment) -> str | None:
     if not encrypted or _update_protection(experiment) is not None:
         return None
     return (
-        "profiles are encrypted, but every update leaves in the clear, and tells more of the same data; "
-        'write collect.name = "secure"'
+        "profiles are encrypted, but every update is sent in the clear and reveals more about the same data; "
+        'set collect.name = "secure"'
     )
 
 
@@ -101,8 +101,8 @@ def _trusted_server(experiment: Experiment) -> str | None:
     if not isinstance(experiment.collect, CentralDp):
         return None
     return (
-        'collect.name = "central-dp" protects from those who see the models, not from the server, which sees every '
-        'update; collect.name = "secure" with encoding.name = "discrete-gaussian" protects from both'
+        'collect.name = "central-dp" protects against those who see the models, not against the server, which sees '
+        'every update; collect.name = "secure" with encoding.name = "discrete-gaussian" protects against both'
     )
 
 
@@ -110,8 +110,8 @@ def _published_sample(experiment: Experiment) -> str | None:
     if not isinstance(experiment.collect, CentralDp) or not isinstance(_sampled(experiment), PoissonSampling):
         return None
     return (
-        "ε counts on nobody but the server learning whom Poisson sampling invited, and the run's log says it; publish "
-        "the models alone"
+        "ε assumes that only the server knows which clients Poisson sampling selected, but the run's log lists them; "
+        "publish only the models, not the log"
     )
 
 
@@ -122,8 +122,8 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
         return None
     what = "plain profiles" if by_profile else "losses of the models that they are sent"
     return (
-        f"clients tell {what}, without noise and as often as the server asks, and ε counts neither them nor whom a "
-        "round invites by them: a server that makes models up may learn of single samples"
+        f"clients send {what} without noise, as often as the server asks; ε covers neither these nor the selection "
+        "based on them, so a server that crafts models may learn about single samples"
     )
 
 
@@ -131,15 +131,18 @@ def _scores_beside_noise(experiment: Experiment) -> str | None:
     judged = experiment.reference_clients or experiment.judge.by != "reference" or experiment.judge.tune_epochs
     if not judged or not _adds_noise(experiment):
         return None
-    return "clients' scores of each model are released without noise, and ε does not count them; let the server judge"
+    return (
+        "clients send scores of each model without noise, and ε does not cover them; evaluate at the server instead "
+        "(judge.by = 'reference')"
+    )
 
 
 def _bound_after_noise(experiment: Experiment) -> str | None:
     for before, after in _ordered_filter_pairs(experiment):
         if isinstance(before, LOCAL_NOISE_FILTERS) and isinstance(after, Clip | PercentilePrivacy):
             return (
-                f'filters: "{_name(after)}" comes after "{_name(before)}" and cuts its noise, not the update: nothing '
-                f'more is hidden, and the mean is spoilt; put "{_name(after)}" first'
+                f'filters: "{_name(after)}" comes after "{_name(before)}" and clips the noise rather than the update, '
+                f'which adds no privacy and biases the mean; put "{_name(after)}" first'
             )
     return None
 
@@ -148,8 +151,8 @@ def _largest_after_noise(experiment: Experiment) -> str | None:
     for before, after in _ordered_filter_pairs(experiment):
         if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.keep) == "top-k":
             return (
-                'filters: keep.name = "top-k" after "local-dp" keeps what noise has made large; write "random-k", '
-                "which noise cannot sway"
+                'filters: keep.name = "top-k" after "local-dp" keeps the values that noise made large; use "random-k", '
+                "which does not depend on values"
             )
     return None
 
@@ -159,10 +162,10 @@ def _noise_twice(experiment: Experiment) -> str | None:
     if not local or not isinstance(experiment.collect, SecureAggregation):
         return None
     if isinstance(experiment.collect.encoding, DiscreteGaussian):
-        return 'filters.name = "local-dp" and encoding.name = "discrete-gaussian" both add noise; one of them is enough'
+        return 'filters.name = "local-dp" and encoding.name = "discrete-gaussian" both add noise; remove one of them'
     return (
-        'filters.name = "local-dp" has each client add noise for itself alone; under collect.name = "secure" '
-        'encoding.name = "discrete-gaussian" gives the same ε for the sum with far less of it'
+        'filters.name = "local-dp" adds the full noise at each client; with collect.name = "secure", '
+        'encoding.name = "discrete-gaussian" gives the same ε for the sum with far less noise'
     )
 
 
@@ -170,7 +173,10 @@ def _sum_of_two(experiment: Experiment) -> str | None:
     collect = experiment.collect
     if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.fewest > 2:
         return None
-    return "collect.fewest = 2: in a sum of two, each of them can take its own off and has the other's update"
+    return (
+        "collect.fewest = 2: in a sum of two updates, each client can subtract its own and learn the other's; "
+        "set it to 3 or more"
+    )
 
 
 def _all_the_weight(experiment: Experiment) -> str | None:
@@ -178,8 +184,8 @@ def _all_the_weight(experiment: Experiment) -> str | None:
     if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.heaviest < 1:
         return None
     return (
-        "collect.heaviest = 1 lets a server give all clients but one next to no weight, and read that one's update in "
-        "the sum; lower it"
+        "collect.heaviest = 1 lets a server give one client almost all the weight and read its update from the sum; "
+        "lower it"
     )
 
 
@@ -190,9 +196,9 @@ def _few_neighbours(experiment: Experiment) -> str | None:
     if collect.neighbours >= safe_degree(MAX_CLIENTS):
         return None
     return (
-        f"collect.neighbours = {collect.neighbours} may be too few: the fewer, the fewer clients it takes to collude "
-        "with the server, and the sooner dropouts end a round; leave it out, and a safe number is chosen (44 for 100 "
-        "clients, 88 for 1,000)"
+        f"collect.neighbours = {collect.neighbours} may be too few: with fewer neighbours, fewer colluding clients can "
+        "expose an update and fewer dropouts can fail a round; omit it to use a safe number (44 for 100 clients, 88 "
+        "for 1,000)"
     )
 
 
@@ -201,8 +207,8 @@ def _codewords_beside_sums(experiment: Experiment) -> str | None:
     if not isinstance(collect, SecureAggregation) or not collect.encoding.needs_keeper:
         return None
     return (
-        f'encoding.name = "{_name(collect.encoding)}" has the mask keeper count codewords, which tells the server more '
-        'than sums; encoding.name = "scalar" or "pruned" tells sums alone'
+        f'with encoding.name = "{_name(collect.encoding)}" the mask keeper counts codewords, which reveals more than '
+        'sums to the server; encoding.name = "scalar" or "pruned" reveals sums only'
     )
 
 

@@ -64,7 +64,7 @@ def _forecast(experiment: Experiment) -> Iterator[str]:
     try:
         yield from forecast(experiment.composed(), experiment.filters, clients, experiment.rounds)
     except ConfigError as error:
-        yield f"unknown: {error}"
+        yield f"cannot be computed: {error}"
 
 
 def _part_descriptions(experiment: Experiment) -> Iterator[str]:
@@ -79,19 +79,19 @@ def _part_descriptions(experiment: Experiment) -> Iterator[str]:
 def _part_description(part: AlgorithmPart, experiment: Experiment) -> str:
     """A part's own words, and what they come to beside the others."""
     if isinstance(part, PlainCollect) and adds_local_noise(experiment):
-        return "plain: the server sees every client's update, with the noise that it leaves the client with."
+        return "plain: the server sees every client's update, including the noise that the client added."
     if not isinstance(part, PoissonSampling):
         return part.privacy_text()
     if isinstance(experiment.collect, CentralDp):
-        return f"{part.privacy_text()} It counts for privacy; who publishes whom the rounds invited gives that away."
-    return f"{part.privacy_text()} It is not counted for privacy here: the server knows who took part."
+        return f"{part.privacy_text()} Sampling amplifies privacy, unless the selected clients are published."
+    return f"{part.privacy_text()} Sampling does not amplify privacy here: the server knows who took part."
 
 
 def _filters_inside(experiment: Experiment) -> str:
     """Filters speak of single updates, which is not what the server sees if it only gets sums."""
     if not experiment.filters or not experiment.collect.sums_only:
         return ""
-    return "All that filters say of what the server sees of an update holds for the sum of the updates here."
+    return "What the filters state about an update that the server sees applies here to the sum of the updates."
 
 
 def _parties(experiment: Experiment) -> Iterator[PartyKnowledge]:
@@ -101,14 +101,15 @@ def _parties(experiment: Experiment) -> Iterator[PartyKnowledge]:
         yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
     if isinstance(collect, SecureAggregation) and collect.keeper:
         named = isinstance(collect.keeper, str)
-        where = f", in a deployed job site {collect.keeper} (a simulation has one of its own)" if named else ""
+        where = f", which is site {collect.keeper} in a deployed job (a simulation runs its own)" if named else ""
         yield _party(f"the mask keeper{where}", _to_keeper(collect))
     if sends_profiles(experiment) and isinstance(experiment.select.comparison, EncryptedComparison):
         holder = ", ".join(map(str, experiment.reference_clients))
         yield _party(
-            f"client {holder}, who holds the reference set", ["each divergence, times a factor that it is not told"]
+            f"client {holder}, who holds the reference set",
+            ["each divergence, multiplied by a factor that it does not know"],
         )
-    yield _party("a client's own site", ["all of its own: its data, its updates, what it keeps from round to round"])
+    yield _party("a client's own site", ["everything of its own: its data, its updates and its state between rounds"])
     yield _party("the other sites", _to_sites(experiment))
     yield _party("whoever gets the result", _in_result(experiment))
 
@@ -120,25 +121,25 @@ def _party(name: str, learns: Iterable[str]) -> PartyKnowledge:
 def _to_server(experiment: Experiment) -> Iterator[str]:
     yield _updates(experiment)
     if reports_training_losses(experiment):
-        yield "every client's training loss and number of steps, in each round that it takes part in"
+        yield "every client's training loss and number of steps, in each round in which it participates"
     else:
         yield "how many steps every client took"
     if reports_model_losses(experiment):
-        yield "the loss of the models that it sends out on each client's samples"
+        yield "the loss of each model it sends out, on each client's samples"
     if sends_profiles(experiment):
         yield _profiles(experiment)
     if experiment.reference_clients:
         yield "the score of every model on the reference clients' samples"
     if experiment.judge.by != "reference" or experiment.judge.tune_epochs:
-        yield "how well each client's own model does on its own test samples"
-    yield "how many samples each client has, who was invited, and who answered when"
+        yield "the score of each client's own model on its local test samples"
+    yield "how many samples each client has, which clients were selected, and when each replied"
 
 
 def _updates(experiment: Experiment) -> str:
     if experiment.collect.sums_only:
         noise = ", with noise," if _noisy_sums(experiment) else ","
-        return f"the sum of the updates of each round{noise} and no client's own{_beside_sums(experiment)}"
-    filtered = ", as the filters leave it" if experiment.filters else ""
+        return f"the sum of the updates of each round{noise} and no single client's update{_beside_sums(experiment)}"
+    filtered = ", after the filters" if experiment.filters else ""
     early = ", before noise is added" if isinstance(experiment.collect, CentralDp) else ""
     hidden = ", with noise that hides each sample" if isinstance(experiment.client, DpSgd) else ""
     return f"every client's update{filtered}{hidden}{early}"
@@ -149,35 +150,35 @@ def _beside_sums(experiment: Experiment) -> str:
     if not isinstance(collect, SecureAggregation) or not collect.encoding.needs_keeper:
         return ""
     return (
-        "; and for every block of weights the codewords that clients chose, without names: where one client has much "
-        "more data than others, that tells roughly its update"
+        "; and for every block of weights the codewords that clients chose, without names: if one client has much "
+        "more data than the others, this reveals its approximate update"
     )
 
 
 def _profiles(experiment: Experiment) -> str:
     matching = experiment.select.comparison
     if isinstance(matching, EncryptedComparison):
-        return "the variances of every profile and its divergence from the reference's, and no mean"
+        return "the variances of every profile and its divergence from the reference profile, but no means"
     noisy = ", with noise" if isinstance(matching, NoisyProfiles) else ""
     return f"every client's profile, the mean and variance of a layer's elements over its samples{noisy}"
 
 
 def _to_keeper(collect: SecureAggregation) -> Iterator[str]:
-    yield "who takes part in which round, their weights, and the seeds of their masks; it is sent no masked sum"
+    yield "who takes part in each round, their weights and their mask seeds; it never receives a masked sum"
     if collect.encoding.needs_keeper:
-        yield "which codewords each client chose, for it counts them: with the codebook, roughly the update"
+        yield "which codewords each client chose; with the codebook this reveals the approximate update"
 
 
 def _to_sites(experiment: Experiment) -> Iterator[str]:
-    yield "every model that they are sent; two in a row tell what a round's updates came to together"
+    yield "every model they receive; the difference of two consecutive models reveals the aggregate update of a round"
     if isinstance(experiment.collect, SecureAggregation | HomomorphicAggregation):
-        yield "who else takes part in a round with them, and how much data each of those has beside the largest"
+        yield "who else takes part in the same round, and how much data each has relative to the largest"
 
 
 def _in_result(experiment: Experiment) -> Iterator[str]:
     yield f"the best and the last model{_hidden_in_models(experiment)}"
     means = "mean losses, " if reports_training_losses(experiment) else ""
-    yield f"the run's log: scores, {means}and which clients were invited, folded or refused in each round"
+    yield f"the run's log: scores, {means}and which clients were selected, aggregated or rejected in each round"
 
 
 def _hidden_in_models(experiment: Experiment) -> str:

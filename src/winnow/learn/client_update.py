@@ -9,26 +9,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from winnow.core import Choice, Payload, Randomness
+from winnow.core import Arrays, Choice, ModelError, Payload, Reply, Task
 from winnow.learn.algorithm_part import AlgorithmPart
+from winnow.learn.learning_site import LearningSite, clients_of, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.stack import (
-    CohortTrainingResult,
-    Execution,
-    GradientRule,
-    LocalStart,
-    ModelState,
-    TensorData,
-    train,
-)
+from winnow.learn.stack import CohortTrainingResult, LocalTraining, ModelState
+
+__all__ = [  # what a method at the client is written with, and the handler that runs it
+    "FINE_TUNING_PHASE",
+    "TRAINING_METRICS",
+    "ClientUpdate",
+    "LocalResult",
+    "LocalTraining",
+    "PlainUpdate",
+    "TrainSettings",
+    "train_clients",
+]
 
 FINE_TUNING_PHASE = -1
-"""The phase of tuning: its batches are in an order of their own."""
+"""The phase of fine-tuning: its batches are in an order of their own."""
+
+TRAINING_METRICS = frozenset({"loss", "steps", "reach", "start_loss", "start_loss_rms"})
+"""What a training reply may report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,87 +44,6 @@ class LocalResult:
     """The training whose loss and number of steps are reported."""
     parts: Mapping[str, ModelState] = field(default_factory=dict)
     keep: Mapping[str, ModelState] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalTraining:
-    """One round at K clients: what they were sent, what they have kept, and how they train."""
-
-    execution: Execution
-    data: TensorData
-    clients: NDArray[np.int64]
-    local: LocalOptimiser
-    round: int
-    seed: int
-    randomness: Randomness
-    """For noise; the order of batches follows from the seed alone."""
-    sent: Payload
-    stored: Sequence[Payload]
-
-    @property
-    def model(self) -> ModelState:
-        """The global model, [1, ...]."""
-        return self.received_part("model")
-
-    @property
-    def rate(self) -> float:
-        return self.local.rate(self.round)
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """The names of what is trained; the rest of a model is carried along (batch statistics)."""
-        return self.execution.layout.trained
-
-    def received_part(self, part: str) -> ModelState:
-        """A part that came with the task, [1, ...]."""
-        return {name: tensor.unsqueeze(0) for name, tensor in self.sent[part].items()}
-
-    def stored_part(self, part: str, otherwise: ModelState) -> ModelState:
-        """What each client kept the last time, [K, ...]; clients that are new here have `otherwise`, [1, ...]."""
-        rows = [kept.get(part) for kept in self.stored]
-        return {
-            name: torch.stack([first[0] if row is None else row[name] for row in rows])
-            for name, first in otherwise.items()
-        }
-
-    def train(
-        self,
-        start: ModelState | None = None,
-        *,
-        proximal_weight: float = 0.0,
-        anchor: ModelState | None = None,
-        gradient_offset: ModelState | None = None,
-        trainable: frozenset[str] | None = None,
-        epochs: int | None = None,
-        phase: int = 0,
-        gradient_rule: GradientRule | None = None,
-    ) -> CohortTrainingResult:
-        """Local training from the global model, or from another start; see `LocalStart` for the terms.
-
-        With `trainable` only these names are trained. `epochs` replaces the length of a training that is set for all. A
-        second training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow
-        the gradient, or a `gradient_rule` of the method's own.
-        """
-        states = self.model if start is None else start
-        local_start = LocalStart(
-            states=states,
-            proximal_weight=proximal_weight,
-            anchor=anchor,
-            gradient_offset=gradient_offset,
-            trainable=trainable,
-        )
-        local = self.local if epochs is None else self.local.with_epochs(epochs)
-        return train(
-            self.execution,
-            local_start,
-            local,
-            self.data,
-            self.clients,
-            round=self.round,
-            seed=self.seed,
-            phase=phase,
-            gradient_rule=gradient_rule,
-        )
 
 
 class ClientUpdate(Choice, AlgorithmPart):
@@ -170,3 +93,61 @@ class PlainUpdate(ClientUpdate):
     def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
         return LocalResult(model=trained.states, trained=trained)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    local: LocalOptimiser
+    client: ClientUpdate
+    seed: int
+    profile: bool
+    value: bool
+    """Whether to report the loss of the model as it came, over all of the client's samples."""
+
+
+def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
+    """Local training of the cohort as one stack; where asked, each client first profiles its data."""
+    if any("model" not in task.payload for task in tasks):
+        raise ModelError("the training task contains no model; the server must send one: updates are checked by it")
+    first, clients = tasks[0], clients_of(tasks)
+    settings, start = settings_of(first, TrainSettings), site.model_for(first)
+    data = site.data.cohort(clients)
+    job = LocalTraining(
+        execution=site.execution,
+        data=data,
+        clients=clients,
+        local=settings.local,
+        round=first.round,
+        seed=settings.seed,
+        randomness=site.randomness,
+        sent={**first.payload, "model": start},
+        stored=[task.client_state for task in tasks],
+    )
+    update = settings.client.update(job)
+    sent = _by_client({"model": update.model, **update.parts}, len(tasks))
+    keep = _by_client(update.keep, len(tasks))
+    metrics = _training_metrics(update.trained, job)
+    if settings.value:
+        metrics |= site.losses(start, data, clients)
+    if settings.profile:
+        for payload, profile in zip(sent, site.profiles(start, data, clients), strict=True):
+            payload["profile"] = profile
+    return [
+        Reply(task=task, payload=payload, metrics=report, new_client_state=kept)
+        for task, payload, report, kept in zip(tasks, sent, metrics_by_client(metrics), keep, strict=True)
+    ]
+
+
+def _training_metrics(trained: CohortTrainingResult, job: LocalTraining) -> dict[str, list[float]]:
+    """The loss, the number of steps, and how far they would go along gradients of one."""
+    reach = job.local.effective_steps(trained.steps) * job.rate
+    return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "reach": reach.tolist()}
+
+
+def _by_client(parts: Mapping[str, ModelState], clients: int) -> list[dict[str, Arrays]]:
+    """Each client's own of stacked parts."""
+    columns = {part: {name: stack.unbind(0) for name, stack in states.items()} for part, states in parts.items()}
+    return [
+        {part: {name: column[i] for name, column in named.items()} for part, named in columns.items()}
+        for i in range(clients)
+    ]

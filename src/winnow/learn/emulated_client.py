@@ -7,7 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from winnow.core import Payload
-from winnow.learn.handlers import LearningSite, train_clients
+from winnow.learn.client_update import train_clients
+from winnow.learn.learning_site import LearningSite
 from winnow.learn.stack import TensorData
 from winnow.learn.training_plan import TrainingPlan
 

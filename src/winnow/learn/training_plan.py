@@ -1,4 +1,4 @@
-"""What a training run is about, and the tasks that follow from it."""
+"""What is known of a training run before it starts, and the tasks that follow from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from winnow.core import Payload, Task, Work
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.handlers import TrainSettings
+from winnow.learn.client_update import TrainSettings
 from winnow.learn.privacy_accountant import AccountantFactory, no_accountant
 from winnow.learn.stack import StateLayout
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """What does not change during a run."""
+    """What is known before a run starts and does not change during it."""
 
     algorithm: Algorithm
     rounds: int
@@ -26,16 +26,27 @@ class TrainingPlan:
     """What one transfer of the model weighs."""
     profile_bytes: int
     """What a profile weighs; 0 where replies carry none."""
-    elements: int
+    elements: int = 0
     """The length of a profile, likewise."""
     layout: StateLayout
     """What of the model is trained."""
     private: frozenset[str] = frozenset()
-    """The names of what stays with the clients: it is neither sent nor folded."""
+    """The names of what stays with the clients: it is neither sent nor aggregated."""
     ledger: AccountantFactory = no_accountant
-    """Opens the book of what privacy the run costs, for a population."""
+    """Opens the account of the privacy that the run costs, for a population."""
     judged_by: str = "reference"
-    """Whose scores say which model is the best: those on the reference set, the clients' own, or those once tuned."""
+    """Whose scores decide which model is best: the reference set's, the clients', or theirs after fine-tuning."""
+    parameters: int = 0
+    """The number of the model's parameters."""
+    layer: str | None = None
+    """The layer that is profiled, if any is."""
+    notice: str = ""
+    """What a user should know before the run starts."""
+
+    @property
+    def private_names(self) -> tuple[str, ...]:
+        """The private entries of the model's state, in its order."""
+        return tuple(name for name in self.layout.names if name in self.private)
 
     def tasks(self, clients: Sequence[int], sizes: NDArray[np.int64], *, payload: Payload, round: int) -> list[Task]:
         """Training in a round, from what the payload holds, for each of these clients."""

@@ -102,7 +102,7 @@ class ProgressDisplay(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def seen(self, event: AnyEvent) -> None: ...
+    def on_event(self, event: AnyEvent) -> None: ...
 
 
 class NoDisplay:
@@ -113,7 +113,7 @@ class NoDisplay:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def seen(self, event: AnyEvent) -> None: ...
+    def on_event(self, event: AnyEvent) -> None: ...
 
 
 class TerminalDisplay:
@@ -133,7 +133,7 @@ class TerminalDisplay:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def seen(self, event: AnyEvent) -> None:
+    def on_event(self, event: AnyEvent) -> None:
         self._course.follow(event)
 
     def _render(self) -> RenderableType:
@@ -162,7 +162,7 @@ class LineDisplay:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def seen(self, event: AnyEvent) -> None:
+    def on_event(self, event: AnyEvent) -> None:
         self._course.follow(event)
         if isinstance(event, RoundFinished | Evaluated) and time.monotonic() - self._last > SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
@@ -179,7 +179,7 @@ class Progress:
 
     def __init__(self, experiment: Experiment, console: Console | None, earlier: Iterable[AnyEvent] = ()) -> None:
         self._experiment, self._console, self._earlier = experiment, console, earlier
-        self._watcher: ProgressDisplay = NoDisplay()
+        self._display: ProgressDisplay = NoDisplay()
 
     def __enter__(self) -> Self:
         return self
@@ -187,17 +187,17 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watcher.__exit__(kind, error, trace)
+        self._display.__exit__(kind, error, trace)
 
-    def started(self, prepared: PreparedRun) -> None:
+    def on_start(self, prepared: PreparedRun) -> None:
         if self._console is None:
             return
-        if prepared.facts.notice:
-            self._console.print(prepared.facts.notice, soft_wrap=True, highlight=False, markup=False)
+        if prepared.plan.notice:
+            self._console.print(prepared.plan.notice, soft_wrap=True, highlight=False, markup=False)
         course = ProgressState(
             ProgressHeader(
                 title=title(self._experiment),
-                metric=prepared.facts.metric,
+                metric=prepared.plan.metric,
                 rounds=self._experiment.rounds,
                 judged_by=self._experiment.judge.by,
                 promised=read_privacy_budgets(self._experiment.model_dump()),
@@ -205,17 +205,17 @@ class Progress:
         )
         for event in self._earlier:
             course.follow(event)
-        self._watcher = _watcher(course, self._console).__enter__()
+        self._display = _display_for(course, self._console).__enter__()
 
-    def seen(self, event: AnyEvent) -> None:
-        self._watcher.seen(event)
+    def on_event(self, event: AnyEvent) -> None:
+        self._display.on_event(event)
 
 
 def title(experiment: Experiment) -> str:
     return f"{experiment.name} · {experiment.algorithm} · seed {experiment.seed}"
 
 
-def _watcher(course: ProgressState, console: Console) -> ProgressDisplay:
+def _display_for(course: ProgressState, console: Console) -> ProgressDisplay:
     """The way to show progress that suits where it goes."""
     if console.is_terminal or console.is_jupyter:
         return TerminalDisplay(course, console)

@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from winnow.core import RoundFinished
 from winnow.experiment.build import PreparedRun
-from winnow.learn.stack import Precision, autocast_context
-from winnow.learn.stack import train as training_step
+from winnow.learn.stack import LocalTraining, Precision, autocast_context
 
 TRAINING_PASSES = 3
 """A training step costs a forward pass, and about two more for the gradients of inputs and weights."""
@@ -74,7 +73,8 @@ class TimingReport:
         parts = sorted(self.seconds.items(), key=lambda item: -item[1])
         rows = [(part, f"{1e3 * s / self.rounds:.2f}", f"{100 * s / whole:.1f} %") for part, s in parts]
         achieved, peak = self.achieved_flops / 1e9, self.peak_flops / 1e9
-        return rows, f"training: {achieved:.3g} GFLOP/s, {100 * achieved / peak:.1f} % of the {peak:.3g} measured here"
+        share = f"{100 * achieved / peak:.1f} % of this machine's measured peak of {peak:.3g} GFLOP/s"
+        return rows, f"training: {achieved:.3g} GFLOP/s, {share}"
 
     @property
     def achieved_flops(self) -> float:
@@ -92,11 +92,11 @@ class RoundTimer:
         self._samples = 0.0
         self._rounds = 0
 
-    def started(self, prepared: PreparedRun) -> None:
+    def on_start(self, prepared: PreparedRun) -> None:
         """Begin to watch this run."""
         self._prepared = prepared
-        federation, training = prepared.simulated, prepared.training
-        self._replace(training_step.__globals__, "plan_batches", "data")
+        federation, training = prepared.simulation, prepared.training
+        self._replace(LocalTraining.train.__globals__, "plan_batches", "data")
         self._replace(federation.handlers, "train", "training")
         self._replace(federation.handlers, "profile", "profiling")
         self._attach(federation.site.evaluator, "profiles", "profiling")
@@ -105,10 +105,10 @@ class RoundTimer:
         self._attach(training, "apply", "aggregation")
         self._stopwatch.restart()
 
-    def seen(self, event: object) -> None:
+    def on_event(self, event: object) -> None:
         """Count the work of a finished round."""
         if isinstance(event, RoundFinished):
-            sizes = self._prepared.simulated.population.sizes[event.folded]
+            sizes = self._prepared.simulation.population.sizes[event.folded]
             local = self._prepared.experiment.local
             self._samples += sum(float(size) * local.passes(int(size)) for size in sizes)
             self._rounds += 1
@@ -119,7 +119,7 @@ class RoundTimer:
             return None
         self._stopwatch.switch(None)
         self._undo.close()
-        site = self._prepared.simulated.site
+        site = self._prepared.simulation.site
         flops = forward_flops(self._prepared.module, site.data.first_samples(1)[0])
         return TimingReport(
             seconds=dict(self._stopwatch.spent),

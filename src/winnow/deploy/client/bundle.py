@@ -20,9 +20,9 @@ from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.signing import sign
 from winnow.experiment.build import data_settings_for
-from winnow.experiment.execution_context import ExecutionContext, enter_context, leave_context
-from winnow.experiment.run import OnEvent, RunInputs
+from winnow.experiment.execution_context import ExecutionContext, OnEvent, enter_context, leave_context
 from winnow.experiment.run_workflow import WorkflowSpec
+from winnow.experiment.setup import RunInputs
 from winnow.learn.collect import Collect
 
 JOB_DATA_KEYS = ("name", "own_test")
@@ -114,7 +114,7 @@ class _CapturedError(BaseException):
 class _CapturingContext(ExecutionContext):
     """A context in which `winnow.run` and `winnow.run_workflow` only record what they were asked to run."""
 
-    def execute(self, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> NoReturn:
+    def run_experiment(self, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> NoReturn:
         if inputs.dataset is not None:
             raise ConfigError(
                 "the program passes data as arrays, which are not sent to sites; use a name that the sites define: "
@@ -122,7 +122,7 @@ class _CapturingContext(ExecutionContext):
             )
         raise _CapturedError(experiment)
 
-    def conduct(self, wanted: WorkflowSpec, on_event: OnEvent) -> NoReturn:
+    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> NoReturn:
         raise _CapturedError(wanted)
 
 

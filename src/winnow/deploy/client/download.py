@@ -11,7 +11,7 @@ import numpy as np
 from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, Scored, Selected
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
-from winnow.experiment.run import write_run_report
+from winnow.explain.html_report import write_reports
 from winnow.runs import RunFolder, RunLabel, file_names
 from winnow.runs.event_log import EventLog
 
@@ -29,7 +29,7 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, finis
             snapshot = load_snapshot(files["checkpoint"])
             folder.checkpoint(snapshot, _models(snapshot.arrays))
         if finished and file_names.RESULT in files:
-            write_run_report(out / file_names.REPORT, folder.view())
+            write_reports(out / file_names.REPORT, [folder.view()])
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
     return out
 

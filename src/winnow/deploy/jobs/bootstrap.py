@@ -104,13 +104,13 @@ def run_job(
 def _run_configured(bundle: Bundle, own: Path, context: ExecutionContext) -> None:
     """The experiment that the configuration describes; plugins and a model's factory are files that the job brings."""
     from winnow.config.resolve import experiment_from_table  # noqa: PLC0415 - a program without torch need not load it
-    from winnow.experiment.run import DEFAULT_INPUTS  # noqa: PLC0415
+    from winnow.experiment.setup import DEFAULT_INPUTS  # noqa: PLC0415
 
     table = tomllib.loads(bundle.config)
     table["plugins"] = [str(own / name) for name in table.get("plugins", [])]
     if "factory" in table.get("model", {}):
         table["model"]["factory"] = str(own / table["model"]["factory"])
-    context.execute(experiment_from_table(table, "the job's configuration"), DEFAULT_INPUTS, lambda event: None)
+    context.run_experiment(experiment_from_table(table, "the job's configuration"), DEFAULT_INPUTS, lambda event: None)
 
 
 def _error_location(error: Exception) -> str:

@@ -19,7 +19,8 @@ from winnow.runs import RunLabel, RunView
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
-    from winnow.experiment.run import Result, RunInputs
+    from winnow.experiment.run import Result
+    from winnow.experiment.setup import RunInputs
 
 
 class ServerExecutionContext(ExecutionContext):
@@ -28,13 +29,13 @@ class ServerExecutionContext(ExecutionContext):
     def __init__(self, drive: DeployedRun) -> None:
         self._drive = drive
 
-    def execute(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
+    def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.server_training import learn  # noqa: PLC0415 - a workflow without torch need not load it
 
         self._drive.once()
         return learn(self._drive, experiment, inputs, on_event)
 
-    def conduct(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         drive = self._drive
         drive.once()
         if isinstance(wanted.workflow, StoringWorkflow) and wanted.workflow.store is None:

@@ -1,4 +1,4 @@
-"""Training as a job's runner does it: the same workflow as in a simulation, with clients elsewhere."""
+"""Training in a job's runner at the server: the same workflow as in a simulation, over the sites' clients."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
-from winnow.experiment.evaluators import build_evaluator, to_tensors
-from winnow.experiment.run import Result, RunInputs
-from winnow.experiment.setup import PROBE_SAMPLES, RunInfo, TrainingSetup, device_for, loss_for, module_for
+from winnow.experiment.run import Result
+from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.randomness import secure_stream
-from winnow.learn.stack import allow_tf32, as_tensor
+from winnow.learn.stack import as_tensor
 from winnow.learn.training import TrainingWorkflow
+from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.update_filters import FilteredFederation
 from winnow.runs import RunLabel, RunView, file_names
 from winnow.runs.checkpoint import save_arrays
@@ -26,15 +26,24 @@ from winnow.runs.checkpoint import save_arrays
 
 def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
     """Run an experiment's workflow over the sites of a job."""
-    torch.set_num_threads(experiment.engine.threads or 1)
-    allow_tf32(experiment.engine.precision)
     members = drive.begin.members
     where = {member.site: member.clients_from for member in members if member.data.sizes}
     experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
     held = load_server_data(experiment.data.name, drive.begin.data.get(experiment.data.name, {}))
-    subject = _subject(experiment, inputs, common_description(members), held)
-    facts = subject.facts(np.array([size for member in members for size in member.data.sizes], np.int64))
-    training = _training(subject, facts, members, held)
+    described = common_description(members)
+    setup = _setup(experiment, inputs, described, held)
+    sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
+    tested = np.array([size for member in members for size in member.data.own_test_sizes], np.int64)
+    nothing = zero_examples(described, 0)
+    plan = setup.plan(sizes)
+    training = setup.workflow(
+        plan,
+        sizes=sizes,
+        own_test_sizes=tested if len(tested) == len(sizes) else None,
+        reference=held[0] or nothing,
+        test=held[1] or nothing,
+        store=None,
+    )
     committed = drive.committed()
     if committed is not None:
         training.restore(committed)
@@ -48,59 +57,52 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(drive, subject, facts, training)
+    return _result(drive, setup, plan, training)
 
 
 def common_description(members: Sequence[JobSite]) -> DataDescription:
-    """What all sites' samples are like; sites whose differ cannot learn together."""
+    """What all sites' samples are like; sites with different ones cannot train together."""
     first = members[0]
     for member in members[1:]:
         for what in ("sample_shape", "outputs", "classification", "tokens"):
             ours, theirs = getattr(member.data, what), getattr(first.data, what)
             if ours != theirs:
                 raise DataError(
-                    f"the data of {member.site} and {first.site} do not go together: "
-                    f"{what.replace('_', ' ')} is {ours} at one and {theirs} at the other"
+                    f"the data of {member.site} and {first.site} do not match: "
+                    f"{what.replace('_', ' ')} is {ours} at {member.site} and {theirs} at {first.site}"
                 )
         for what, key in (("columns", "features"), ("labels", "classes")):
             ours, theirs = getattr(member.data, what), getattr(first.data, what)
             if ours and theirs and ours != theirs:
                 raise DataError(
-                    f"the {what} of {member.site} and {first.site} are not the same in the same order; "
-                    f"compare {key} = […] of the data in both site.toml"
+                    f"the {what} of {member.site} and {first.site} differ in names or order; "
+                    f"compare {key} = […] in the site.toml of both"
                 )
     return first.data
 
 
-def _subject(
+def _setup(
     experiment: Experiment,
     inputs: RunInputs,
     described: DataDescription,
     held: tuple[Examples | None, Examples | None],
 ) -> TrainingSetup:
-    """What is learnt, tried on samples of the server's own, or on zeros where it has none."""
+    """The model, tried on the server's own samples, or on zeros where it has none."""
     name = experiment.data.name
     if held[0] is None and not experiment.reference_clients:
         raise DataError(
-            f"the server holds no reference set for {name!r}: name one in server.toml ([data.{name}] folder = …), "
-            "or say which clients hold it: reference_clients = [0]"
+            f"the server has no reference set for {name!r}; set [data.{name}] folder = … in server.toml, "
+            "or name the clients that hold it: reference_clients = [0]"
         )
     classes = described.outputs if described.classification else None
     like = held[0] or held[1] or zero_examples(described, PROBE_SAMPLES)
     if list(like.x.shape[1:]) != described.sample_shape:
         shape = list(like.x.shape[1:])
         raise DataError(f"the server's {name} has samples of shape {shape}, the sites' have {described.sample_shape}")
-    device = device_for(experiment.engine.device)
-    module = inputs.module if inputs.module is not None else module_for(experiment, like, classes)
-    return TrainingSetup(
-        experiment=experiment,
-        module=module.to(device),
-        loss=loss_for(experiment, classes, inputs.loss),
-        some=(as_tensor(like.x[:PROBE_SAMPLES], device), as_tensor(like.y[:PROBE_SAMPLES], device)),
-        classes=classes,
-        randomness=secure_stream,
-        draws_are_told=True,  # the job's lines and its downloaded log say who was invited, folded and refused
-    )
+    device = set_up_device(experiment.engine)
+    probe = as_tensor(like.x[:PROBE_SAMPLES], device), as_tensor(like.y[:PROBE_SAMPLES], device)
+    # the job's log lists the clients that were selected, aggregated and rejected
+    return set_up_training(experiment, inputs, probe, classes, secure_stream, selection_is_public=True)
 
 
 def zero_examples(described: DataDescription, samples: int) -> Examples:
@@ -110,54 +112,32 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _training(
-    subject: TrainingSetup, facts: RunInfo, members: Sequence[JobSite], held: tuple[Examples | None, Examples | None]
-) -> TrainingWorkflow:
-    sizes = [size for member in members for size in member.data.sizes]
-    own = [size for member in members for size in member.data.own_test_sizes]
-    plan, nothing = subject.plan(facts), zero_examples(common_description(members), 0)
-    device = device_for(subject.experiment.engine.device)
-    judge = build_evaluator(
-        subject.experiment,
-        plan,
-        subject.evaluator,
-        sizes=np.array(sizes, np.int64),
-        own_test_sizes=np.array(own, np.int64) if len(own) == len(sizes) else None,
-        reference=held[0] or nothing,
-        test=held[1] or nothing,
-        device=device,
-        store=None,
-    )
-    held_here = to_tensors(held[0] or nothing, device)
-    return TrainingWorkflow(plan, subject.initial, judge, subject.emulation(plan, held_here, np.array(sizes, np.int64)))
-
-
-def _result(drive: DeployedRun, subject: TrainingSetup, facts: RunInfo, training: TrainingWorkflow) -> Result:
-    experiment = subject.experiment
+def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
+    experiment = setup.experiment
     for name, model in (("best", training.best), ("last", training.model)):
         path = drive.folder / file_names.model_file(name)
-        save_arrays(path, {k: t for k, t in model.items() if k not in facts.private}, {"format": "pt"})
+        save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
         drive.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
         algorithm=experiment.algorithm,
         seed=experiment.seed,
-        metric=facts.metric,
+        metric=plan.metric,
         target=experiment.target,
         judged_by=experiment.judge.by,
     )
     view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
-    drive.put_out_result(view, parameters=facts.parameters, message_bytes=facts.message_bytes, private=facts.private)
-    subject.module.cpu().load_state_dict(training.best)
+    drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
+    setup.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=experiment,
-        facts=facts,
+        plan=plan,
         summary=view.summary(),
         view=view,
-        model=subject.module.eval(),
-        personal=_stays_at_its_site,
+        model=setup.module.eval(),
+        personal=_no_personal_model,
     )
 
 
-def _stays_at_its_site(client: int) -> torch.nn.Module:
-    raise RunError("what a client keeps stays at its site; its own model is not here")
+def _no_personal_model(client: int) -> torch.nn.Module:
+    raise RunError("personal models stay at the clients' sites; they are not available here")

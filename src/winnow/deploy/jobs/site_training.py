@@ -1,32 +1,32 @@
-"""Training as a job's process at a site does it: the handlers of a learning site, with this site's data."""
+"""Training in a job's process at a site: the handlers of a learning site, with this site's data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
-from winnow.data import ClientData, ClientsOnDemand, Examples
+from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
-from winnow.experiment.run import RunInputs
-from winnow.experiment.setup import PROBE_SAMPLES, TrainingSetup, device_for, loss_for, module_for
+from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.client_update import TrainSettings
 from winnow.learn.handlers import (
     HANDLERS,
     FineTuning,
-    LearningSite,
     LossEvaluationSettings,
     PersonalEvaluationSettings,
     ProfileSettings,
     ReferenceEvaluationSettings,
-    TrainSettings,
 )
+from winnow.learn.learning_site import LearningSite
 from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.randomness import secure_stream
-from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, allow_tf32, as_tensor
+from winnow.learn.stack import ClientSamples, LazyTensorData, TensorData, as_tensor
 from winnow.learn.update_filters import site_filters
 from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 
@@ -43,9 +43,9 @@ def training_handlers(
     experiment: Experiment, inputs: RunInputs, data: SiteData, first: int, identities: PartyIdentities
 ) -> SiteHandlers:
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
-    torch.set_num_threads(experiment.engine.threads or 1)
-    allow_tf32(experiment.engine.precision)
-    subject, samples, own_test = _subject(experiment, inputs, data, first)
+    device = set_up_device(experiment.engine)
+    setup = set_up_training(experiment, inputs, _probe(data.clients, device), data.clients.classes, secure_stream)
+    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
     collecting = experiment.collect.site_extension(secure_stream, identities)
     besides = collecting.around(experiment.select.comparison.site_extension(secure_stream))
     limits = SiteReleaseLimits(
@@ -57,9 +57,9 @@ def training_handlers(
         held=bool(collecting.handlers),
     )
     return SiteHandlers(
-        site=subject.site(samples, own_test),
-        handlers={**_needed(experiment, subject, own_test), **besides.handlers},
-        filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_stream)),
+        site=setup.site(_samples(data.clients, first, device), own_test),
+        handlers={**_needed(experiment, setup, own_test), **besides.handlers},
+        filters=(_as_signed(experiment, setup), *limits.around(), *site_filters(experiment.filters, secure_stream)),
         outer_filters=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS_TYPES, **besides.settings},
@@ -68,11 +68,11 @@ def training_handlers(
 
 
 def _needed(
-    experiment: Experiment, subject: TrainingSetup, own_test: TensorData | None
+    experiment: Experiment, setup: TrainingSetup, own_test: TensorData | None
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
-        "profile": subject.layer is None,
+        "profile": setup.layer is None,
         "value": not experiment.select.requests_losses,
         "assess": not experiment.reference_clients,
         "judge": own_test is None,
@@ -80,18 +80,18 @@ def _needed(
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
 
-def _as_signed(experiment: Experiment, subject: TrainingSetup) -> Filter[LearningSite]:
+def _as_signed(experiment: Experiment, setup: TrainingSetup) -> Filter[LearningSite]:
     """Training is done as the job's author signed it, whatever the server asks for, and tells nothing else."""
     training = TrainSettings(
         local=experiment.local,
         client=experiment.client,
         seed=experiment.seed,
-        profile=subject.layer is not None,
+        profile=setup.layer is not None,
         value=experiment.composed().needs_start_loss,
     )
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
-        _check_model(tasks[0], subject.initial)
+        _check_model(tasks[0], setup.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
             signed = asked == training
@@ -115,7 +115,7 @@ def _check_model(task: Task, own: Arrays) -> None:
         like = own.get(name)
         if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
             raise ModelError(
-                f"the task's model does not match the job's: array {name} is unknown or differs in shape or type"
+                f"the task's model does not match the job's: {name} is unknown, or has a different shape or type"
             )
 
 
@@ -132,28 +132,10 @@ def _held_back(collecting: SiteExtension) -> frozenset[str]:
     return frozenset({"train"} if collecting.handlers else ())
 
 
-def _subject(
-    experiment: Experiment, inputs: RunInputs, data: SiteData, first: int
-) -> tuple[TrainingSetup, ClientSamples, TensorData | None]:
-    device = device_for(experiment.engine.device)
-    clients, some = data.clients, _few(data.clients)
-    module = inputs.module if inputs.module is not None else module_for(experiment, some, clients.classes)
-    subject = TrainingSetup(
-        experiment=experiment,
-        module=module.to(device),
-        loss=loss_for(experiment, clients.classes, inputs.loss),
-        some=(as_tensor(some.x, device), as_tensor(some.y, device)),
-        classes=clients.classes,
-        randomness=secure_stream,
-    )
-    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
-    return subject, _samples(clients, first, device), own_test
-
-
-def _few(clients: ClientData | ClientsOnDemand) -> Examples:
+def _probe(clients: ClientData | ClientsOnDemand, device: torch.device) -> tuple[Tensor, Tensor]:
     """Some samples to try the model on."""
-    one = clients.load(0) if isinstance(clients, ClientsOnDemand) else Examples(x=clients.x, y=clients.y)
-    return Examples(x=one.x[:PROBE_SAMPLES], y=one.y[:PROBE_SAMPLES])
+    some = clients.load(0) if isinstance(clients, ClientsOnDemand) else clients
+    return as_tensor(some.x[:PROBE_SAMPLES], device), as_tensor(some.y[:PROBE_SAMPLES], device)
 
 
 def _samples(clients: ClientData | ClientsOnDemand, first: int, device: torch.device) -> ClientSamples:

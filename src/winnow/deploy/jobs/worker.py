@@ -33,7 +33,8 @@ from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 
 if TYPE_CHECKING:
     from winnow.config.schema import Experiment
-    from winnow.experiment.run import Result, RunInputs
+    from winnow.experiment.run import Result
+    from winnow.experiment.setup import RunInputs
 
 
 class SiteExecutionContext(ExecutionContext):
@@ -42,7 +43,7 @@ class SiteExecutionContext(ExecutionContext):
     def __init__(self, parent: ParentChannel[ToWorker], prepare: PrepareJob) -> None:
         self._parent, self._prepare = parent, prepare
 
-    def execute(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
+    def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
         data = load_site_data(experiment.data.name, self._prepare.data, experiment.seed, self._prepare.job)
@@ -51,7 +52,7 @@ class SiteExecutionContext(ExecutionContext):
         handlers = training_handlers(experiment, inputs, data, self._first_client(data), identities)
         self._execute_tasks(handlers, identities.set_task)
 
-    def conduct(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
         data = load_site_data(wanted.data.name, self._prepare.data, wanted.seed, self._prepare.job)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
         self._execute_tasks(SiteHandlers(site=holdings, handlers=wanted.handlers))

@@ -9,7 +9,7 @@ from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.model_states import ModelState, StateLayout, model_state, repeat_state
 from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
-from winnow.learn.stack.train import CohortTrainingResult, train
+from winnow.learn.stack.train import CohortTrainingResult, LocalTraining
 
 __all__ = [
     "LOSSES",
@@ -22,6 +22,7 @@ __all__ = [
     "GradientRule",
     "LazyTensorData",
     "LocalStart",
+    "LocalTraining",
     "Loss",
     "ModelState",
     "Precision",
@@ -37,5 +38,4 @@ __all__ = [
     "free_bytes",
     "model_state",
     "repeat_state",
-    "train",
 ]

@@ -1,15 +1,15 @@
-"""A round of local training for a whole cohort."""
+"""A round of local training for a whole cohort of clients."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from winnow.core import derive
+from winnow.core import Payload, Randomness, derive
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_batches
 from winnow.learn.stack.client_tensors import Indices, TensorData
@@ -31,76 +31,114 @@ class CohortTrainingResult:
     steps: Tensor  # [K]
 
 
-def train(
-    execution: Execution,
-    local_start: LocalStart,
-    local: LocalOptimiser,
-    data: TensorData,
-    clients: Indices,
-    *,
-    round: int,
-    seed: int,
-    phase: int = 0,
-    gradient_rule: GradientRule | None = None,
-) -> CohortTrainingResult:
-    """Train every client from where it departs; rounds count from 1. Trainings of one round differ in their `phase`.
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """One round at K clients: what they were sent, what they have kept, and how they train."""
 
-    A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an epoch),
-    for which there is no variance. Everything but dropout's noise is independent of who else is in the cohort. With a
-    `gradient_rule` steps go that way instead of along the gradient; its further batches are those of the next phases.
-    Of a model whose first layers stand still only the others are trained, on what the first make of the samples.
-    """
-    suffix = find_trainable_suffix(execution, local_start, data) if gradient_rule is None else None
-    if suffix is not None:
-        begin, features = suffix.local_start(local_start), suffix.prefix_features(local_start, data, clients)
-        done = _train(
-            suffix.execution, begin, local, features, clients, round=round, seed=seed, phase=phase, gradient_rule=None
+    execution: Execution
+    data: TensorData
+    clients: Indices
+    local: LocalOptimiser
+    round: int
+    seed: int
+    randomness: Randomness
+    """For noise; the order of batches follows from the seed alone."""
+    sent: Payload
+    stored: Sequence[Payload]
+
+    @property
+    def model(self) -> ModelState:
+        """The global model, [1, ...]."""
+        return self.received_part("model")
+
+    @property
+    def rate(self) -> float:
+        return self.local.rate(self.round)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The names of what is trained; the rest of a model is carried along (batch statistics)."""
+        return self.execution.layout.trained
+
+    def received_part(self, part: str) -> ModelState:
+        """A part that came with the task, [1, ...]."""
+        return {name: tensor.unsqueeze(0) for name, tensor in self.sent[part].items()}
+
+    def stored_part(self, part: str, otherwise: ModelState) -> ModelState:
+        """What each client kept the last time, [K, ...]; clients that are new here have `otherwise`, [1, ...]."""
+        rows = [kept.get(part) for kept in self.stored]
+        return {
+            name: torch.stack([first[0] if row is None else row[name] for row in rows])
+            for name, first in otherwise.items()
+        }
+
+    def train(
+        self,
+        start: ModelState | None = None,
+        *,
+        proximal_weight: float = 0.0,
+        anchor: ModelState | None = None,
+        gradient_offset: ModelState | None = None,
+        trainable: frozenset[str] | None = None,
+        epochs: int | None = None,
+        phase: int = 0,
+        gradient_rule: GradientRule | None = None,
+    ) -> CohortTrainingResult:
+        """Train every client from the global model, or from another start; see `LocalStart` for the terms.
+
+        With `trainable` only these names are trained: if the first layers stand still, only the others are trained, on
+        what the first make of the samples. `epochs` replaces the length of a training that is set for all. A second
+        training of the same round sees its batches in an order of its own if it is another `phase`. Steps follow the
+        gradient, or a `gradient_rule` of the method's own, whose further batches are those of the phases that follow.
+
+        A model with batch normalisation skips batches of a single sample (a client's only one, or the last of an
+        epoch), which have no variance. Everything but dropout's noise is independent of who else is in the cohort.
+        """
+        states = self.model if start is None else start
+        whole = LocalStart(
+            states=states,
+            proximal_weight=proximal_weight,
+            anchor=anchor,
+            gradient_offset=gradient_offset,
+            trainable=trainable,
         )
-        return replace(done, states=suffix.full_states(local_start, done.states, len(clients)))
-    return _train(
-        execution, local_start, local, data, clients, round=round, seed=seed, phase=phase, gradient_rule=gradient_rule
-    )
-
-
-def _train(
-    execution: Execution,
-    local_start: LocalStart,
-    local: LocalOptimiser,
-    data: TensorData,
-    clients: Indices,
-    *,
-    round: int,
-    seed: int,
-    phase: int,
-    gradient_rule: GradientRule | None,
-) -> CohortTrainingResult:
-    smallest = min_batch_size(execution.module)
-    plan, *further = (
-        plan_batches(data, clients, local, round=round, seed=seed, smallest=smallest, phase=each)
-        for each in range(phase, phase + (gradient_rule.batches if gradient_rule else 1))
-    )
-    with _own_noise(derive(seed, "dropout", round, *clients[:1].tolist(), *phase_stream_name(phase)), data.x.device):
-        begin = local_start.ordered(torch.from_numpy(plan.order).to(data.x.device))
-        rate = local.rate(round)
-        done = execution.run_plan(begin, local, data, plan, rate=rate) if gradient_rule is None else None
-        states, losses = done or _step_by_step(
-            execution,
-            begin,
-            local,
-            data,
-            plan,
-            rate=rate,
-            gradient_rule=gradient_rule,
-            further=[other.rows for other in further],
+        suffix = find_trainable_suffix(self.execution, whole, self.data) if gradient_rule is None else None
+        execution, begin, data = (
+            (self.execution, whole, self.data)
+            if suffix is None
+            else (suffix.execution, suffix.local_start(whole), suffix.prefix_features(whole, self.data, self.clients))
         )
-    back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
-    layout = execution.layout
-    trained = {name: states[layout.aliases.get(name, name)] for name in layout.names}
-    return CohortTrainingResult(
-        states=take_clients(trained, back),
-        loss=_mean_loss(losses, plan).index_select(0, back),
-        steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
-    )
+        local = self.local if epochs is None else self.local.with_epochs(epochs)
+        smallest = min_batch_size(execution.module)
+        plan, *further = (
+            plan_batches(data, self.clients, local, round=self.round, seed=self.seed, smallest=smallest, phase=each)
+            for each in range(phase, phase + (gradient_rule.batches if gradient_rule else 1))
+        )
+        with _own_noise(self._dropout_seed(phase), data.x.device):
+            begin = begin.ordered(torch.from_numpy(plan.order).to(data.x.device))
+            rate = local.rate(self.round)
+            done = execution.run_plan(begin, local, data, plan, rate=rate) if gradient_rule is None else None
+            stacked, losses = done or _step_by_step(
+                execution,
+                begin,
+                local,
+                data,
+                plan,
+                rate=rate,
+                gradient_rule=gradient_rule,
+                further=[other.rows for other in further],
+            )
+        back = torch.from_numpy(np.argsort(plan.order)).to(data.x.device)
+        layout = execution.layout
+        trained = take_clients({name: stacked[layout.aliases.get(name, name)] for name in layout.names}, back)
+        return CohortTrainingResult(
+            states=trained if suffix is None else suffix.full_states(whole, trained, len(self.clients)),
+            loss=_mean_loss(losses, plan).index_select(0, back),
+            steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
+        )
+
+    def _dropout_seed(self, phase: int) -> int:
+        return derive(self.seed, "dropout", self.round, *self.clients[:1].tolist(), *phase_stream_name(phase))
 
 
 @torch.no_grad()

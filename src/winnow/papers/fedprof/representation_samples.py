@@ -18,6 +18,7 @@ from winnow.core import RoundFinished, stream
 from winnow.data import ClientData, DataSet, Examples, federate, load
 from winnow.data.types import Features
 from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
 from winnow.learn.representation_profile import fuse_outputs
 from winnow.papers.fedprof.package_files import read_package_toml
 from winnow.papers.normality import describe
@@ -129,7 +130,7 @@ def _epochs(
 ) -> Iterator[tuple[int, nn.Module]]:
     """Train; the model after each of these epochs."""
     plain = setup.model_copy(update={"data": setup.data.model_copy(update={"corruptions": ()})})
-    with prepare_run(plain, data_directory=wanted.data_directory, dataset=data) as prepared:
+    with prepare_run(plain, RunInputs(dataset=data)) as prepared:
         for event in prepared.training.run(prepared.federation):
             if isinstance(event, RoundFinished) and event.round in epochs:
                 module = deepcopy(prepared.module)

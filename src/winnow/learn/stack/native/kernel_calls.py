@@ -56,7 +56,7 @@ def supports_optimiser(local: LocalOptimiser) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FlatLocalStart:
-    """A `Departure` over the flat list of P parameters; each tensor is [K, P], or [1, P] for all clients."""
+    """A `LocalStart` over the flat list of P parameters; each tensor is [K, P], or [1, P] for all clients."""
 
     start: Tensor
     proximal_weight: float = 0.0

@@ -1,0 +1,70 @@
+"""A party that hosts clients' data and runs the model on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from winnow.core import Arrays, Randomness, Task
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.randomness import secure_stream
+from winnow.learn.representation_profile import Profile
+from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSite:
+    """A site's data, and the model in the form in which the site runs it."""
+
+    data: ClientSamples
+    execution: Execution
+    evaluator: ModelEvaluator
+    initial: ModelState
+    """The model every party builds from the broadcast seed."""
+    own_test: TensorData | None = None
+    """Samples that clients keep out of their training."""
+    randomness: Randomness = secure_stream
+
+    def model_for(self, task: Task) -> ModelState:
+        """The model that came with the task; what is not sent (a private part, version 0) is the initial model's."""
+        return self.initial | dict(task.payload["model"]) if "model" in task.payload else self.initial
+
+    def losses(self, state: ModelState, data: TensorData, clients: NDArray[np.int64]) -> dict[str, list[float]]:
+        """The loss of a model over all of each client's samples."""
+        mean, rms = self.evaluator.losses(state, data.x, data.y, *_rows_and_owners(data, clients), len(clients))
+        return {"start_loss": mean.tolist(), "start_loss_rms": rms.tolist()}
+
+    def profiles(self, state: ModelState, data: TensorData, clients: NDArray[np.int64]) -> list[Arrays]:
+        """The profile of each client's data through a model, as it is sent."""
+        found = self.evaluator.profiles(state, data.x, *_rows_and_owners(data, clients), len(clients))
+        return [profile_arrays(profile) for profile in found]
+
+
+def profile_arrays(profile: Profile) -> Arrays:
+    return {"mean": profile.mean, "variance": profile.variance}
+
+
+def clients_of(tasks: Sequence[Task]) -> NDArray[np.int64]:
+    return np.fromiter((task.client for task in tasks), np.int64, len(tasks))
+
+
+def settings_of(task: Task, kind: type[T]) -> T:
+    assert isinstance(task.settings, kind)
+    return task.settings
+
+
+def metrics_by_client(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
+    """Each client's own of named columns."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _rows_and_owners(data: TensorData, clients: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of these clients, one client after another, and the place of each row's client."""
+    rows = torch.as_tensor(np.concatenate([data.rows_of(k) for k in clients.tolist()]))
+    owner = torch.repeat_interleave(torch.arange(len(clients)), torch.as_tensor(data.sizes(clients)))
+    return rows, owner
