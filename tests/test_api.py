@@ -260,7 +260,7 @@ MISTAKES = {
     "known set": ({"data": "digts"}, "did you mean 'digits'?"),
     "file": ({"data": "none.csv", "targets": ["y"]}, "there is no file"),
     "file of no known kind": ({"data": "none.xlsx"}, "there is no data set 'none.xlsx'; valid: "),
-    "columns of arrays": ({"data": blobs(), "targets": ["y"]}, "data.targets means nothing for data that are no table"),
+    "columns of arrays": ({"data": blobs(), "targets": ["y"]}, "data.targets has no effect on data that are no table"),
     "task of a DataSet": ({"data": from_arrays(*blobs()), "task": "regression"}, "nothing for a DataSet"),
     "prices": ({"data": (blobs()[0], np.arange(300))}, 'data.task = "classification" or "regression"'),
     "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
@@ -269,7 +269,7 @@ MISTAKES = {
     "no model": ({"model": network}, "model: function is not understood; pass an nn.Module or a model by name"),
     "noise on tokens": (
         {"data": (np.ones((99, 3), int), np.arange(99) % 2), "tokens": True, "corruptions": [NOISE]},
-        "corruption noise needs numbers, but features are tokens",
+        "corruption noise needs numeric features, not tokens",
     ),
     "preset": ({"config": "dmo"}, "no preset 'dmo'"),
     "resume": ({"resume": True}, "say which folder to continue with out="),

@@ -154,5 +154,5 @@ def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
 def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="rank 3"):
         LinearCase(clients=64, dimension=3, rank=3)
-    with pytest.raises(ConfigError, match="first = 16 must lie between the rank and the 4 clients"):
+    with pytest.raises(ConfigError, match="first = 16 must be at least the rank and at most 4, all clients"):
         LinearCase(clients=4)

@@ -59,7 +59,7 @@ def test_a_table_is_run_kept_and_shown_beside_the_paper(capsys):
         assert (line.best, line.wh_to_target) == (result["best"]["value"], result["wh_to_target"])
         assert len(line.trace) == 3
         assert max(line.trace) == pytest.approx(line.best, abs=1e-4)
-    assert sum(lines["fedprof"].counts.invitations) == 2 * 3
+    assert sum(lines["fedprof"].counts.selections) == 2 * 3
     assert lines["fedavg-rp"].counts is None
 
     written = Path("runs/fedprof/runs/table2/fedavg-seed0/result.json").stat().st_mtime_ns
@@ -95,7 +95,7 @@ def test_results_from_elsewhere_count_and_a_page_needs_no_run(capsys):
 
 def test_what_is_no_result_is_said_with_its_line(tmp_path):
     Path("bad.jsonl").write_text(msgspec.json.encode(run_line("table1", "afl")).decode() + '\n{"kind":"run","of":1}\n')
-    with pytest.raises(RunError, match=r"bad.jsonl, line 2, is no result: .*of"):
+    with pytest.raises(RunError, match=r"bad.jsonl, line 2: not a valid result line: .*of"):
         read_lines(Path("bad.jsonl"))
 
 
@@ -122,7 +122,7 @@ def test_the_first_of_a_group_is_marked_and_what_lies_behind_is_named():
     assert "<td>0.960±0.000 ★</td>" in text
     assert "<td>12.0±0.0 ★</td>" in text
     assert "<td>40.0 (1 of 2)</td>" in text
-    assert "Behind the paper: FedAvg-RP (Best, Rounds" in text
+    assert "Worse than in the paper: FedAvg-RP (Best, Rounds" in text
     assert "a quarter of the paper's work" in text.split("Behind the paper")[1]
 
 
@@ -134,7 +134,7 @@ def test_runs_that_were_cut_short_are_not_held_against_the_paper():
     assert "Up to 5 rounds" in section
     assert "Behind the paper" not in section
     late = page_of([run_line("table1", "afl", rounds=90, best=0.9, rounds_to_target=80)])
-    assert "Behind the paper: AFL (Rounds)." in late
+    assert "Worse than in the paper: AFL (Rounds)." in late
     assert "in our full run" not in late.split("<h2>Table 1")[1].split("</section>")[0]
     whole = page_of([run_line("table1", "afl", 0, rounds=500, **missed), run_line("table1", "fedprof", rounds=40)])
     assert "in our full run it invited polluted sensors" in whole
@@ -158,7 +158,7 @@ def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, m
             if len(seen) == 2:
                 raise KeyboardInterrupt
 
-    command = ("reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 1, "--jobs", 1, *TINY, "--quiet")
+    command = ("reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 1, "--workers", 1, *TINY, "--quiet")
     with monkeypatch.context() as patched:
         patched.setattr("winnow.cli.multi_run_display.MultiRunDisplay.seen", interrupted)
         assert call(capsys, *command).code == 130
@@ -170,11 +170,16 @@ def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, m
 
 
 def test_figures_are_drawn_from_lines():
-    counts = SelectionCounts(labels=("clean", "blur"), condition=(0, 1, 0), invitations=(5, 1, 4))
+    counts = SelectionCounts(labels=("clean", "blur"), condition=(0, 1, 0), selections=(5, 1, 4))
     scores = ((0.4, 0.2, 0.4), (0.45, 0.1, 0.45))
     lines = [run_line(of, "fedprof", trace=(0.1, 0.5), counts=counts, scores=scores) for of in ("table1", "table3")]
     text = page_of([*lines, run_line("fig1", "iid", trace=(0.1, 0.9))])
-    for figure in ("Figure 1", "Figure 6: gas-turbine", "Figure 7: whom FedProf invites on gas-turbine", "Figure 8"):
+    for figure in (
+        "Figure 1",
+        "Figure 6: gas-turbine",
+        "Figure 7: clients selected by FedProf on gas-turbine",
+        "Figure 8",
+    ):
         section = text.split(f"<h2>{figure}")[1].split("</section>")[0]
         assert 'class="plot"' in section
     assert "Not computed yet" in text.split("<h2>Figure 5: gas-turbine")[1].split("</section>")[0]
@@ -225,7 +230,7 @@ def test_what_diverged_is_a_gap_and_what_is_constant_has_no_bell():
     dead = describe(np.zeros(50), of="fig9", row="layer 1", column="neuron 1", series="training set")
     assert (dead.sd, dead.correlation) == (0, 0)
     assert 'class="plot"' in page_of([*read_lines(Path("broken.jsonl")), dead]).split("<h2>Figure 9")[1]
-    with pytest.raises(ModelError, match="fig9, layer 1, neuron 1: not all values are finite"):
+    with pytest.raises(ModelError, match="fig9, layer 1, neuron 1: some values are not finite"):
         describe(np.array([1.0, np.nan]), of="fig9", row="layer 1", column="neuron 1", series="")
 
 
@@ -253,13 +258,13 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     absent = call(capsys, "reproduce", "fedprof", "table3")
     assert absent.code == 0
-    assert "table3: left out; cifar10 is not here" in absent.err
+    assert "table3: skipped; missing data cifar10" in absent.err
 
 
 def test_an_algorithm_that_this_version_lacks_is_named_and_left_out(monkeypatch, tmp_path):
     monkeypatch.delitem(Recipe.known, "afl")
     work = plan_reproduction(FEDPROF, ["table2"], ReproductionOptions(seeds=1, sets=("data.name=digits",)), {})
-    assert "table2: afl is not known to this version" in work.left_out
+    assert "table2: this version does not implement afl" in work.left_out
     assert "afl" not in {run.algorithm for run in work.runs}
     assert len(work.runs) == 8
 

@@ -28,8 +28,8 @@ from winnow.runs.retiming import with_communication_cost
 
 PAPER = PAPERS["srpfl"]
 TINY = [
-    "--set", "data.name=digits", "--set", "data.clients=10", "--set", "data.own_test=0.3", "--set", "data.reference=50",
-    "--set", "data.test=50", "--set", "model.hidden=[8, 8, 8]", "--set", "local.epochs=1",
+    "--set", "data.name=digits", "--set", "data.clients=10", "--set", "data.local_test=0.3",
+    "--set", "data.reference=50", "--set", "data.test=50", "--set", "model.hidden=[8, 8, 8]", "--set", "local.epochs=1",
 ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_figures_differ_in_speeds_and_participation_only():
 
 def test_long_cases_are_left_to_an_accelerator_unless_named(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    wanted = ReproductionOptions(seeds=1, sets=("data.name=digits", "data.own_test=0.3"))
+    wanted = ReproductionOptions(seeds=1, sets=("data.name=digits", "data.local_test=0.3"))
     work = plan_reproduction(PAPER, [], wanted, {})
     assert not {run.of for run in work.runs} & {"fig3-cifar10", "fig3-mnist"}
     assert any(line.startswith("fig3-mnist: left out") for line in work.left_out)
@@ -124,7 +124,7 @@ def test_long_cases_are_left_to_an_accelerator_unless_named(monkeypatch):
 @pytest.mark.parametrize("preset", ["srpfl-mnist", "srpfl-mnist-small", "srpfl-writers", "srpfl-cifar10"])
 def test_presets_are_the_papers(preset):
     experiment = resolve(preset)
-    assert (experiment.data.clients, experiment.rounds, experiment.judge.by) == (100, 150, "clients")
+    assert (experiment.data.clients, experiment.rounds, experiment.evaluation.by) == (100, 150, "clients")
     assert (experiment.local.batch_size, experiment.local.learning_rate, experiment.local.momentum) == (10, 0.01, 0.5)
     assert experiment.client.head_epochs == 10
 

@@ -57,7 +57,7 @@ def _events(rng: np.random.Generator, weights: np.ndarray, *, rounds: int, speed
         at += rng.normal(35, 2)
         events.append(
             RoundFinished(
-                round=number, at=at, version=number, metrics=metrics(number), folded=clients, loss=0.1,
+                round=number, at=at, version=number, metrics=metrics(number), aggregated=clients, loss=0.1,
                 joules=cost.joules, cost=cost,
             )
         )  # fmt: skip

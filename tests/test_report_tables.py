@@ -87,7 +87,7 @@ def test_costs_of_a_fleet_without_energy_are_times() -> None:
 
 def test_participation_is_relative_to_clean_clients() -> None:
     run = ParticipationCounts(
-        labels=("clean", "noise", "unused"), of_client=np.array([0, 1, 0, 1]), invitations=np.array([10, 3, 30, 5])
+        labels=("clean", "noise", "unused"), of_client=np.array([0, 1, 0, 1]), selections=np.array([10, 3, 30, 5])
     )
     assert participation_table([run, run]) == [
         ("clean", "2", "40", "20", "100.0%"),

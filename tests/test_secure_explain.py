@@ -8,7 +8,7 @@ from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
 from world import experiment
 
 SECURE = ("collect.name=secure", "select.count=5")
-PRODUCT = (*SECURE, "collect.keeper=true", "collect.encoding.name=product")
+PRODUCT = (*SECURE, "collect.keeper=true", "collect.encoding.name=product-quantisation-quantisation")
 
 
 def explained(*sets: str) -> PrivacyReport:

@@ -157,18 +157,18 @@ def test_a_trace_without_rounds_is_the_same_in_all_of_them(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the first line must name client, seconds and perhaps round; it has nothing"),
+        ("", "the header must be client, seconds and optionally round; found: nothing"),
         ("client,time\n0,1\n", "it has client, time"),
         ("client,seconds\n", "there are no rows below the first line"),
         ("client,seconds\n0,1\n1,soon\n", "could not convert string 'soon'"),
-        ("client,seconds\n0,1,4\n1,1,4\n", "3 cells a row below 2 columns"),
-        ("client,seconds\n0,1\n2,1\n", "data row 2: client is not a number from 0 to 1"),
-        ("client,seconds\n0,1\n0.5,1\n", "data row 2: client is not a number from 0 to 1"),
+        ("client,seconds\n0,1,4\n1,1,4\n", "rows have 3 cells but the header has 2 columns"),
+        ("client,seconds\n0,1\n2,1\n", "data row 2: client must be a whole number from 0 to 1"),
+        ("client,seconds\n0,1\n0.5,1\n", "data row 2: client must be a whole number from 0 to 1"),
         ("client,seconds\n0,-1\n1,1\n", "data row 1: seconds is not a number from 0"),
         ("client,seconds\n0,1\n1,nan\n", "data row 2: seconds is not a number from 0"),
         ("client,round,seconds\n0,0,1\n1,1,1\n", "data row 1: round is not a whole number from 1"),
         ("client,seconds\n0,1\n1,1\n0,2\n", "data row 3: the client has that round already"),
-        ("client,seconds\n0,1\n", "client 1 has no seconds for round 1; every client needs every round"),
+        ("client,seconds\n0,1\n", "no time for client 1 in round 1; every client needs a row for every round"),
     ],
 )
 def test_a_faulty_trace_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -291,7 +291,7 @@ def test_the_clock_of_a_run_with_vanishing_clients() -> None:
         [finished] = [e for e in events if isinstance(e, RoundFinished) and e.round == invited.round]
         now += fleet.seconds(invited.clients, invited.round).max()
         lost = fleet.vanished(invited.clients, invited.round)
-        assert finished.folded.tolist() == invited.clients[~lost].tolist()
+        assert finished.aggregated.tolist() == invited.clients[~lost].tolist()
         assert finished.at == pytest.approx(now)
         gone += lost.sum()
     assert gone > 0
@@ -302,7 +302,7 @@ def test_a_round_from_which_all_vanish_leaves_the_model_alone() -> None:
     before, empty = ready.training.model, 0
     for event in ready.training.run(ready.federation):
         if isinstance(event, RoundFinished):
-            if not len(event.folded):
+            if not len(event.aggregated):
                 empty += 1
                 assert ready.training.model is before
             before = ready.training.model
@@ -336,7 +336,7 @@ def test_a_run_on_another_clock_is_the_run_with_another_communication_cost(algor
 @pytest.mark.parametrize(
     ("algorithm", "sets", "message"),
     [
-        ("fedbuff", ["fleet.name=exponential"], "pace.name = 'buffered': replies may come in another order"),
+        ("fedbuff", ["fleet.name=exponential"], "schedule.name = 'buffered': another communication cost"),
         ("fedavg", [], "fleet.name = 'devices' has no communication cost"),
     ],
 )

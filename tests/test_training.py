@@ -133,11 +133,12 @@ def test_updates_that_are_not_finite_are_refused_and_recorded(algorithm: str) ->
     assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
     for event in events:
         if isinstance(event, RoundFinished):
-            assert not {refusal.client for refusal in refused if refusal.round == event.round} & set(event.folded)
+            assert not {refusal.client for refusal in refused if refusal.round == event.round} & set(event.aggregated)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "part"), [("fedavg", "model"), ("scaffold", "control"), ("fednova", "reach"), ("fednova", "model")]
+    ("algorithm", "part"),
+    [("fedavg", "model"), ("scaffold", "control"), ("fednova", "effective_steps"), ("fednova", "model")],
 )
 def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None:
     def forgetful(tasks: Sequence[Task], site) -> Sequence[Outcome]:
@@ -151,7 +152,7 @@ def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None
     ready = with_handlers(prepared("rounds=2", algorithm=algorithm), train=forgetful)
     events = events_of(ready)
     assert [event.reason for event in events if isinstance(event, Rejected)] == [f"the reply carries no {part}"] * 2
-    assert all(len(event.folded) == 2 for event in events if isinstance(event, RoundFinished))
+    assert all(len(event.aggregated) == 2 for event in events if isinstance(event, RoundFinished))
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def compare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep finished runs, continue the others, begin what is missing.")
     ] = False,
-    jobs: Annotated[
+    workers: Annotated[
         int | None,
         typer.Option(metavar="N", help="How many runs at a time; else one a core.", min=1, show_default=False),
     ] = None,
@@ -62,7 +62,7 @@ def compare(
     folder = _folder(experiments[0].name, out, resume=resume)
     with exit_on_interrupt(lambda: _how_to_resume(folder)):
         comparison = _run(
-            _jobs(experiments, folder, resume, data), jobs or available_cores(), quiet=quiet, tolerant=every
+            _jobs(experiments, folder, resume, data), workers or available_cores(), quiet=quiet, tolerant=every
         )
     _answer(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:

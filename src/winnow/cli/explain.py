@@ -67,7 +67,7 @@ def _read(
     return stored_experiment(path), view.summary().spent
 
 
-def _shown(explanation: "PrivacyReport", promised: Mapping[str, "PrivacyBudget"]) -> "RenderableType":
+def _shown(explanation: "PrivacyReport", privacy_budgets: Mapping[str, "PrivacyBudget"]) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -79,7 +79,7 @@ def _shown(explanation: "PrivacyReport", promised: Mapping[str, "PrivacyBudget"]
         lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
     for title, points in (
         ("In the words of the parts", explanation.parts),
-        ("Spent so far", privacy_spent_lines(explanation.spent, promised)),
+        ("Spent so far", privacy_spent_lines(explanation.spent, privacy_budgets)),
         ("Budgets", explanation.forecast),
         ("Warnings", explanation.warnings),
     ):

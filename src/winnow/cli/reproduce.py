@@ -49,7 +49,6 @@ def reproduce(
         int | None,
         typer.Option(
             "--workers",
-            "--jobs",
             metavar="N",
             help="How many runs at a time; else one a core.",
             min=1,

@@ -72,7 +72,7 @@ def run(
     data: DataFolder = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round goes.")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Show where the time of a round goes.")] = False,
 ) -> None:
     """Run one experiment into a folder of its own.
 
@@ -91,7 +91,7 @@ def run(
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         experiment, folder = _plan(request)
     with exit_on_interrupt(lambda: _how_to_resume(folder, data)):
-        _run(experiment, folder, resume=resume, data=data, quiet=quiet, profile=profile)
+        _run(experiment, folder, resume=resume, data=data, quiet=quiet, timing=timing)
     _answer(folder, as_json=as_json)
     _warn(experiment, folder)
 
@@ -142,9 +142,7 @@ def _stored(request: RunOptions) -> "tuple[Experiment, Path]":
     return stored.model_copy(update={"rounds": request.rounds or stored.rounds}), folder
 
 
-def _run(
-    experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool, profile: bool
-) -> None:
+def _run(experiment: "Experiment", folder: Path, *, resume: bool, data: Path | None, quiet: bool, timing: bool) -> None:
     from winnow.cli.console import say, stderr_console
     from winnow.cli.dataset_download import ensure_downloaded
     from winnow.experiment.run import RunInputs
@@ -153,7 +151,7 @@ def _run(
     from winnow.progress.timing import RoundTimer
 
     ensure_downloaded(experiment.data, data)
-    instruments = RoundTimer() if profile else None
+    instruments = RoundTimer() if timing else None
     earlier = stored_events(folder) if resume else ()
     with Progress(experiment, None if quiet else stderr_console(), earlier) as progress:
         watchers: list[Progress | RoundTimer] = [progress] if instruments is None else [progress, instruments]

@@ -62,29 +62,29 @@ def check_batch_norm(
     return f"{clients} with a single sample cannot train: the model normalises batches" if single else ""
 
 
-def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
+def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> str:
     """The reference set cannot tell what models with private parts are worth; it is a notice, since they do train."""
-    if not private or judged_by != "reference":
+    if not private or evaluated_by != "reference":
         return ""
     return (
         "the reference set judges the common model, whose private part nobody trains: "
-        "set data.own_test and judge.by = 'clients' to judge each client's own"
+        "set data.local_test and evaluation.by = 'clients' to judge each client's own"
     )
 
 
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
     """An aggregation that compares updates needs enough of them, and a pace that waits for some has them at work."""
-    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.min_training_clients
+    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.schedule.min_training_clients
     summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
     if together < summed:
         raise ConfigError(
-            f"collect.fewest = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
+            f"collect.min_clients = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
             "more, or lower it"
         )
     if select.cohort_size(clients) < at_work:
         invited = select.cohort_size(clients)
         raise ConfigError(
-            f"pace.goal = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
+            f"schedule.buffer_size = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
         )
     needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.min_clients} updates a round"
     if select.cohort_size(clients) < rule.min_clients:
@@ -92,7 +92,9 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
         raise ConfigError(f"{needs}; select invites {invited}: raise select.count, or ask less of the rule")
     if select.initial_replies(clients) < rule.min_clients:
         awaited = select.initial_replies(clients)
-        raise ConfigError(f"{needs}; at first select waits for {awaited}: raise select.first, or ask less of the rule")
+        raise ConfigError(
+            f"{needs}; at first select waits for {awaited}: raise select.first_stage_clients, or ask less of the rule"
+        )
 
 
 def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss) -> str:

@@ -37,15 +37,15 @@ def federate(
     )
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
     _corrupt(clients, corruption_of, settings.corruptions, ValueRanges.of(dataset), seed)
-    training, own_test = clients, dealt
-    if isinstance(settings.own_test, float) and settings.own_test:
-        training, own_test = split_local_tests(clients, settings.own_test, seed)
+    training, local_test = clients, dealt
+    if isinstance(settings.local_test, float) and settings.local_test:
+        training, local_test = split_local_tests(clients, settings.local_test, seed)
     return FederatedData(
         clients=training,
         reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
         test=Examples(x=dataset.x[test], y=dataset.y[test]),
         conditions=_conditions(corruption_of, settings.corruptions),
-        own_test=own_test,
+        local_test=local_test,
     )
 
 
@@ -102,7 +102,7 @@ def _spread(
         RowPool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
     )
     rows, own = pool[assignment.rows], None
-    if settings.own_test == "official":
+    if settings.local_test == "official":
         own = assign_official_tests(dataset, rows, assignment.offsets, spare, stream(seed, "data", "own test"))
     if in_place and dataset.x.flags.writeable and dataset.y.flags.writeable:
         x, y = dataset.x, dataset.y

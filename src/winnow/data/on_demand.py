@@ -155,7 +155,7 @@ def _classes(targets: Sequence[NDArray[Any]], task: ProblemType, folder: Path) -
 def check_prepartitioned(settings: DataSettings, clients: int) -> None:
     """Refuse settings that say how to divide, to hold out, to scale or to spoil, and another number of clients."""
     settings.refuse(
-        ("partition", "corruptions", "reference", "test", "scale", "own_test", *COLUMN_SETTINGS), PREPARTITIONED
+        ("partition", "corruptions", "reference", "test", "scale", "local_test", *COLUMN_SETTINGS), PREPARTITIONED
     )
     if settings.clients != clients:
         raise DataError(f"data.clients = {settings.clients}, but the data have {clients} clients; leave it out")

@@ -61,7 +61,7 @@ class DataSettings(Settings):
     partition: Partition = IidPartition()
     reference: RowsOrShare = 0.1
     test: RowsOrShare = 0.1
-    own_test: LocalTest = 0.0
+    local_test: LocalTest = 0.0
     corruptions: tuple[Corruption, ...] = ()
 
     @model_validator(mode="before")

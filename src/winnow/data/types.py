@@ -166,5 +166,5 @@ class FederatedData:
     reference: Examples
     test: Examples
     conditions: DataConditions
-    own_test: ClientData | None = None
+    local_test: ClientData | None = None
     """Samples that each client keeps out of its own training, to judge the model that it uses itself."""

@@ -142,9 +142,9 @@ class _RunAssembly:
         return TensorData.from_client_data(clients, self.device)
 
     @cached_property
-    def own_test(self) -> TensorData | None:
+    def local_test(self) -> TensorData | None:
         """The clients' own tests, on the same tensors as their other samples."""
-        own = self.spread.own_test
+        own = self.spread.local_test
         if own is None or not isinstance(self.data, TensorData):
             return None
         return TensorData(x=self.data.x, y=self.data.y, rows=own.rows, offsets=own.offsets)
@@ -171,14 +171,14 @@ class _RunAssembly:
 def _bind(world: _RunAssembly, snapshot: Snapshot | None) -> PreparedRun:
     experiment, population, subject = world.experiment, world.population, world.subject
     facts = subject.facts(population.sizes)
-    site = subject.site(world.data, world.own_test)
+    site = subject.site(world.data, world.local_test)
     store = ClientStore(len(population))
     training = _training(world, facts, store)
     if snapshot is not None:
         training.restore(_to_device(world.device, snapshot))
     chosen = {"execution": facts.execution, "device": world.device.type, "chunk": _chunk(world, site)}
     engine = experiment.engine.model_copy(update=chosen)
-    remake = partial(_rebuild_site, world.data, world.own_test, world.module, world.loss, facts.layer, engine)
+    remake = partial(_rebuild_site, world.data, world.local_test, world.module, world.loss, facts.layer, engine)
     pool = open_worker_pool(engine, site, remake, population.sizes)
     bits = 8 * world.data.first_samples(1)[0].nbytes
     besides = experiment.collect.at_sites().around(experiment.select.comparison.at_sites())
@@ -220,7 +220,7 @@ def _training(world: _RunAssembly, facts: RunInfo, store: ClientStore) -> Traini
         plan,
         world.subject.evaluator,
         sizes=world.population.sizes,
-        own_test_sizes=None if spread.own_test is None else spread.own_test.sizes,
+        local_test_sizes=None if spread.local_test is None else spread.local_test.sizes,
         reference=spread.reference,
         test=spread.test,
         device=world.device,
@@ -239,14 +239,14 @@ def _chunk(world: _RunAssembly, site: LearningSite) -> int | None:
     x, y = world.data.first_samples(PROBE_SAMPLES)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(world.device))
     clients = len(world.population)
-    training = experiment.pace.together(experiment.select.cohort_size(clients), clients)
-    together = clients if experiment.judge.tune_epochs else training
+    training = experiment.schedule.together(experiment.select.cohort_size(clients), clients)
+    together = clients if experiment.evaluation.tune_epochs else training
     return fit if fit < together else None
 
 
 def _rebuild_site(
     data: ClientSamples,
-    own_test: TensorData | None,
+    local_test: TensorData | None,
     module: nn.Module,
     loss: Loss,
     layer: str | None,
@@ -258,7 +258,7 @@ def _rebuild_site(
     )
     evaluator = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
-    return LearningSite(data=data, execution=chosen, evaluator=evaluator, initial=initial, own_test=own_test)
+    return LearningSite(data=data, execution=chosen, evaluator=evaluator, initial=initial, local_test=local_test)
 
 
 def _to_device(device: torch.device, snapshot: Snapshot) -> Snapshot:

@@ -29,7 +29,7 @@ def build_evaluator(
     evaluator: ModelEvaluator,
     *,
     sizes: NDArray[np.int64],
-    own_test_sizes: NDArray[np.int64] | None,
+    local_test_sizes: NDArray[np.int64] | None,
     reference: Examples,
     test: Examples,
     device: torch.device,
@@ -45,13 +45,13 @@ def build_evaluator(
         else ServerEvaluator("reference", evaluator, to_tensors(reference, device), plan.metric)
     )
     beside: list[Evaluator] = []
-    if len(test) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
+    if len(test) and not (plan.private and plan.evaluated_by != "reference"):  # its private part nobody trains
         beside.append(ServerEvaluator("test", evaluator, to_tensors(test, device), plan.metric))
-    if own_test_sizes is not None:
-        judging = np.flatnonzero(own_test_sizes).tolist()
+    if local_test_sizes is not None:
+        judging = np.flatnonzero(local_test_sizes).tolist()
         settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric)
         beside.append(PersonalEvaluator(judging, settings, plan.private))
-        if experiment.judge.tune_epochs:
+        if experiment.evaluation.tune_epochs:
             beside.append(_fine_tuned_evaluator(experiment, judging, plan, store))
     return CombinedEvaluator(judge, *beside)
 
@@ -59,11 +59,11 @@ def build_evaluator(
 def _fine_tuned_evaluator(
     experiment: Experiment, judging: list[int], plan: TrainingPlan, store: ClientStore | None
 ) -> FineTunedEvaluator:
-    asked = experiment.judge
+    asked = experiment.evaluation
     own = asked.tune_from == "own"
     if store is None and not own:
         raise ConfigError(
-            "judge.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'"
+            "evaluation.tune_from = 'average' needs what all clients keep, as a simulation has it; write 'own'"
         )
     tuning = FineTuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric, tuning=tuning)

@@ -146,7 +146,7 @@ def _label(prepared: PreparedRun) -> RunLabel:
         metric=prepared.facts.metric,
         target=experiment.target,
         inputs=prepared.fingerprint,
-        judged_by=experiment.judge.by,
+        evaluated_by=experiment.evaluation.by,
     )
 
 

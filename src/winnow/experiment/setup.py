@@ -111,10 +111,10 @@ class TrainingSetup:
     def evaluator(self) -> ModelEvaluator:
         return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
 
-    def site(self, data: ClientSamples, own_test: TensorData | None) -> LearningSite:
+    def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
         """A party that hosts these data."""
         return LearningSite(
-            data=data, execution=self.execution, evaluator=self.evaluator, initial=self.initial, own_test=own_test
+            data=data, execution=self.execution, evaluator=self.evaluator, initial=self.initial, local_test=local_test
         )
 
     def facts(self, sizes: NDArray[np.int64]) -> RunInfo:
@@ -143,7 +143,7 @@ class TrainingSetup:
         notices = (
             execution.notice,
             untrainable,
-            reference_evaluation_notice(experiment.judge.by, self.private),
+            reference_evaluation_notice(experiment.evaluation.by, self.private),
             experiment.client.notice(module),
         )
         sent = sum(tensor.nbytes for tensor in shared.values())
@@ -168,7 +168,7 @@ class TrainingSetup:
         x, y = (tensor[: max(1, round(sizes.mean()))] for tensor in held)
         if not len(x):
             raise ConfigError(
-                'collect.parameters = "public" takes samples that the server holds, and it holds none; write "sum"'
+                'collect.parameter_source = "public" takes samples that the server holds, and it holds none; write "sum"'
             )
         return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
 
@@ -185,7 +185,7 @@ class TrainingSetup:
             elements=facts.elements,
             layout=StateLayout.of(self.module),
             private=self.private,
-            judged_by=experiment.judge.by,
+            evaluated_by=experiment.evaluation.by,
             ledger=self.ledger,
         )
 
@@ -216,4 +216,4 @@ def device_for(asked: str) -> torch.device:
 
 
 def _evaluated_by_clients(experiment: Experiment) -> bool:
-    return bool(experiment.reference_clients) or experiment.judge.by != "reference"
+    return bool(experiment.reference_clients) or experiment.evaluation.by != "reference"

@@ -17,7 +17,7 @@ from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
 
 LOCAL_NOISE_FILTERS = (LocalDp, SparseVectorTechnique)
 """Filters after which an update is private at the client."""
-NOISY_PROFILES_SETTING = 'select.matching = { name = "noisy", clip = 1.0, noise_multiplier = 1.0 }'
+NOISY_PROFILES_SETTING = 'select.profile_comparison = { name = "noisy", clip = 1.0, noise_multiplier = 1.0 }'
 
 
 def privacy_warnings(experiment: Experiment) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _profiles_beside(experiment: Experiment) -> str | None:
     return (
         f"{guard}, but FedProf's profiles leave in the clear, means over a client's samples; write "
         f"{NOISY_PROFILES_SETTING}, "
-        'or select.matching = "encrypted" with reference_clients = [0], or another select'
+        'or select.profile_comparison = "encrypted" with reference_clients = [0], or another select'
     )
 
 
@@ -128,7 +128,9 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
 
 
 def _scores_beside_noise(experiment: Experiment) -> str | None:
-    judged = experiment.reference_clients or experiment.judge.by != "reference" or experiment.judge.tune_epochs
+    judged = (
+        experiment.reference_clients or experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs
+    )
     if not judged or not _adds_noise(experiment):
         return None
     return "clients' scores of each model are released without noise, and ε does not count them; let the server judge"
@@ -146,9 +148,9 @@ def _bound_after_noise(experiment: Experiment) -> str | None:
 
 def _largest_after_noise(experiment: Experiment) -> str | None:
     for before, after in _ordered_filter_pairs(experiment):
-        if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.keep) == "top-k":
+        if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.sparsify) == "top-k":
             return (
-                'filters: keep.name = "top-k" after "local-dp" keeps what noise has made large; write "random-k", '
+                'filters: sparsify.name = "top-k" after "local-dp" keeps what noise has made large; write "random-k", '
                 "which noise cannot sway"
             )
     return None
@@ -168,18 +170,18 @@ def _noise_twice(experiment: Experiment) -> str | None:
 
 def _sum_of_two(experiment: Experiment) -> str | None:
     collect = experiment.collect
-    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.fewest > 2:
+    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.min_clients > 2:
         return None
-    return "collect.fewest = 2: in a sum of two, each of them can take its own off and has the other's update"
+    return "collect.min_clients = 2: in a sum of two, each of them can take its own off and has the other's update"
 
 
 def _all_the_weight(experiment: Experiment) -> str | None:
     collect = experiment.collect
-    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.heaviest < 1:
+    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.max_weight_share < 1:
         return None
     return (
-        "collect.heaviest = 1 lets a server give all clients but one next to no weight, and read that one's update in "
-        "the sum; lower it"
+        "collect.max_weight_share = 1 lets a server give all clients but one next to no weight, and read that one's "
+        "update in the sum; lower it"
     )
 
 
@@ -202,7 +204,7 @@ def _codewords_beside_sums(experiment: Experiment) -> str | None:
         return None
     return (
         f'encoding.name = "{_name(collect.encoding)}" has the mask keeper count codewords, which tells the server more '
-        'than sums; encoding.name = "scalar" or "pruned" tells sums alone'
+        'than sums; encoding.name = "scalar" or "random-pruning" tells sums alone'
     )
 
 

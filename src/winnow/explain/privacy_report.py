@@ -98,7 +98,7 @@ def _parties(experiment: Experiment) -> Iterator[PartyKnowledge]:
     yield _party("the server", _to_server(experiment))
     collect = experiment.collect
     if isinstance(collect, HomomorphicAggregation):
-        yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
+        yield _party(f"client {collect.key_holder}, who holds the key", ["the sum of the updates of each round"])
     if isinstance(collect, SecureAggregation) and collect.keeper:
         named = isinstance(collect.keeper, str)
         where = f", in a deployed job site {collect.keeper} (a simulation has one of its own)" if named else ""
@@ -129,7 +129,7 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
         yield _profiles(experiment)
     if experiment.reference_clients:
         yield "the score of every model on the reference clients' samples"
-    if experiment.judge.by != "reference" or experiment.judge.tune_epochs:
+    if experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs:
         yield "how well each client's own model does on its own test samples"
     yield "how many samples each client has, who was invited, and who answered when"
 

@@ -30,7 +30,7 @@ class Algorithm:
     client: ClientUpdate = field(default_factory=PlainUpdate)
     collect: Collect = field(default_factory=PlainCollect)
     server: ServerOptimiser = field(default_factory=ReplaceModel)
-    pace: Schedule = field(default_factory=SynchronousRounds)
+    schedule: Schedule = field(default_factory=SynchronousRounds)
 
     @property
     def parts(self) -> tuple[AlgorithmPart, ...]:

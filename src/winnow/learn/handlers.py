@@ -22,7 +22,7 @@ T = TypeVar("T")
 PERSONAL_MODELS_BYTES = 1 << 28
 """So much of clients' own models is in memory at a time while they are judged."""
 
-TRAINING_METRICS = frozenset({"loss", "steps", "reach", "start_loss", "start_loss_rms"})
+TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms"})
 LOSS_METRICS = frozenset({"start_loss", "start_loss_rms"})
 """What replies may tell of a training, and of a model that was only looked at."""
 
@@ -39,7 +39,7 @@ class LearningSite:
     evaluator: ModelEvaluator
     initial: ModelState
     """The model every party builds from the broadcast seed."""
-    own_test: TensorData | None = None
+    local_test: TensorData | None = None
     """Samples that clients keep out of their training."""
 
 
@@ -119,8 +119,8 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
 
 def _training_report(trained: CohortTrainingResult, job: LocalTraining) -> dict[str, list[float]]:
     """The loss, the number of steps, and how far they would go along gradients of one."""
-    reach = job.local.effective_steps(trained.steps) * job.rate
-    return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "reach": reach.tolist()}
+    total_step_size = job.local.effective_steps(trained.steps) * job.rate
+    return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "total_step_size": total_step_size.tolist()}
 
 
 def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
@@ -180,8 +180,8 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
             stored=own,
         )
         models = settings.client.fine_tune(job, models, tuning.epochs)
-    assert site.own_test is not None
-    seen = score_personal_models(site.execution, site.evaluator, models, site.own_test, clients, settings.metric)
+    assert site.local_test is not None
+    seen = score_personal_models(site.execution, site.evaluator, models, site.local_test, clients, settings.metric)
     reports = _rows_of({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})
     return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
@@ -189,9 +189,9 @@ def _judged(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> lis
 HANDLERS: dict[str, Handler[LearningSite]] = {
     "train": train_clients,
     "profile": profile_clients,
-    "value": evaluate_losses,
-    "assess": evaluate_reference,
-    "judge": evaluate_personal,
+    "evaluate-loss": evaluate_losses,
+    "evaluate-reference": evaluate_reference,
+    "evaluate-personal": evaluate_personal,
 }
 
 

@@ -85,7 +85,7 @@ class TrainingWorkflow:
             selection.restore(self._selected)
             if self._plan.profile_bytes and self._verdict.profile is None:
                 self._assess(federation)  # the reference profile could not be kept: its holder makes another
-        yield from self._plan.algorithm.pace.run(self, selection, federation)
+        yield from self._plan.algorithm.schedule.run(self, selection, federation)
         if self._spent_up and self.round < self._plan.rounds:
             yield Stopped(round=self.round, at=federation.clock.now, reason=self._spent_up)
 
@@ -252,7 +252,7 @@ class TrainingWorkflow:
     def _assess(self, federation: Federation) -> None:
         """Judge the present model; keep it if it is the best so far."""
         self._verdict = self.judge.evaluate(self.model, self.round, self.round, partial(self._ask, federation))
-        score = self._verdict.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
+        score = self._verdict.metrics.get(self._plan.evaluated_by, {}).get(self._plan.metric)
         if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score
 
@@ -279,7 +279,7 @@ class TrainingWorkflow:
             at=self._now,
             version=self.round,
             metrics={**self._verdict_now.metrics, **self._told(gathered)},
-            folded=np.array([reply.task.client for reply in gathered.folded], np.int64),
+            aggregated=np.array([reply.task.client for reply in gathered.folded], np.int64),
             loss=float(np.nanmean(losses)) if np.isfinite(losses).any() else float("nan"),
             joules=spent.joules,
             cost=spent,

@@ -34,7 +34,7 @@ class TrainingPlan:
     """The names of what stays with the clients: it is neither sent nor folded."""
     ledger: AccountantFactory = no_accountant
     """Opens the book of what privacy the run costs, for a population."""
-    judged_by: str = "reference"
+    evaluated_by: str = "reference"
     """Whose scores say which model is the best: those on the reference set, the clients' own, or those once tuned."""
 
     def tasks(self, clients: Sequence[int], sizes: NDArray[np.int64], *, payload: Payload, round: int) -> list[Task]:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from winnow.config.renamed import ALGORITHMS
 from winnow.core import RunError
 from winnow.report.plot_data import read_plot_data
 from winnow.runs import RunView
@@ -22,7 +23,7 @@ class SelectionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     labels: tuple[str, ...]
     condition: tuple[int, ...]
-    invitations: tuple[int, ...]
+    selections: tuple[int, ...] = msgspec.field(name="invitations")
 
 
 class RunResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="kind", omit_defaults=True):
@@ -35,7 +36,7 @@ class RunResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_fi
     best: float | None = None
     test_best: float | None = None
     own_best: float | None = None
-    """The best mean over clients of the model that each uses itself, on samples of its own (`data.own_test`)."""
+    """The best mean over clients of the model that each uses itself, on samples of its own (`data.local_test`)."""
     rounds_to_target: int | None = None
     seconds_to_target: float | None = None
     wh_to_target: float | None = None
@@ -143,10 +144,17 @@ def read_lines(path: Path) -> list[ResultLine]:
     lines = []
     for number, text in enumerate(texts, start=1):
         try:
-            lines.append(_DECODER.decode(text))
+            lines.append(_with_new_name(_DECODER.decode(text)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RunError(f"{path}, line {number}, is no result: {error}") from None
     return lines
+
+
+def _with_new_name(line: ResultLine) -> ResultLine:
+    """Lines outlive the names of algorithms."""
+    if isinstance(line, RunResultLine) and line.algorithm in ALGORITHMS:
+        return msgspec.structs.replace(line, algorithm=ALGORITHMS[line.algorithm])
+    return line
 
 
 def write_lines(path: Path, lines: ResultLines) -> None:
@@ -176,14 +184,14 @@ def run_result_line(
     `clocked`, it says when each point of the trace was reached.
     """
     summary, run = view.summary(), read_plot_data(view)
-    readings = [point.value(summary.judged_by, summary.metric) for point in run.points]
+    readings = [point.value(summary.evaluated_by, summary.metric) for point in run.points]
     tuned = [point.value(TUNED, summary.metric) for point in run.points]
     own = [value for point in run.points if (value := point.value(CLIENTS, summary.metric)) is not None]
     few = run.scores is not None and run.scores.values.shape[1] <= MAX_SCORED_CLIENTS
     counts = SelectionCounts(
         labels=run.participation.labels,
         condition=tuple(run.participation.of_client.tolist()),
-        invitations=tuple(run.participation.invitations.tolist()),
+        selections=tuple(run.participation.selections.tolist()),
     )
     return RunResultLine(
         of=of,

@@ -18,7 +18,7 @@ class ParticipationCounts:
 
     labels: tuple[str, ...]
     of_client: NDArray[np.int64]
-    invitations: NDArray[np.int64]
+    selections: NDArray[np.int64]
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -44,7 +44,7 @@ class RunPlotData:
     participation: ParticipationCounts
     scores: ScoreHistory | None
     refusals: Mapping[str, Sequence[int]]
-    """By reason, the rounds of the replies that were not folded; the most frequent first."""
+    """By reason, the rounds of the replies that were not aggregated; the most frequent first."""
     config_text: str
 
 
@@ -69,7 +69,7 @@ def read_plot_data(view: RunView) -> RunPlotData:
 
 
 def _participation(view: RunView, invited: list[Selected], clients: int) -> ParticipationCounts:
-    """Count invitations. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
+    """Count selections. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
     heard_of = max([clients, *(int(event.clients.max()) + 1 for event in invited if len(event.clients))])
     if view.conditions:
         labels, of_client = tuple(view.conditions["labels"]), np.asarray(view.conditions["of_client"], np.int64)
@@ -77,10 +77,10 @@ def _participation(view: RunView, invited: list[Selected], clients: int) -> Part
         labels, of_client = (ALL_CLIENTS,), np.zeros(heard_of, np.int64)
     if heard_of > len(of_client):
         raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
-    invitations = np.zeros(len(of_client), np.int64)
+    selections = np.zeros(len(of_client), np.int64)
     for event in invited:
-        np.add.at(invitations, event.clients, event.counts)
-    return ParticipationCounts(labels=labels, of_client=of_client, invitations=invitations)
+        np.add.at(selections, event.clients, event.counts)
+    return ParticipationCounts(labels=labels, of_client=of_client, selections=selections)
 
 
 def _scores(scored: list[Scored]) -> ScoreHistory | None:

@@ -78,7 +78,7 @@ def _words(guarantee: str) -> str:
 
 def _spent(algorithm: str, run: RunPlotData) -> Iterator[tuple[str, ...]]:
     for name, value in run.summary.spent.items():
-        promise = run.summary.promised.get(name)
+        promise = run.summary.privacy_budgets.get(name)
         budget = f"{promise.budget:g}" if promise and promise.budget is not None else "none"
         delta = f"{promise.delta:g}" if promise else MISSING
         yield f"{algorithm}, seed {run.label.seed}", _words(name), f"{value:.4g}", budget, delta

@@ -75,7 +75,7 @@ def _common_target(runs: Sequence[RunPlotData]) -> float | None:
 
 def _judges(groups: Groups) -> str:
     """Who judged, in words; by algorithm where that differs."""
-    of = {algorithm: EVALUATED_BY_TEXT[runs[0].label.judged_by] for algorithm, runs in groups.items()}
+    of = {algorithm: EVALUATED_BY_TEXT[runs[0].label.evaluated_by] for algorithm, runs in groups.items()}
     if len(set(of.values())) == 1:
         return next(iter(of.values()))
     return "; ".join(f"{algorithm} {how}" for algorithm, how in of.items())
@@ -166,7 +166,7 @@ def _participation(groups: Groups) -> str:
     for algorithm, runs in groups.items():
         first = runs[0]
         counts = [run.participation for run in runs]
-        caption = f"{algorithm}, seed {first.label.seed}: invitations by client, grouped by what was done to its data"
+        caption = f"{algorithm}, seed {first.label.seed}: selections by client, grouped by what was done to its data"
         pieces += [
             subheading(algorithm),
             figure_html(figures.participation(first.participation), caption),
@@ -217,7 +217,7 @@ def _refusals(groups: Groups) -> str:
     return section(
         "Refused replies",
         *abandoned,
-        table("Replies that were not folded.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
+        table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
 
 

@@ -56,11 +56,12 @@ def _integers(values: list[int]) -> Any:
 
 
 _REVIVE: dict[str, Callable[[Any], Any]] = {
+    "aggregated": _integers,
+    "aggregated": _integers,
     "at": _number,
     "clients": _integers,
     "cost": lambda cost: Cost(**_numbers(cost)),
     "counts": _integers,
-    "folded": _integers,
     "joules": _number,
     "loss": _number,
     "metrics": lambda metrics: {data: _numbers(values) for data, values in metrics.items()},

@@ -9,7 +9,7 @@ import msgspec
 
 from winnow.core import RunError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class RunLabel:
     metric: str
     target: float | None = None
     inputs: str = ""
-    judged_by: Literal["reference", "clients", "tuned"] = "reference"
+    evaluated_by: Literal["reference", "clients", "tuned"] = "reference"
     clock: Literal["device", "wall"] = "device"
     """Whose seconds the run's are: those of simulated devices, or real ones."""
 
@@ -34,6 +34,11 @@ class RunLabel:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             schema = record.pop("schema")
+            if schema == 1:
+                raise RunError(
+                    f"{path.parent} was made by Winnow 0.1, whose log this version does not read; run it again or "
+                    "use 0.1"
+                )
             if schema != SCHEMA:
                 raise RunError(f"{path} has schema {schema}, this version of Winnow reads {SCHEMA}")
             return msgspec.convert(record, cls)

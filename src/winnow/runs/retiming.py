@@ -19,9 +19,11 @@ def retimed_events(events: Iterable[AnyEvent], seconds: float) -> Iterator[AnyEv
 
 def with_communication_cost(run: RunView, seconds: float) -> RunView:
     """The run as if `fleet.communication` had been so many seconds, for a run in plain rounds."""
-    pace, fleet = run.config["pace"]["name"], run.config["fleet"]
+    pace, fleet = run.config["schedule"]["name"], run.config["fleet"]
     if pace != "rounds":
-        raise ConfigError(f"pace.name = {pace!r}: replies may come in another order with another communication cost")
+        raise ConfigError(
+            f"schedule.name = {pace!r}: replies may come in another order with another communication cost"
+        )
     if "communication" not in fleet:
         raise ConfigError(f"fleet.name = {fleet.get('name')!r} has no communication cost that could be changed")
     return replace(run, log=list(retimed_events(run.log, seconds - fleet["communication"])))

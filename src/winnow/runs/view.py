@@ -79,11 +79,11 @@ class RunView:
     def summarised(self, events: Iterable[AnyEvent]) -> Summary:
         """The summary of this run's events for whoever has read them already."""
         label = self.label
-        summary = summarise(events, metric=label.metric, target=label.target, judged_by=label.judged_by)
+        summary = summarise(events, metric=label.metric, target=label.target, evaluated_by=label.evaluated_by)
         if not summary.spent:
             return summary
         known = read_privacy_budgets(self.config)
-        return replace(summary, promised={name: known[name] for name in summary.spent if name in known})
+        return replace(summary, privacy_budgets={name: known[name] for name in summary.spent if name in known})
 
     @property
     def config(self) -> dict[str, Any]:

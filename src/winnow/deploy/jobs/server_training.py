@@ -42,7 +42,7 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
         on_event,
         now=training.now,
         rounds=experiment.rounds,
-        deadline=experiment.job.deadline,
+        deadline=experiment.job.task_timeout,
         around=lambda federation: (
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
@@ -112,7 +112,7 @@ def _training(
     subject: TrainingSetup, facts: RunInfo, members: Sequence[JobSite], held: tuple[Examples | None, Examples | None]
 ) -> TrainingWorkflow:
     sizes = [size for member in members for size in member.data.sizes]
-    own = [size for member in members for size in member.data.own_test_sizes]
+    own = [size for member in members for size in member.data.local_test_sizes]
     plan, nothing = subject.plan(facts), zero_examples(common_description(members), 0)
     device = device_for(subject.experiment.engine.device)
     judge = build_evaluator(
@@ -120,7 +120,7 @@ def _training(
         plan,
         subject.evaluator,
         sizes=np.array(sizes, np.int64),
-        own_test_sizes=np.array(own, np.int64) if len(own) == len(sizes) else None,
+        local_test_sizes=np.array(own, np.int64) if len(own) == len(sizes) else None,
         reference=held[0] or nothing,
         test=held[1] or nothing,
         device=device,
@@ -142,7 +142,7 @@ def _result(drive: DeployedRun, subject: TrainingSetup, facts: RunInfo, training
         seed=experiment.seed,
         metric=facts.metric,
         target=experiment.target,
-        judged_by=experiment.judge.by,
+        evaluated_by=experiment.evaluation.by,
     )
     view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
     drive.put_out_result(view, parameters=facts.parameters, message_bytes=facts.message_bytes, private=facts.private)

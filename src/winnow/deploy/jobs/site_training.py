@@ -32,9 +32,9 @@ from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 SETTINGS_TYPES: Mapping[str, type] = {
     "train": TrainSettings,
     "profile": ProfileSettings,
-    "value": LossEvaluationSettings,
-    "assess": ReferenceEvaluationSettings,
-    "judge": PersonalEvaluationSettings,
+    "evaluate-loss": LossEvaluationSettings,
+    "evaluate-reference": ReferenceEvaluationSettings,
+    "evaluate-personal": PersonalEvaluationSettings,
 }
 
 
@@ -44,7 +44,7 @@ def training_handlers(
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
     torch.set_num_threads(experiment.engine.threads or 1)
     allow_tf32(experiment.engine.precision)
-    subject, samples, own_test = _subject(experiment, inputs, data, first)
+    subject, samples, local_test = _subject(experiment, inputs, data, first)
     collecting = experiment.collect.sites(identities)
     besides = collecting.around(experiment.select.comparison.at_sites())
     limits = SiteReleaseLimits(
@@ -56,8 +56,8 @@ def training_handlers(
         held=bool(collecting.handlers),
     )
     return SiteHandlers(
-        site=subject.site(samples, own_test),
-        handlers={**_needed(experiment, subject, own_test), **besides.handlers},
+        site=subject.site(samples, local_test),
+        handlers={**_needed(experiment, subject, local_test), **besides.handlers},
         filters=(_as_signed(experiment, subject), *limits.around(), *site_filters(experiment.filters, secure_random)),
         sealing=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
@@ -67,14 +67,14 @@ def training_handlers(
 
 
 def _needed(
-    experiment: Experiment, subject: TrainingSetup, own_test: TensorData | None
+    experiment: Experiment, subject: TrainingSetup, local_test: TensorData | None
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
         "profile": subject.layer is None,
-        "value": not experiment.select.requests_losses,
-        "assess": not experiment.reference_clients,
-        "judge": own_test is None,
+        "evaluate-loss": not experiment.select.requests_losses,
+        "evaluate-reference": not experiment.reference_clients,
+        "evaluate-personal": local_test is None,
     }
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
@@ -119,7 +119,7 @@ def _check_model(task: Task, own: Arrays) -> None:
 def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:
     return asked is None or (asked.local, asked.epochs, asked.seed) == (
         experiment.local,
-        experiment.judge.tune_epochs,
+        experiment.evaluation.tune_epochs,
         experiment.seed,
     )
 
@@ -142,8 +142,8 @@ def _subject(
         some=(as_tensor(some.x, device), as_tensor(some.y, device)),
         classes=clients.classes,
     )
-    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
-    return subject, _samples(clients, first, device), own_test
+    local_test = None if data.local_test is None else _in_memory(data.local_test, first, device)
+    return subject, _samples(clients, first, device), local_test
 
 
 def _few(clients: ClientData | ClientsOnDemand) -> Examples:

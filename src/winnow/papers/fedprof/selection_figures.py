@@ -35,7 +35,7 @@ class _OfFedProf(PaperItem):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionsFigure(_OfFedProf):
-    """Figure 7: invitations by client, clients ordered by what was done to their data."""
+    """Figure 7: selections by client, clients ordered by what was done to their data."""
 
     def body(self, lines: ResultLines) -> list[PageBlock]:
         runs = self.shown(lines)
@@ -43,7 +43,7 @@ class SelectionsFigure(_OfFedProf):
             return []
         counts = [_participation(run.counts) for run in runs]
         caption = (
-            f"{self.table.preset}, seed {runs[0].seed}: invitations by client, grouped by what was done to its data"
+            f"{self.table.preset}, seed {runs[0].seed}: selections by client, grouped by what was done to its data"
         )
         summary = f"Mean over {len(runs)} seeds." if len(runs) > 1 else f"Seed {runs[0].seed}."
         return [
@@ -70,7 +70,7 @@ class ScoresFigure(_OfFedProf):
 def _participation(counts: SelectionCounts | None) -> ParticipationCounts:
     assert counts is not None, "only runs with counts are shown"
     return ParticipationCounts(
-        labels=counts.labels, of_client=_whole(counts.condition), invitations=_whole(counts.invitations)
+        labels=counts.labels, of_client=_whole(counts.condition), selections=_whole(counts.selections)
     )
 
 

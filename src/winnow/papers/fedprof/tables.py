@@ -24,7 +24,7 @@ ALGORITHM_TITLES = {
     "fedprox": "FedProx",
     "fedadam": "FedAdam",
     "afl": "AFL",
-    "clustered": "Clustered sampling",
+    "clustered-sampling": "Clustered sampling",
     "fedbn": "FedBN",
     "fedprof": "FedProf",
 }

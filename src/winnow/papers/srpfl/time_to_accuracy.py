@@ -61,7 +61,7 @@ class AccuracyTimeFigure(PaperItem):
 
     def _experiment(self, algorithm: str, seed: int, wanted: ReproductionOptions) -> Experiment:
         every = min(TUNE_EVERY, wanted.rounds or TUNE_EVERY)
-        tuning = (*TUNING[algorithm], f"judge.tune_every={every}") if algorithm in TUNING else ()
+        tuning = (*TUNING[algorithm], f"evaluation.tune_every={every}") if algorithm in TUNING else ()
         sets = (*self.settings, *tuning, f"target={self.target}", *wanted.sets)
         return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=wanted.rounds)
 

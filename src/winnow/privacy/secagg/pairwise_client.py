@@ -148,8 +148,8 @@ class PairwiseClient:
         ordered = sorted(members)
         if len(set(ordered)) != len(ordered) or self.client not in ordered or ordered[0] < 0:
             raise ProtocolError("the list of members has a client twice, or not this one")
-        if len(ordered) < self.terms.fewest:
-            raise too_few_error(len(ordered), "member", self.terms.fewest)
+        if len(ordered) < self.terms.min_clients:
+            raise too_few_error(len(ordered), "member", self.terms.min_clients)
         return ordered
 
     def _checked_peers(self, directory: KeyDirectory, neighbours: Sequence[int]) -> dict[int, KeyAdvertisement]:
