@@ -121,7 +121,7 @@ def _central(study: Study, budget: float, noise: float) -> dict[str, Any]:
         "name": "central-dp",
         "noise_multiplier": float(noise),
         "clip": study.clip,
-        "adaptive": True,
+        "adaptive_clip": True,
         "delta": study.delta,
         "epsilon": budget,
     }
@@ -138,7 +138,7 @@ def run(study: Study, way: str, settings: dict[str, Any], seed: int) -> Outcome:
     return Outcome(
         accuracy=last.value,
         rounds=result.summary.rounds,
-        spent=result.summary.spent.get("epsilon", float("nan")),
+        spent=result.summary.privacy_spent.get("epsilon", float("nan")),
         corrupted=_corrupted(result.view.events(), result.view.conditions["of_client"]),
     )
 

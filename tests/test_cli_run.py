@@ -199,16 +199,19 @@ MISTAKES = {
     "large": (("run", "demo", "--set", "model.hidden=[70000]"), "model.hidden[0] = 70000: must be at most 65536"),
     "width": (("run", "demo", "--set", "model.hidden=[-5]"), "model.hidden[0] = -5: must be at least 1"),
     "setting without effect": (("run", "demo", "--set", "data.task=regression"), "data.task has no effect on"),
-    "data set of a comparison": (("compare", "demo", "--set", "data.name=digts"), \"unknown data set 'digts'; did you mean"),
+    "data set of a comparison": (
+        ("compare", "demo", "--set", "data.name=digts"),
+        "unknown data set 'digts'; did you mean",
+    ),
     "file of a comparison": (("compare", "demo", "--set", "data.path=no.csv"), "there is no file"),
-    "data set": (("run", "demo", "--set", "data.name=digit"), \"unknown data set 'digit'; did you mean 'digits'?"),
+    "data set": (("run", "demo", "--set", "data.name=digit"), "unknown data set 'digit'; did you mean 'digits'?"),
     "no equals sign": (("run", "demo", "--set", "rounds"), "--set rounds: write it as key.path=value"),
     "nothing to resume": (("run", "runs/none", "--resume"), "runs/none contains no run"),
     "folder without resume": (("run", "."), "add --resume to continue the run in it"),
     "show": (("show", "nowhere"), "nowhere contains no run"),
     "report": (("report", "nowhere"), "nowhere contains no run"),
     "preset to show": (("presets", "show", "demmo"), "no preset 'demmo'; did you mean 'demo'?"),
-    "data to get": (("data", "get", "mnst"), \"unknown data set 'mnst'; did you mean 'mnist'?"),
+    "data to get": (("data", "get", "mnst"), "unknown data set 'mnst'; did you mean 'mnist'?"),
     "seeds": (("compare", "demo", "--seeds", "one"), "--seeds one: write a count such as 5, or a list such as 3,7,11"),
     "seed twice": (("compare", "demo", "--seeds", "1,1"), "seeds: 1, 1 names one twice"),
     "member far from all": (
@@ -332,7 +335,7 @@ def test_a_finished_run_that_lost_events_is_refused_wherever_it_is_read(capsys, 
     for command in (("show", "here"), ("report", "here"), ("run", "here", "--resume", "--quiet")):
         refused = call(capsys, *command)
         assert (refused.code, refused.out) == (2, "")
-        assert "events.jsonl is damaged: it is shorter than it was after round 2" in refused.err
+        assert "events.jsonl is damaged: it is missing or shorter than after round 2" in refused.err
 
 
 def test_a_folder_in_use_is_refused(capsys, tiny):

@@ -142,7 +142,7 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
         ('a,b,y\n1,2,"u, v"\n9,0.1,0.2,"u"\n', ("y",), "data row 2 has 4 cells but the header has 3"),
         ('a,b,y\n1,2,"u, v"\n9,"u"\n', ("y",), "data row 2 has 2 cells but the header has 3"),
         ("a,a,y\n1,2,3\n", ("y",), "more than one column 'a'"),
-        ("y\n1\n", ("y",), "no columns are left for features"),
+        ("y\n1\n", ("y",), "no columns remain for features"),
         (b"a,y\n\xff\xfe,1\n", ("y",), "not UTF-8"),
     ],
 )
@@ -343,8 +343,8 @@ def test_tokens_cannot_be_scaled():
     [
         ({"name": "digits", "task": "regression"}, "data.task has no effect on the known set 'digits'"),
         ({"name": "digits", "targets": ("y",)}, "data.targets has no effect on the known set 'digits'"),
-        ({"name": "digits", "owner": "writer"}, "data.owner means nothing"),
-        ({"name": "digits", "tokens": True}, "data.tokens means nothing"),
+        ({"name": "digits", "owner": "writer"}, "data.owner has no effect"),
+        ({"name": "digits", "tokens": True}, "data.tokens has no effect"),
         ({"path": "own.npz", "features": ("a",)}, "data.features has no effect on an .npz file"),
     ],
 )

@@ -217,7 +217,7 @@ def test_the_catalogue_says_what_is_here(tmp_path):
 
 
 def test_an_unknown_set_suggests_the_nearest():
-    with pytest.raises(DataError, match=\"unknown data set 'minst'; did you mean 'mnist'"):
+    with pytest.raises(DataError, match="unknown data set 'minst'; did you mean 'mnist'"):
         load(DataSettings(name="minst"))
 
 
@@ -255,7 +255,7 @@ def test_changing_the_partition_or_the_number_of_clients_keeps_the_held_out_rows
 
 
 def test_more_held_out_rows_than_there_are_is_refused():
-    with pytest.raises(DataError, match="data.reference needs 480 rows; only 450"):
+    with pytest.raises(DataError, match=r"data.reference needs 480 rows; only 450"):
         federate(labelled(500), DataSettings(clients=5, reference=480, test=50), 0)
 
 

@@ -235,7 +235,7 @@ def test_progress_and_result_tell_what_was_spent() -> None:
     assert course.figures().endswith(f"ε {spent:.3g}")
     wanted = experiment(*CENTRAL, "collect.epsilon=4.0", algorithm="fedavg", rounds=40)
     result = winnow.run(wanted.model_dump(), data=blobs())
-    assert result.summary.spent == {"epsilon": spent}
+    assert result.summary.privacy_spent == {"epsilon": spent}
     assert result.summary.stopped == events[-1].reason
     assert f"epsilon {spent:.4g}" in repr(result)
     assert "collect.epsilon = 4" in repr(result)

@@ -19,7 +19,7 @@ from world import blobs, experiment, prepared
 
 FILTERS = {
     "clip": [{"name": "clip", "norm": 0.5}],
-    "exclude": [{"name": "exclude", "names": ["*.bias"]}],
+    "exclude": [{"name": "exclude", "variables": ["*.bias"]}],
     "percentile": [{"name": "percentile", "percentile": 50.0, "gamma": 0.05}],
     "sparse-vector": [{"name": "sparse-vector", "epsilon": 5000.0, "gamma": 0.05}],
     "local-dp": [{"name": "local-dp", "noise_multiplier": 0.001, "clip": 1.0}],
@@ -33,7 +33,7 @@ FILTERS = {
         }
     ],
     "many": [
-        {"name": "exclude", "names": ["*.bias"]},
+        {"name": "exclude", "variables": ["*.bias"]},
         {"name": "clip", "norm": 1.0},
         {
             "name": "compress",
@@ -96,7 +96,7 @@ class TestEveryFilter:
         module = torch.nn.Sequential(
             torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
         )
-        made = experiment(asked(filters), "rounds=2", "model.name=given", algorithm="fedavg")
+        made = experiment(asked(filters), "rounds=2", "model.name=in-memory", algorithm="fedavg")
         ready = prepare_run(made, dataset=blobs(), module=module)
         before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
         events = list(ready.training.run(ready.federation))

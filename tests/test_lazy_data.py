@@ -174,7 +174,7 @@ def test_a_cohort_holds_its_clients_under_their_own_numbers(sizes: list[int], bl
     starts = np.concatenate([[0], np.cumsum(sizes)])
     own = [(flat[a:b], np.full(b - a, 1)) for a, b in pairwise(starts)]
     divided = population(own.__getitem__, clients=len(sizes), sizes=sizes, reference=own[0], test=None)
-    source = divided.divided(reference_at_clients=False).clients
+    source = divided.to_federated(reference_at_clients=False).clients
     assert not isinstance(source, ClientData)
     data = LazyTensorData(loader=source, device=torch.device("cpu"))
     asked = np.array(draw.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True)))
@@ -280,7 +280,7 @@ def test_a_loader_that_fails_is_told_which_client(workers: int) -> None:
         ({"sizes": [1] * 11 + [0]}, "on-demand: client 11 has size 0; remove it or give it samples"),
         ({"reference": X}, r"on-demand: reference must be a pair \(x, y\)"),
         ({"reference": (X, Y + 9)}, "on-demand, reference set: with classes = 3, y must hold .*"),
-        ({"reference": None}, "on-demand: there is no reference set; give one, or name reference_clients"),
+        ({"reference": None}, "on-demand: there is no reference set; pass one, or set reference_clients"),
     ],
 )
 def test_an_impossible_population_is_refused(changes: dict[str, Any], line: str) -> None:
@@ -295,10 +295,10 @@ def test_an_impossible_population_is_refused(changes: dict[str, Any], line: str)
         ({"corruptions": [{"name": "noise", "fraction": 0.5}]}, "data.corruptions has no effect on data that are .*"),
         (
             {"reference": 20},
-            "data.reference has no effect on data that are divided into clients already; leave it out",
+            "data.reference has no effect on data that are already partitioned by client; remove it",
         ),
-        ({"scale": "standard"}, "data.scale has no effect on data that are divided into clients already; .*"),
-        ({"tokens": True}, "data.tokens has no effect on an OnDemand, which has its own; leave it out"),
+        ({"scale": "standard"}, "data.scale has no effect on data that are already partitioned by client; .*"),
+        ({"tokens": True}, "data.tokens has no effect on OnDemandData, which sets it itself; remove it"),
         ({"clients": 20}, "data.clients = 20, but the data have 12 clients; remove data.clients"),
     ],
 )

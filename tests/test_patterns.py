@@ -159,7 +159,7 @@ def test_conduct_gives_events_and_each_client_its_own_samples() -> None:
         on_event=lambda event: told.append(event.kind),
     )
     assert sum(seen.values()) == 1600
-    assert [event.kind for event in events] == told == ["invited", "round"] * 2
+    assert [event.kind for event in events] == told == ["selected", "round_finished"] * 2
     assert events[-1].loss == 2.0
 
 

@@ -83,7 +83,7 @@ def test_a_result_and_its_report_are_the_judges(tmp_path: Path, capsys: pytest.C
     assert load_file(tmp_path / "run" / "best.safetensors").keys() == {"1.weight", "1.bias"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "by each client on its own samples" in page
-    assert "Client by client" in page
+    assert "Fairness across clients" in page
     assert "on the reference set" not in page
     with pytest.raises(SystemExit):
         main(["show", str(tmp_path / "run")])

@@ -14,8 +14,10 @@ from winnow.progress.live_display import Progress, ProgressHeader, ProgressState
 from winnow.runs import PrivacyBudget
 
 HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
-JUDGE = SimpleNamespace(by="reference")
-EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE, model_dump=dict)
+EVALUATION = SimpleNamespace(by="reference")
+EXPERIMENT = SimpleNamespace(
+    name="demo", algorithm="fedprof", seed=0, rounds=10, evaluation=EVALUATION, model_dump=dict
+)
 PREPARED = SimpleNamespace(facts=SimpleNamespace(metric="accuracy", notice=""))
 
 

@@ -271,7 +271,7 @@ def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
 
 def test_there_must_be_a_run_to_resume_or_open(tmp_path: Path) -> None:
     for action in (RunFolder.resume, RunFolder.open):
-        fails_in_one_line(lambda action=action: action(tmp_path / "nowhere"), "nowhere", "holds no run")
+        fails_in_one_line(lambda action=action: action(tmp_path / "nowhere"), "nowhere", "contains no run")
 
 
 @pytest.mark.parametrize("at", [3, 40, 200, -30, -1])
@@ -338,7 +338,7 @@ def test_a_flipped_bit_is_refused_by_whoever_reads_or_resumes(
     flip(tmp_path / "run" / name, old, new)
     before = {entry.name: entry.read_bytes() for entry in (tmp_path / "run").iterdir()}
     for action in (RunFolder.resume, RunFolder.open):
-        fails_in_one_line(lambda action=action: action(tmp_path / "run"), name, "after round 12", "--out")
+        fails_in_one_line(lambda action=action: action(tmp_path / "run"), name, "round 12", "--out")
     assert {entry.name: entry.read_bytes() for entry in (tmp_path / "run").iterdir()} == before
 
 

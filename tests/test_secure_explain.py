@@ -23,7 +23,7 @@ def test_codewords_are_told_where_the_server_gets_their_histograms() -> None:
     told = explained(*PRODUCT)
     assert "the codewords that clients chose, without names" in learnt(told, "the server")
     assert "which codewords each client chose" in learnt(told, "mask keeper")
-    assert any("product: the server learns more than sums" in part for part in told.parts)
+    assert any("product-quantisation: the server learns more than sums" in part for part in told.parts)
     assert any("tells the server more than sums" in warning for warning in told.warnings)
     sums = explained(*SECURE, "collect.keeper=true")
     assert "codeword" not in learnt(sums, "") + " ".join((*sums.parts, *sums.warnings))

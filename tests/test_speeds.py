@@ -120,7 +120,7 @@ def test_a_million_clients() -> None:
     fleet = ExponentialTimes(speeds="dynamic", dropout=0.1).draw(1_000_000, 1)
     everyone = np.arange(len(fleet))
     assert len(times(fleet, 3)) == 1_000_000
-    assert fleet.vanished(everyone, 3).mean() == pytest.approx(0.1, abs=2e-3)
+    assert fleet.dropouts(everyone, 3).mean() == pytest.approx(0.1, abs=2e-3)
 
 
 # Which world --------------------------------------------------------------------------------------------------------
@@ -158,16 +158,16 @@ def test_a_trace_without_rounds_is_the_same_in_all_of_them(tmp_path: Path) -> No
     ("text", "message"),
     [
         ("", "the header must be client, seconds and optionally round; found: nothing"),
-        ("client,time\n0,1\n", "it has client, time"),
-        ("client,seconds\n", "there are no rows below the first line"),
+        ("client,time\n0,1\n", "found: client, time"),
+        ("client,seconds\n", "the file has a header but no rows"),
         ("client,seconds\n0,1\n1,soon\n", "could not convert string 'soon'"),
         ("client,seconds\n0,1,4\n1,1,4\n", "rows have 3 cells but the header has 2 columns"),
         ("client,seconds\n0,1\n2,1\n", "data row 2: client must be a whole number from 0 to 1"),
         ("client,seconds\n0,1\n0.5,1\n", "data row 2: client must be a whole number from 0 to 1"),
-        ("client,seconds\n0,-1\n1,1\n", "data row 1: seconds is not a number from 0"),
-        ("client,seconds\n0,1\n1,nan\n", "data row 2: seconds is not a number from 0"),
-        ("client,round,seconds\n0,0,1\n1,1,1\n", "data row 1: round is not a whole number from 1"),
-        ("client,seconds\n0,1\n1,1\n0,2\n", "data row 3: the client has that round already"),
+        ("client,seconds\n0,-1\n1,1\n", "data row 1: seconds must be a finite number, 0 or greater"),
+        ("client,seconds\n0,1\n1,nan\n", "data row 2: seconds must be a finite number, 0 or greater"),
+        ("client,round,seconds\n0,0,1\n1,1,1\n", "data row 1: round must be a whole number, 1 or greater"),
+        ("client,seconds\n0,1\n1,1\n0,2\n", "data row 3: duplicate entry for this client and round"),
         ("client,seconds\n0,1\n", "no time for client 1 in round 1; every client needs a row for every round"),
     ],
 )
@@ -198,7 +198,7 @@ class Appointed(TableFleet):
 
     gone: set[int]
 
-    def vanished(self, clients: NDArray[np.int64], round: int) -> NDArray[np.bool_]:
+    def dropouts(self, clients: NDArray[np.int64], round: int) -> NDArray[np.bool_]:
         return np.isin(clients, list(self.gone))
 
 
@@ -244,18 +244,18 @@ def test_the_first_survivors_are_awaited_and_a_round_without_enough_ends_with_th
     assert federation.clock.now == 50 + last
     expected = {k for k in in_time if k not in gone and (not enough or seconds[k] <= last)}
     assert set(trained) == expected
-    lost = {o.task.client for o in outcomes if isinstance(o, Failure) and o.reason == "the client vanished"}
+    lost = {o.task.client for o in outcomes if isinstance(o, Failure) and o.reason == "the client dropped out"}
     assert lost == {k for k in in_time if k in gone and (not enough or seconds[k] < last)}
 
 
 def test_who_vanishes_is_drawn_for_each_client_and_round() -> None:
     fleet = Devices(dropout=0.3).draw(2_000, 5)
     everyone = np.arange(2_000)
-    drawn = np.array([fleet.vanished(everyone, number) for number in range(1, 11)])
+    drawn = np.array([fleet.dropouts(everyone, number) for number in range(1, 11)])
     assert drawn.mean() == pytest.approx(0.3, abs=0.015)
     np.testing.assert_allclose(np.corrcoef(drawn[0], drawn[1])[0, 1], 0, atol=0.1)
-    np.testing.assert_array_equal(fleet.vanished(everyone[::-7], 4), drawn[3][::-7])
-    assert not Devices().draw(2_000, 5).vanished(everyone, 1).any()
+    np.testing.assert_array_equal(fleet.dropouts(everyone[::-7], 4), drawn[3][::-7])
+    assert not Devices().draw(2_000, 5).dropouts(everyone, 1).any()
 
 
 WORLDS = ["fleet.name=exponential", "fleet.speeds=dynamic", "fleet.dropout=0.4", "rounds=8"]
@@ -270,7 +270,7 @@ def test_nothing_hangs_where_clients_vanish_and_resuming_changes_nothing(algorit
     whole = prepared(*sets, algorithm=algorithm)
     log = list(whole.training.run(whole.federation))
     assert {event.reason for event in log if isinstance(event, Rejected)} == {
-        "failed while training: the client vanished"
+        "failed while training: the client dropped out"
     }
     first, seen = prepared(*sets, algorithm=algorithm), []
     for event in first.training.run(first.federation):
@@ -290,7 +290,7 @@ def test_the_clock_of_a_run_with_vanishing_clients() -> None:
     for invited in (event for event in events if isinstance(event, Selected)):
         [finished] = [e for e in events if isinstance(e, RoundFinished) and e.round == invited.round]
         now += fleet.seconds(invited.clients, invited.round).max()
-        lost = fleet.vanished(invited.clients, invited.round)
+        lost = fleet.dropouts(invited.clients, invited.round)
         assert finished.aggregated.tolist() == invited.clients[~lost].tolist()
         assert finished.at == pytest.approx(now)
         gone += lost.sum()

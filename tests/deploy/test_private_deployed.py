@@ -170,7 +170,7 @@ def test_a_job_that_begins_anew_keeps_what_was_spent(way: str, tmp_path: Path) -
     log = log_of(job.lines)
     assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3]
     assert spent(log, way) == pytest.approx(owed(way, log, sizes_of(job)), rel=2e-3)
-    assert result.summary.spent == {TOLD.get(way, "epsilon"): spent(log, way)[-1]}
+    assert result.summary.privacy_spent == {TOLD.get(way, "epsilon"): spent(log, way)[-1]}
 
 
 @EVERY_WAY

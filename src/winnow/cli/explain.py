@@ -64,7 +64,7 @@ def _read(
     if algorithm or sets:
         raise ConfigError(f"{path} is a run, whose settings stand; leave --algorithm and --set out")
     view = RunFolder.open(path)
-    return stored_experiment(path), view.summary().spent
+    return stored_experiment(path), view.summary().privacy_spent
 
 
 def _shown(explanation: "PrivacyReport", privacy_budgets: Mapping[str, "PrivacyBudget"]) -> "RenderableType":

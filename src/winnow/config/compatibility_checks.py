@@ -78,13 +78,14 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
     summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
     if together < summed:
         raise ConfigError(
-            f"collect.min_clients = {summed}, but select has {together} client{'s' * (together != 1)} in a round; invite "
-            "more, or lower it"
+            f"collect.min_clients = {summed}, but select has {together} client{'s' * (together != 1)} in a round; "
+            "select more, or lower it"
         )
     if select.cohort_size(clients) < at_work:
         invited = select.cohort_size(clients)
         raise ConfigError(
-            f"schedule.buffer_size = {at_work}, but select has {invited} clients at work at a time; lower it or raise select.count"
+            f"schedule.buffer_size = {at_work}, but select has {invited} clients at work at a time; lower it, or "
+            "raise select.count"
         )
     needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.min_clients} updates a round"
     if select.cohort_size(clients) < rule.min_clients:
@@ -100,7 +101,7 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
 def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss) -> str:
     """Tells apart data, models and losses that a configuration cannot tell apart, so that a run resumes as itself."""
     digest = hashlib.sha256()  # processors have instructions for it, which counts where data are large
-    for array in (*spread.clients.traits(), spread.reference.x, spread.test.x):
+    for array in (*spread.clients.fingerprint_arrays(), spread.reference.x, spread.test.x):
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]

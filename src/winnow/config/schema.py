@@ -59,13 +59,11 @@ class EvaluationSettings(Settings):
         """Why these settings cannot work in the experiment, as one line for a user; None if they can."""
         local_test, rounds = whole.data.local_test, whole.rounds
         if self.by == "tuned" and not self.tune_epochs:
-            return "evaluation.by = 'tuned' needs evaluation.tune_epochs: say how long clients tune a model before they judge it"
+            return "evaluation.by = 'tuned' needs evaluation.tune_epochs: for how long clients tune a model"
         if self.by == "clients" and not local_test:
-            return (
-                "evaluation.by = 'clients' needs data.local_test: say what share of its samples each client judges by"
-            )
+            return "evaluation.by = 'clients' needs data.local_test: the share of its samples that each client tests on"
         if self.tune_epochs and not local_test:
-            return "evaluation.tune_epochs needs data.local_test: say what share of its samples each client judges by"
+            return "evaluation.tune_epochs needs data.local_test: the share of its samples that each client tests on"
         if self.tune_epochs and self.tune_every > rounds:
             return f"evaluation.tune_every = {self.tune_every}, but there are {rounds} rounds; lower it"
         return None

@@ -45,7 +45,7 @@ class ValueRanges:
 class Corruption(Choice):
     """A way to spoil the samples of `fraction` of the clients."""
 
-    calculates: ClassVar[bool] = True
+    needs_numbers: ClassVar[bool] = True
     """Whether the features must be numbers. Labels can be spoiled whatever the features are."""
 
     name: str
@@ -142,7 +142,7 @@ class Pollution(Corruption):
 class FlippedLabels(Corruption):
     """A share of the labels is wrong: another class at random, or a target mirrored within the range of its column."""
 
-    calculates = False
+    needs_numbers = False
     name: Literal["flipped-labels"] = "flipped-labels"
     share: float = Field(default=1.0, ge=0, le=1)
 

@@ -29,7 +29,7 @@ def federate(
     `in_place` uses the data set up: no second copy is made, and what is spoiled is spoiled where it is.
     """
     if isinstance(dataset, OnDemand):
-        return dataset.divided(reference_at_clients=settings.reference == 0)
+        return dataset.to_federated(reference_at_clients=settings.reference == 0)
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
     clients, dealt = _spread(
@@ -51,8 +51,8 @@ def federate(
 
 def _check_corruptions(dataset: DataSet, corruptions: Sequence[Corruption]) -> None:
     for corruption in corruptions:
-        if dataset.tokens and corruption.calculates:
-            raise DataError(f"corruption {corruption.name} needs numbers, but features are tokens; use flipped-labels")
+        if dataset.tokens and corruption.needs_numbers:
+            raise DataError(f"corruption {corruption.name} needs numeric features, not tokens; use flipped-labels")
 
 
 def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices, Indices]:
@@ -79,7 +79,7 @@ def _rows(amount: RowsOrShare, total: int) -> int:
 
 def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -> Indices:
     if size > len(rows):
-        raise DataError(f"{dataset.name}: {purpose} asks for {size} rows but only {len(rows)} can be held out for it")
+        raise DataError(f"{dataset.name}: data.{purpose} needs {size} rows; only {len(rows)} are available")
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
 
 

@@ -58,7 +58,7 @@ def budget_exhausted_reason(path: Path) -> str | None:
     summary = RunFolder.open(path).summary()
     if summary.stopped is None:
         return None
-    spent = "; ".join(privacy_spent_lines(summary.spent))
+    spent = "; ".join(privacy_spent_lines(summary.privacy_spent))
     return f"{path} has spent its budget ({spent}) and cannot go on: {summary.stopped}"
 
 

@@ -168,7 +168,7 @@ class TrainingSetup:
         x, y = (tensor[: max(1, round(sizes.mean()))] for tensor in held)
         if not len(x):
             raise ConfigError(
-                'collect.parameter_source = "public" takes samples that the server holds, and it holds none; write "sum"'
+                'collect.parameter_source = "public" needs samples at the server, which holds none; write "sum"'
             )
         return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
 

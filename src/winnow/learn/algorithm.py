@@ -68,7 +68,7 @@ class Recipe:
     collect: Callable[..., Collect] | None = None
     aggregate: Callable[..., AggregationRule] | None = None
     server: Callable[..., ServerOptimiser] | None = None
-    pace: Callable[..., Schedule] | None = None
+    schedule: Callable[..., Schedule] | None = None
     parts: InitVar[None] = None
 
     known: ClassVar[dict[str, "Recipe"]] = {}

@@ -50,8 +50,8 @@ class EncryptedComparison(ProfileComparison):
             number = f"names {len(holders)}" if holders else "names none"
             example = holders[0] if holders else 3
             raise ConfigError(
-                'reference_clients: select.profile_comparison = "encrypted" needs one client, who holds the reference set '
-                f"and the secret key; the list {number}: write reference_clients = [{example}]"
+                'reference_clients: select.profile_comparison = "encrypted" needs one client, who holds the reference '
+                f"set and the secret key; the list {number}: write reference_clients = [{example}]"
             )
         if elements > ckks.SLOTS:
             raise ConfigError(
@@ -61,7 +61,7 @@ class EncryptedComparison(ProfileComparison):
 
     def conflict(self, whole: Algorithm) -> str | None:
         if not isinstance(whole.schedule, SynchronousRounds):
-            return 'select.profile_comparison = "encrypted" needs schedule.name = "rounds": all of a round belongs to one version'
+            return 'select.profile_comparison = "encrypted" needs schedule.name = "rounds": a round is of one version'
         return None
 
     def privacy_text(self) -> str:

@@ -91,7 +91,7 @@ def participation(run: ParticipationCounts) -> go.Figure:
         name, look = escape(condition), {"color": colour(index), "line": {"width": 0}}
         counts = run.selections[members]
         if by_client:
-            hover = "client %{customdata}<br>%{y} selections"
+            hover = "client %{customdata}<br>selected %{y} times"
             bars = go.Bar(x=place[members], y=counts, customdata=members, hovertemplate=hover)
         else:
             bars = go.Bar(x=[name], y=[counts.mean()], error_y={"array": [counts.std()], "color": "#888888"})
@@ -100,7 +100,7 @@ def participation(run: ParticipationCounts) -> go.Figure:
         middles, labels = _groups(run, run.of_client[run.order])
         figure.update_xaxes(tickvals=middles, ticktext=labels)
     figure.update_xaxes(showgrid=False, title="Clients" if by_client else None)
-    figure.update_yaxes(title="Invitations" if by_client else "Invitations a client")
+    figure.update_yaxes(title="Times selected" if by_client else "Times selected per client")
     figure.update_layout(bargap=0.15, barmode="overlay")
     return apply_layout(figure, height=340)
 

@@ -54,9 +54,9 @@ def comparison_cells(rows: Sequence[ComparisonRow], metric: str, target: float |
         f"Best {metric}",
         f"Test {metric}",
         f"Reached {goal}",
-        "Rounds to it",
-        "Minutes to it",
-        "Wh to it",
+        "Rounds to target",
+        "Minutes to target",
+        "Wh to target",
     )
     lines = [row.cells() for row in rows]
     return (header, lines) if any(row.energy for row in rows) else (header[:-1], [line[:-1] for line in lines])
@@ -87,9 +87,9 @@ def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
 COST_HEADER: Cells = (
     "Spent on",
     "Device seconds",
-    "Device seconds a round",
+    "Device seconds per round",
     "Joules",
-    "Joules a round",
+    "Joules per round",
     "Wh",
     "Share of energy",
 )
@@ -122,7 +122,7 @@ def traffic(summaries: Sequence[Summary]) -> dict[str, str]:
     moved = {"sent": cost.sent_bytes, "received": cost.received_bytes}
     times = max(float(np.mean(selections)), 1.0)
     return {
-        way: f"{size_text(count / times)} a client and round, {size_text(count)} in all"
+        way: f"{size_text(count / times)} per client and round, {size_text(count)} in total"
         for way, count in moved.items()
         if count
     }
@@ -132,11 +132,11 @@ def _mean_cost(costs: Sequence[Cost]) -> Cost:
     return Cost(*np.mean(costs, axis=0).tolist())
 
 
-PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Invitations", "Invitations a client", "Relative to clean")
+PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Times selected", "Times selected per client", "Relative to clean")
 
 
 def participation_table(participations: Sequence[ParticipationCounts]) -> list[Cells]:
-    """How often clients were invited, by what was done to their data, on average over an algorithm's runs."""
+    """How often clients were selected, by what was done to their data, on average over an algorithm's runs."""
     clients, selections = dict[str, int](), dict[str, int]()
     for run in participations:
         for index, condition in enumerate(run.labels):

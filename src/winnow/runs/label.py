@@ -1,4 +1,4 @@
-"""What a run is called: enough to tell it from others and to judge it."""
+"""What a run is called: enough to tell it from others and to compare them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLabel:
-    """A run's name, algorithm and seed, the metric it is judged by and on whose data, and the value aimed at."""
+    """A run's name, algorithm and seed, its metric and on whose data, and the target."""
 
     name: str
     algorithm: str
@@ -40,7 +40,7 @@ class RunLabel:
                     "use 0.1"
                 )
             if schema != SCHEMA:
-                raise RunError(f"{path} has schema {schema}, this version of Winnow reads {SCHEMA}")
+                raise RunError(f"{path} has schema {schema}; this version of Winnow reads schema {SCHEMA}")
             return msgspec.convert(record, cls)
         except (AttributeError, KeyError, ValueError):
             raise RunError(f"{path} is damaged; choose another --out") from None

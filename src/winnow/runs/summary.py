@@ -17,7 +17,7 @@ REFERENCE, TEST, PRIVACY = "reference", "test", "privacy"
 EVALUATED_BY_TEXT = {
     REFERENCE: "on the reference set",
     "clients": "by each client on its own samples",
-    "tuned": "by each client on its own samples, once it has tuned the model",
+    "tuned": "by each client on its own samples, after fine-tuning",
 }
 """Whose scores may decide, and what to call that in a sentence."""
 
@@ -71,7 +71,7 @@ class Summary:
     evaluated_by: str = REFERENCE
     stopped: str | None = None
     """Why the run ended before its rounds were done."""
-    spent: Mapping[str, float] = field(default_factory=dict)
+    privacy_spent: Mapping[str, float] = field(default_factory=dict)
     """What privacy it cost, by the guarantee's name: {"epsilon": …}."""
     privacy_budgets: Mapping[str, PrivacyBudget] = field(default_factory=dict)
     """At which δ, and up to which ε, by the same names; known where the configuration is."""
@@ -83,9 +83,9 @@ class Summary:
 def summarise(
     events: Iterable[AnyEvent], *, metric: str, target: float | None, evaluated_by: str = REFERENCE
 ) -> Summary:
-    """Judge a run by `metric` as `evaluated_by` has it: the highest is best, the first at `target` or above reaches it."""
+    """Score a run by `metric` as `evaluated_by` has it: the highest is best, the first at `target` or above counts."""
     track, points, costs, rejected, stopped = RunHistory(), list[HistoryPoint](), list[Cost](), 0, None
-    vain, selections = _AbandonedRoundCounter(), 0
+    abandoned, selections = _AbandonedRoundCounter(), 0
     for event in events:
         point = track.follow(event)
         if point is not None:
@@ -95,11 +95,11 @@ def summarise(
         rejected += isinstance(event, Rejected)
         stopped = event.reason if isinstance(event, Stopped) else None
         selections += len(event.clients) if isinstance(event, Selected) else 0
-        vain.follow(event)
-    judged = [point for point in points if _reading(point, evaluated_by, metric)]
-    best = max(judged, key=lambda point: point.metrics[evaluated_by][metric], default=None)
-    last = judged[-1] if judged else None
-    reached = _first_at(judged, evaluated_by, metric, target)
+        abandoned.follow(event)
+    evaluated = [point for point in points if _reading(point, evaluated_by, metric)]
+    best = max(evaluated, key=lambda point: point.metrics[evaluated_by][metric], default=None)
+    last = evaluated[-1] if evaluated else None
+    reached = _first_at(evaluated, evaluated_by, metric, target)
     return Summary(
         metric=metric,
         target=target,
@@ -117,8 +117,8 @@ def summarise(
         rejected=rejected,
         evaluated_by=evaluated_by,
         stopped=stopped,
-        spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
-        abandoned=vain.abandoned,
+        privacy_spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
+        abandoned=abandoned.result,
         selections=selections,
     )
 
@@ -155,7 +155,7 @@ def result_record(
         "rejected": summary.rejected,
         "stopped": summary.stopped,
         "abandoned": asdict(summary.abandoned) if summary.abandoned else None,
-        "privacy": dict(summary.spent),
+        "privacy": dict(summary.privacy_spent),
         "privacy_budgets": {name: asdict(promise) for name, promise in summary.privacy_budgets.items()},
         "parameters": parameters,
         "private": list(private),
@@ -187,7 +187,7 @@ def privacy_spent_rows(summary: Summary) -> list[tuple[str, str]]:
     """Each guarantee's name and what it has come to, exactly enough to be compared with a budget."""
     return [
         (name.replace("_", " "), privacy_spent_text(value, summary.privacy_budgets.get(name), digits=4))
-        for name, value in summary.spent.items()
+        for name, value in summary.privacy_spent.items()
     ]
 
 
@@ -220,7 +220,7 @@ class _AbandonedRoundCounter:
             self._in_round = Counter()
 
     @property
-    def abandoned(self) -> AbandonedRounds | None:
+    def result(self) -> AbandonedRounds | None:
         if not self._reasons:
             return None
         return AbandonedRounds(rounds=self._reasons.total(), reasons=dict(self._reasons.most_common()))
@@ -240,11 +240,11 @@ def _reading(point: HistoryPoint | None, data: str, metric: str) -> MetricReadin
 
 
 def _first_at(
-    judged: Sequence[HistoryPoint], evaluated_by: str, metric: str, target: float | None
+    evaluated: Sequence[HistoryPoint], evaluated_by: str, metric: str, target: float | None
 ) -> HistoryPoint | None:
     if target is None:
         return None
-    return next((point for point in judged if point.metrics[evaluated_by][metric] >= target), None)
+    return next((point for point in evaluated if point.metrics[evaluated_by][metric] >= target), None)
 
 
 def _record(reading: MetricReading | None) -> dict[str, Any] | None:

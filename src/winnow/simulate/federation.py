@@ -103,7 +103,7 @@ class SimulatedFederation(Generic[Site]):
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
             costs = self.fleet.costs(clients, self._population.sizes[clients], work, number)
             finish = (begun + costs.seconds).tolist()
-            gone = (self.fleet.vanished(clients, number) & (work.training_passes > 0)).tolist()
+            gone = (self.fleet.dropouts(clients, number) & (work.training_passes > 0)).tolist()
             for i, at, cost, vanishes in zip(members, finish, costs.rows(work), gone, strict=True):
                 yield _Arrival(at, first + i, tasks[i], cost, vanishes)
 
@@ -199,7 +199,7 @@ def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:
 
 
 def _lost(arrival: _Arrival) -> Failure:
-    return Failure(task=arrival.task, stage="training", reason="the client vanished")
+    return Failure(task=arrival.task, stage="training", reason="the client dropped out")
 
 
 def _alike(one: Task, other: Task) -> bool:

@@ -46,7 +46,7 @@ class SiteData:
 
     def description(self) -> DataDescription:
         """What a job may know."""
-        like = self.clients.like if isinstance(self.clients, ClientsOnDemand) else self.clients
+        like = self.clients.template if isinstance(self.clients, ClientsOnDemand) else self.clients
         classes = self.clients.classes
         return DataDescription(
             sizes=self.clients.sizes.tolist(),
@@ -123,7 +123,7 @@ def _held(name: str, path: Path, table: Mapping[str, Any]) -> Examples:
         classes, tokens = _classes(name, table, y), bool(table.get("tokens", False))
         part = OnDemand(
             clients=1, sizes=1, load=lambda client: (x, y), classes=classes, reference=(x, y), tokens=tokens, name=name
-        ).divided(reference_at_clients=False)
+        ).to_federated(reference_at_clients=False)
         return Examples(x=_scaled(name, part.reference.x, table), y=part.reference.y)
     data = _of_file(name, path, table)
     return Examples(x=data.x[data.rows], y=data.y[data.rows])
@@ -149,7 +149,7 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> ClientsOnDemand:
         classes=classes,
         tokens=bool(table.get("tokens", False)),
         name=name,
-    ).divided(reference_at_clients=True)
+    ).to_federated(reference_at_clients=True)
     assert isinstance(spread.clients, ClientsOnDemand)
     return spread.clients
 

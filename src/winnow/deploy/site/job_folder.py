@@ -37,7 +37,7 @@ class JobFolder:
     @property
     def gate(self) -> Path:
         """Of the process that applies the site's filters to what the other one made."""
-        return self.path / "gate"
+        return self.path / "output_filter"
 
     def make(self) -> None:
         for each in (self.parts, self.data, self.replies, self.kept, self.work, self.gate):

@@ -188,7 +188,7 @@ class JobProcesses:
             self._check_stopped()
             process = WorkerProcess(
                 folder=folder,
-                log=place.folder.path / ("gate.log" if gate else "worker.log"),
+                log=place.folder.path / ("output_filter.log" if gate else "worker.log"),
                 limits=place.limits,
                 sandbox=None if gate else place.sandbox(),
                 worker=place.screen if gate else place.worker,

@@ -80,5 +80,5 @@ cyclic = Recipe(
     summary="the model is passed from client to client",
     select=UniformSelector,
     aggregate=PartialAggregation,
-    pace=CyclicSchedule,
+    schedule=CyclicSchedule,
 )

@@ -17,8 +17,9 @@ PERSONAL = "personal"
 class DittoUpdate(ClientUpdate):
     """v_k ← v_k − η·(∇f_k(v_k) + λ·(v_k − θ)), from where v_k was left; it stays at the client.
 
-    The global model is trained as ever. A client's first v_k is the first global model that it receives. `proximal_weight` is λ:
-    1, or 0.1 where strong attacks are feared, as the paper chooses where a client cannot tune it.
+    The global model is trained as ever. A client's first v_k is the first global model that it receives.
+    `proximal_weight` is λ: 1, or 0.1 where strong attacks are feared, as the paper chooses where a client cannot
+    tune it.
     """
 
     name: Literal["ditto"] = "ditto"

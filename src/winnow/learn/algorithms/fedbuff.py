@@ -42,10 +42,12 @@ class BufferedSchedule(Schedule):
         return self.buffer_size or 1
 
     def conflict(self, whole: Algorithm) -> str | None:
-        rule, goal = whole.aggregate, self.buffer_size or DEFAULT_BUFFER_SIZE
-        if goal < rule.min_clients:
+        rule, size = whole.aggregate, self.buffer_size or DEFAULT_BUFFER_SIZE
+        if size < rule.min_clients:
             name = getattr(rule, "name", "")
-            return f"schedule.buffer_size = {goal}: aggregate.name = {name!r} needs {rule.min_clients} updates a version; raise it"
+            return (
+                f"schedule.buffer_size = {size}: aggregate.name = {name!r} needs {rule.min_clients} updates; raise it"
+            )
         return None
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
@@ -122,5 +124,5 @@ fedbuff = Recipe(
     summary="asynchronous: a full buffer of replies makes a new version",
     select=UniformSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
-    pace=BufferedSchedule,
+    schedule=BufferedSchedule,
 )

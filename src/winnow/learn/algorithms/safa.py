@@ -156,5 +156,5 @@ safa = Recipe(
     summary="semi-asynchronous: the first replies end a round, stragglers continue",
     select=UniformSelector,
     aggregate=PartialAggregation,
-    pace=LagTolerantSchedule,
+    schedule=LagTolerantSchedule,
 )

@@ -39,8 +39,8 @@ class DoublingSelector(Selector):
     """In stage r, N clients are selected and the first n_r = min(N, 2^r·n₀) replies end the round (algorithm 1).
 
     Nobody's speed needs to be known: who answers first is fast (remark 3.2). N is `fraction` or `count`; `sample` says
-    how the N are drawn, uniformly unless given; `first_stage_clients` is n₀, a tenth of N unless given. New clients are drawn in each
-    round (algorithm 2) or for each stage (section 3); remark 3.1 has both.
+    how the N are drawn, uniformly unless given; `first_stage_clients` is n₀, a tenth of N unless given. New clients
+    are drawn in each round (algorithm 2) or for each stage (section 3); remark 3.1 has both.
 
     A stage lasts `rounds_per_stage` rounds. With `stage_target` it ends earlier, as soon as the mean training loss of a
     round's replies is at most stage_target·n₀/n_r: the more samples, the more accurately they are worth being fitted

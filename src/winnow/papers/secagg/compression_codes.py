@@ -61,4 +61,4 @@ def _every(rounds: int) -> str:
     return "" if rounds == 1 else f"-every-{rounds}"
 
 
-UNCOMPRESSED = CompressionCode(curve=PLAIN, name="none", title="neither masks nor compression")
+UNCOMPRESSED = CompressionCode(curve=PLAIN, name="none", title="no masking, no compression")

@@ -68,7 +68,7 @@ TUNING = {
     "fedavg-rp": ("evaluation.tune_epochs=10",),
     "hf-maml": ("evaluation.tune_epochs=1",),
 }
-"""What clients do before they judge a tuned model."""
+"""What clients do before they evaluate a tuned model."""
 
 
 def elapsed_seconds(run: RunResultLine, communication: float) -> NDArray[np.float64]:

@@ -41,8 +41,8 @@ ERROR_FEEDBACK = "feedback"
 class Compress(TwoSidedFilter):
     """Keep some changes, write them in few bits, code what remains: always in this order.
 
-    What a client does not send is fed back into its next update, if `sparsify` says so. It is kept once the reply has been
-    folded, so a straggler whose reply was cancelled loses nothing.
+    What a client does not send is fed back into its next update, if `sparsify` says so. It is kept once the reply has
+    been folded, so a straggler whose reply was cancelled loses nothing.
     """
 
     name: Literal["compress"] = "compress"
@@ -98,8 +98,9 @@ class Compress(TwoSidedFilter):
         coded = ", coded by zstandard" if self.entropy_coding == "zstd" else ""
         fed_back = " What was not sent stays at the client and is added to its next update." * self.sparsify.feeds_back
         return (
-            f"compress: the server sees {self.sparsify.privacy_text()}, {self.quantise.privacy_text()}{coded}. This saves "
-            f"bytes and protects nobody: what arrives is each client's own update, for the server to read.{fed_back}"
+            f"compress: the server sees {self.sparsify.privacy_text()}, {self.quantise.privacy_text()}{coded}. This "
+            f"saves bytes and protects nobody: what arrives is each client's own update, which the server "
+            f"reads.{fed_back}"
         )
 
     def _packed(self, outcome: Outcome, chance: RandomSource) -> Outcome:

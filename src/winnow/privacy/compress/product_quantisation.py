@@ -102,10 +102,10 @@ class ProductQuantisation(Encoding):
 
     def privacy_text(self) -> str:
         return (
-            "product: the server learns more than sums: for every block of weights, how many clients chose which "
-            "codeword. No names are with them, but updates are multiplied by weights first, so that the longest "
-            "codewords are likely those of the client with the most data, and can be put together to its update. The "
-            "mask keeper sees the codewords that each client chose."
+            "product-quantisation: the server learns more than sums: for every block of weights, how many clients "
+            "chose which codeword. No names are with them, but updates are multiplied by weights first, so that the "
+            "longest codewords are likely those of the client with the most data, and can be put together to its "
+            "update. The mask keeper sees the codewords that each client chose."
         )
 
     def indexed(self, form: UpdateLayout) -> int:

@@ -47,8 +47,8 @@ class ExcludeVariables(UpdateFilter):
 
     def privacy_text(self) -> str:
         return (
-            f"exclude: the server learns nothing of what clients made of {', '.join(self.variables)}, and sees the rest of "
-            "every update. The rest may still tell of the same data. What is excluded is not learnt together."
+            f"exclude: the server learns nothing of what clients made of {', '.join(self.variables)}, and sees the "
+            "rest of every update. The rest may still tell of the same data. What is excluded is not learnt together."
         )
 
     def _matches(self, name: str) -> bool:

@@ -24,8 +24,8 @@ SETTING = 'collect.name = "homomorphic"'
 class HomomorphicAggregation(Collect):
     """The server adds up encrypted updates, and learns the sum that the client `key_holder` opens with its key.
 
-    An honest server has no sum over fewer than `min_clients` opened. No client may make up more than the share `max_weight_share` of
-    the sum over all that are asked, w² / Σ w².
+    An honest server has no sum over fewer than `min_clients` opened. No client may make up more than
+    `max_weight_share` of the sum over all that are asked, w² / Σ w².
     """
 
     name: Literal["homomorphic"] = "homomorphic"
@@ -42,7 +42,7 @@ class HomomorphicAggregation(Collect):
     def check_data(self, data: DataSummary) -> None:
         if self.key_holder >= (clients := data.clients):
             raise ConfigError(
-                f"collect.key_holder = {self.key_holder}, but there are {clients} clients, numbered from 0; name one of them"
+                f"collect.key_holder = {self.key_holder}, but there are {clients} clients, from 0; name one of them"
             )
 
     def at_sites(self) -> SiteExtension:
@@ -54,11 +54,12 @@ class HomomorphicAggregation(Collect):
 
     def privacy_text(self) -> str:
         return (
-            f"homomorphic: the server adds up encrypted updates and learns their sum alone, which client {self.key_holder} "
-            "opens; that client learns the sum, too. This holds for a server that does as it should: one that has a "
-            "single ciphertext opened in the place of a sum is not noticed, and server and key holder together can "
-            "read every update. It costs 32 bytes a parameter upwards, 8 times a plain update, and about a second a "
-            "million parameters at each client. The sum is exact but for rounding values to steps of 2.4e-7."
+            "homomorphic: the server adds up encrypted updates and learns their sum alone, which client "
+            f"{self.key_holder} opens; that client learns the sum, too. This holds for a server that does as "
+            "it should: one that has a single ciphertext opened in the place of a sum is not noticed, and server and "
+            "key holder together can read every update. It costs 32 bytes a parameter upwards, 8 times a plain "
+            "update, and about a second a million parameters at each "
+            "client. The sum is exact but for rounding values to steps of 2.4e-7."
         )
 
     def gather(

@@ -27,12 +27,13 @@ from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_part
 class SecureAggregation(Collect):
     """The server learns the sum of the clients' updates, and no update.
 
-    Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `min_clients`; otherwise
-    nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds (in a
-    deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph` "complete") or
-    each with some `neighbours` ("ring"). No client may make up more than the share `max_weight_share` of a sum, w² / Σ w², and
-    no more than the share `max_overflow_share` of the sums may have overflowed. The encoding's `parameters` come from the last
-    sum, or from an update that the server makes of its own samples, as if they were a client's.
+    Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `min_clients`;
+    otherwise nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds
+    (in a deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph`
+    "complete") or each with some `neighbours` ("ring"). No client may make up more than `max_weight_share` of a sum,
+    w² / Σ w², and no more than `max_overflow_share` of the sums may have overflowed. The encoding's parameters come
+    from the last sum, or from an update that the server makes of its own samples, as if they were a client's
+    (`parameter_source`).
     """
 
     name: Literal["secure"] = "secure"
