@@ -1,7 +1,7 @@
 """A round on a CUDA device: steps of K clients with batches of 32; the baseline is one client after another.
 
 What is timed is a whole round of 20 steps, its plan and copies included. Operations are counted as `winnow run
---profile` counts them, and the peak is that of a large product in the same precision and run.
+--timing` counts them, and the peak is that of a large product in the same precision and run.
 """
 
 import time

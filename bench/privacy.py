@@ -110,7 +110,7 @@ def ways(study: Study, budget: float | None) -> dict[str, dict[str, Any]]:
         },
         "FedAvg, fixed size": {"select": {"count": study.invited}, "collect": _central(study, budget, fixed)},
         "FedProf": {
-            "select": {"count": study.invited, "matching": noisy, "divergence": "normalised", "alpha": 1.0},
+            "select": {"count": study.invited, "profile_comparison": noisy, "divergence": "normalised", "alpha": 1.0},
             "collect": _central(study, budget, fixed * np.sqrt(1 + PROFILE_SHARE**-2)),
         },
     }
@@ -121,7 +121,7 @@ def _central(study: Study, budget: float, noise: float) -> dict[str, Any]:
         "name": "central-dp",
         "noise_multiplier": float(noise),
         "clip": study.clip,
-        "adaptive": True,
+        "adaptive_clip": True,
         "delta": study.delta,
         "epsilon": budget,
     }
@@ -138,7 +138,7 @@ def run(study: Study, way: str, settings: dict[str, Any], seed: int) -> Outcome:
     return Outcome(
         accuracy=last.value,
         rounds=result.summary.rounds,
-        spent=result.summary.spent.get("epsilon", float("nan")),
+        spent=result.summary.privacy_spent.get("epsilon", float("nan")),
         corrupted=_corrupted(result.view.events(), result.view.conditions["of_client"]),
     )
 
@@ -172,7 +172,7 @@ def survival(study: Study) -> None:
     for noise in (None, 0.01, 0.03, 0.1, 0.3, 1.0):
         select: dict[str, Any] = {"count": study.invited}
         if noise is not None:
-            select["matching"] = {"name": "noisy", "clip": study.profile_clip, "noise_multiplier": noise}
+            select["profile_comparison"] = {"name": "noisy", "clip": study.profile_clip, "noise_multiplier": noise}
         found = [run(study, "FedProf", {"select": select}, seed) for seed in study.seeds]
         one = "∞" if noise is None else f"{epsilon([GaussianRelease(noise=noise)], study.delta):.3g}"
         shares, accuracies = (np.mean([getattr(each, name) for each in found]) for name in ("corrupted", "accuracy"))

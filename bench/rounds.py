@@ -60,7 +60,7 @@ def milliseconds_per_round() -> list[float]:
     )
     moments = []
     for event in TrainingWorkflow(plan, MODEL, CombinedEvaluator(NoReference())).run(federation()):
-        if event.kind == "round":
+        if event.kind == "round_finished":
             moments.append(time.perf_counter())
     return [1e3 * (after - before) for before, after in pairwise(moments)]
 

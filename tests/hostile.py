@@ -288,7 +288,7 @@ NUMBERS = {
     "none": None,
     "complex": 1j,
 }
-TOLD = ("loss", "steps", "reach", "start_loss", "start_loss_rms", "accuracy")
+TOLD = ("loss", "steps", "total_step_size", "start_loss", "start_loss_rms", "accuracy")
 for each, number in NUMBERS.items():
     LIES[f"metrics that are {each}"] = lambda reply, _, n=number: replace(
         reply, metrics=dict.fromkeys(reply.metrics or ("loss",), n)

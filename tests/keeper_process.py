@@ -40,10 +40,12 @@ def serve(line: Line, other_end: Line, keeper: MaskKeeper) -> None:
 class KeeperProcess(RemoteKeeper):
     """A keeper that was started beside this process, and ends with this context."""
 
-    def __init__(self, identities: PartyIdentities, *, threshold: float, fewest: int, heaviest: float) -> None:
+    def __init__(
+        self, identities: PartyIdentities, *, threshold: float, min_clients: int, max_weight_share: float
+    ) -> None:
         forked = get_context("fork")
         self._line, theirs = forked.Pipe()
-        keeper = MaskKeeper(identities, threshold=threshold, fewest=fewest, heaviest=heaviest)
+        keeper = MaskKeeper(identities, threshold=threshold, min_clients=min_clients, max_weight_share=max_weight_share)
         self._process = forked.Process(target=serve, args=(theirs, self._line, keeper), daemon=True)
         self._process.start()
         theirs.close()

@@ -94,5 +94,5 @@ def played(prepared: PreparedRun) -> list[tuple[list[int], list[int], np.ndarray
         if isinstance(event, Selected):
             invited = event.clients.tolist()
         if isinstance(event, RoundFinished):
-            rounds.append((invited, event.folded.tolist(), vector(prepared.training.model)))
+            rounds.append((invited, event.aggregated.tolist(), vector(prepared.training.model)))
     return rounds

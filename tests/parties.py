@@ -17,7 +17,7 @@ AUTHORITY = SimulatedIdentities()
 
 
 def terms(**changes: Any) -> SessionTerms:
-    settings = {"threshold": 2 / 3, "fewest": 2, "graph": "complete", "neighbours": None}
+    settings = {"threshold": 2 / 3, "min_clients": 2, "graph": "complete", "neighbours": None}
     return SessionTerms(session=os.urandom(16), round=1, **{**settings, **changes})
 
 

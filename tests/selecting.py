@@ -44,7 +44,7 @@ def valued(
     def ask(tasks: Sequence[Task]) -> list[Outcome]:
         if heard is not None:
             heard.extend(tasks)
-        assert {task.name for task in tasks} <= {"value"}
+        assert {task.name for task in tasks} <= {"evaluate-loss"}
         return [
             Reply(task=t, metrics={"start_loss": losses[t.client]}, cost=Cost(training_seconds=_of(seconds, t.client)))
             for t in tasks

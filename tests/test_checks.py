@@ -100,15 +100,15 @@ def test_with_the_reference_at_clients_no_rows_are_set_aside() -> None:
 
 def test_assessment_by_clients_is_no_profiling_where_no_profiles_are_made() -> None:
     ready = prepared("reference_clients=[1]", "rounds=2", algorithm="fedavg")
-    costs = [event.cost for event in ready.training.run(ready.federation) if event.kind == "round"]
+    costs = [event.cost for event in ready.training.run(ready.federation) if event.kind == "round_finished"]
     assert all(cost.profiling_joules == 0 for cost in costs)
 
 
 @pytest.mark.parametrize("algorithm", ["fedrep", "lg-fedavg"])
 def test_holders_of_the_reference_set_are_not_sent_what_is_private(algorithm: str) -> None:
     ready, sent = prepared("reference_clients=[1]", "rounds=2", algorithm=algorithm), []
-    answer = ready.federation.handlers["assess"]
-    ready.federation.handlers["assess"] = lambda tasks, site: sent.extend(tasks) or answer(tasks, site)
+    answer = ready.federation.handlers["evaluate-reference"]
+    ready.federation.handlers["evaluate-reference"] = lambda tasks, site: sent.extend(tasks) or answer(tasks, site)
     list(ready.training.run(ready.federation))
     models = [task.payload["model"] for task in sent if task.payload]
     assert ready.plan.private_names

@@ -30,7 +30,7 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_give_what_one_process_gives_and_resume_keeps_it(capsys, tmp_path):
     tiny = write_tiny(tmp_path)
-    done = call(capsys, "compare", tiny, "--seeds", "3,5", "--jobs", 2, "--json")
+    done = call(capsys, "compare", tiny, "--seeds", "3,5", "--workers", 2, "--json")
     assert done.code == 0
     records = [json.loads(line) for line in done.out.splitlines()]
     assert [(each["algorithm"], each["seed"]) for each in records] == [
@@ -45,7 +45,7 @@ def test_workers_give_what_one_process_gives_and_resume_keeps_it(capsys, tmp_pat
     assert json.loads((folder / "compare.json").read_text())["records"] == records
     assert (folder / "report.html").is_file()
     written = (folder / "fedprof-seed3" / "result.json").stat().st_mtime_ns
-    again = call(capsys, "compare", tiny, "--seeds", "3,5", "--jobs", 1, "--json", "--resume", "--quiet")
+    again = call(capsys, "compare", tiny, "--seeds", "3,5", "--workers", 1, "--json", "--resume", "--quiet")
     assert (again.out, again.err) == (done.out, "")
     assert (folder / "fedprof-seed3" / "result.json").stat().st_mtime_ns == written
 
@@ -97,7 +97,7 @@ def test_workers_do_not_outlive_a_comparison_that_is_killed(tmp_path):
     (tmp_path / "models.py").write_text(ENDLESS)
     tiny = write_tiny(tmp_path)
     model = ["--set", "model.name=python", "--set", "model.factory=models.py:build"]
-    command = [sys.executable, "-m", "winnow.cli", "compare", tiny, *model, "--jobs", "2", "--quiet"]
+    command = [sys.executable, "-m", "winnow.cli", "compare", tiny, *model, "--workers", "2", "--quiet"]
     comparing = subprocess.Popen(command, cwd=tmp_path)
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("worker-*"))) < 2:
@@ -116,7 +116,9 @@ def test_workers_do_not_outlive_a_comparison_that_is_killed(tmp_path):
 def test_a_failed_run_is_one_line_and_exit_code_1(capsys, tmp_path):
     tiny = write_tiny(tmp_path)
     too_many = ("--set", "data.clients=5000")
-    done = call(capsys, "compare", tiny, "--seeds", 1, "--algorithms", "fedavg-rp", "--jobs", 1, "--quiet", *too_many)
+    done = call(
+        capsys, "compare", tiny, "--seeds", 1, "--algorithms", "fedavg-rp", "--workers", 1, "--quiet", *too_many
+    )
     assert done.code == 1
     assert done.err.count("\n") == 1
     assert done.err.startswith("winnow: error: fedavg-rp, seed 0: ")

@@ -23,7 +23,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_path):
-    done = call(capsys, "compare", write_tiny(tmp_path), "--all", "--seeds", "2", "--jobs", 1, "--json", "--quiet")
+    done = call(capsys, "compare", write_tiny(tmp_path), "--all", "--seeds", "2", "--workers", 1, "--json", "--quiet")
     assert done.code == 0, done.err
     assert [json.loads(line)["algorithm"] for line in done.out.splitlines()] == ["fedavg", "fedavg"]
     said = [line for line in done.err.splitlines() if "impossible" in line]
@@ -35,7 +35,7 @@ def test_those_that_cannot_run_are_named_and_the_rest_compared(capsys, few, tmp_
 def test_the_best_comes_first(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Recipe, "known", {name: Recipe.known[name] for name in ("fedavg", "fedavg-rp", "cyclic")})
-    options = ("--all", "--seeds", "1", "--jobs", 1, "--rounds", 3, "--out", "all", "--quiet")
+    options = ("--all", "--seeds", "1", "--workers", 1, "--rounds", 3, "--out", "all", "--quiet")
     assert call(capsys, "compare", write_tiny(tmp_path), *options).code == 0
     table = json.loads(Path("all/compare.json").read_text())["table"]
     best = [row["best"]["mean"] for row in table]

@@ -23,7 +23,7 @@ def stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_an_epsilon_is_shown_with_its_budget_and_delta(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads((stopped / "result.json").read_text())
-    assert record["promised"] == {"epsilon": {"delta": 0.001, "budget": 8.0}}
+    assert record["privacy_budgets"] == {"epsilon": {"delta": 0.001, "budget": 8.0}}
     shown = call(capsys, "show", stopped).out
     assert f"{record['privacy']['epsilon']:.4g} of 8, at δ = 0.001" in shown
     assert f"stopped after {record['rounds']} of 20 rounds" in shown
@@ -59,23 +59,30 @@ def test_a_secure_run_in_vain_says_so_and_counts_each_reply_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "vain"
-    secure = ("--set", "collect.name=secure", "--set", "collect.fewest=2", "--set", "collect.heaviest=0.01")
+    secure = (
+        "--set",
+        "collect.name=secure",
+        "--set",
+        "collect.min_clients=2",
+        "--set",
+        "collect.max_weight_share=0.01",
+    )
     done = call(capsys, "run", write_tiny(tmp_path), "--algorithm", "fedavg", *secure, "--rounds", 2, "--out", out)
     assert done.code == 0
     events = list(RunFolder.open(out).events())
-    invited = sum(len(event.clients) for event in events if event.kind == "invited")
+    invited = sum(len(event.clients) for event in events if event.kind == "selected")
     record = json.loads((out / "result.json").read_text())
-    assert record["refused"] == invited
+    assert record["rejected"] == invited
     assert record["abandoned"]["rounds"] == 2
     assert "2 of 2 rounds were abandoned: " in " ".join(done.out.split())
-    assert all("collect.heaviest" in reason for reason in record["abandoned"]["reasons"])
+    assert all("collect.max_weight_share" in reason for reason in record["abandoned"]["reasons"])
     page = (out / "report.html").read_text()
     assert "rounds were abandoned" in page.partition("<h2>Refused replies</h2>")[2]
     assert "rounds were abandoned" not in page.partition("<h2>Refused replies</h2>")[0]
 
 
 def test_warnings_are_counted_where_a_run_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny, secure = write_tiny(tmp_path), ("--set", "collect.name=secure", "--set", "collect.fewest=2")
+    tiny, secure = write_tiny(tmp_path), ("--set", "collect.name=secure", "--set", "collect.min_clients=2")
     done = call(capsys, "run", tiny, "--algorithm", "fedprof", *secure, "--quiet", "--out", tmp_path / "run")
     warnings = json.loads(call(capsys, "explain", tmp_path / "run", "--json").out)["warnings"]
     assert warnings
@@ -89,9 +96,9 @@ def test_bytes_are_those_of_the_replies(tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "run"
     shown = call(capsys, "run", write_tiny(tmp_path), "--algorithm", "fedavg", "--quiet", "--out", out).out
     record = json.loads((out / "result.json").read_text())
-    moved = record["invitations"] * record["message_bytes"]
+    moved = record["selections"] * record["message_bytes"]
     assert (record["cost"]["sent_bytes"], record["cost"]["received_bytes"]) == (moved, moved)
-    assert "a client and round" in shown
+    assert "per client and round" in shown
     header, *rows = (out / "metrics.csv").read_text().splitlines()
     assert header.endswith("sent_bytes,received_bytes")
     assert rows[-1].endswith(f"{moved},{moved}")

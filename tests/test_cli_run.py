@@ -181,29 +181,37 @@ MISTAKES = {
     ),
     "missing": (
         ("run", "demo", "--set", "collect.name=homomorphic"),
-        "collect.holder is missing: the number of the client that holds the key",
+        "collect.key_holder is missing: the number of the client that holds the key",
     ),
     "missing in a name": (
-        ("run", "demo", "--set", "select.matching=noisy"),
-        "select.matching.noise_multiplier is missing: the noise's standard deviation",
+        ("run", "demo", "--set", "select.profile_comparison=noisy"),
+        "select.profile_comparison.noise_multiplier is missing: the noise's standard deviation",
     ),
     "numbers": (
-        ("run", "demo", "--set", "collect={name='secure', keeper=true, encoding={name='product', codewords=300}}"),
+        (
+            "run",
+            "demo",
+            "--set",
+            "collect={name='secure', keeper=true, encoding={name='product-quantisation', codewords=300}}",
+        ),
         "collect.encoding.codewords = 300 is unknown; valid: 2, 4, 8, 16, 32, 64, 128, 256",
     ),
     "large": (("run", "demo", "--set", "model.hidden=[70000]"), "model.hidden[0] = 70000: must be at most 65536"),
     "width": (("run", "demo", "--set", "model.hidden=[-5]"), "model.hidden[0] = -5: must be at least 1"),
-    "setting without effect": (("run", "demo", "--set", "data.task=regression"), "data.task means nothing for"),
-    "data set of a comparison": (("compare", "demo", "--set", "data.name=digts"), "no data set 'digts'; did you mean"),
+    "setting without effect": (("run", "demo", "--set", "data.task=regression"), "data.task has no effect on"),
+    "data set of a comparison": (
+        ("compare", "demo", "--set", "data.name=digts"),
+        "unknown data set 'digts'; did you mean",
+    ),
     "file of a comparison": (("compare", "demo", "--set", "data.path=no.csv"), "there is no file"),
-    "data set": (("run", "demo", "--set", "data.name=digit"), "no data set 'digit'; did you mean 'digits'?"),
+    "data set": (("run", "demo", "--set", "data.name=digit"), "unknown data set 'digit'; did you mean 'digits'?"),
     "no equals sign": (("run", "demo", "--set", "rounds"), "--set rounds: write it as key.path=value"),
-    "nothing to resume": (("run", "runs/none", "--resume"), "runs/none holds no run"),
+    "nothing to resume": (("run", "runs/none", "--resume"), "runs/none contains no run"),
     "folder without resume": (("run", "."), "add --resume to continue the run in it"),
-    "show": (("show", "nowhere"), "nowhere holds no run"),
-    "report": (("report", "nowhere"), "nowhere holds no run"),
+    "show": (("show", "nowhere"), "nowhere contains no run"),
+    "report": (("report", "nowhere"), "nowhere contains no run"),
     "preset to show": (("presets", "show", "demmo"), "no preset 'demmo'; did you mean 'demo'?"),
-    "data to get": (("data", "get", "mnst"), "no data set 'mnst'; did you mean 'mnist'?"),
+    "data to get": (("data", "get", "mnst"), "unknown data set 'mnst'; did you mean 'mnist'?"),
     "seeds": (("compare", "demo", "--seeds", "one"), "--seeds one: write a count such as 5, or a list such as 3,7,11"),
     "seed twice": (("compare", "demo", "--seeds", "1,1"), "seeds: 1, 1 contains a duplicate"),
     "member far from all": (
@@ -217,8 +225,8 @@ MISTAKES = {
         "rounds = 'many': must be a whole number; select.alpha = 'x': must be a number\n",
     ),
     "key of another member": (
-        ("run", "demo", "--algorithm", "fedavg", "--set", "select.matching=plain"),
-        "unknown key select.matching; it belongs to select.name = 'profile'",
+        ("run", "demo", "--algorithm", "fedavg", "--set", "select.profile_comparison=plain"),
+        "unknown key select.profile_comparison; it belongs to select.name = 'profile'",
     ),
     "layer that looks like a number": (
         ("run", "demo", "--set", "select.layer=9"),
@@ -237,8 +245,8 @@ MISTAKES = {
         "select.layer: layer '3' belongs to the private part of the model",
     ),
     "more awaited than at work": (
-        ("run", "demo", "--algorithm", "fedbuff", "--set", "select.count=4", "--set", "pace.goal=5"),
-        "pace.goal = 5, but only 4 clients train at a time",
+        ("run", "demo", "--algorithm", "fedbuff", "--set", "select.count=4", "--set", "schedule.buffer_size=5"),
+        "schedule.buffer_size = 5, but only 4 clients train at a time",
     ),
     "algorithms of a run": (
         ("run", "demo", "--algorithm", "fedprof,fedavg"),
@@ -330,7 +338,7 @@ def test_a_finished_run_that_lost_events_is_refused_wherever_it_is_read(capsys, 
     for command in (("show", "here"), ("report", "here"), ("run", "here", "--resume", "--quiet")):
         refused = call(capsys, *command)
         assert (refused.code, refused.out) == (2, "")
-        assert "events.jsonl is damaged: it is shorter than it was after round 2" in refused.err
+        assert "events.jsonl is damaged: it is missing or shorter than after round 2" in refused.err
 
 
 def test_a_folder_in_use_is_refused(capsys, tiny):
@@ -339,7 +347,7 @@ def test_a_folder_in_use_is_refused(capsys, tiny):
     with folder:
         refused = call(capsys, "run", "here", "--resume", "--rounds", 9)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "is being written by another process" in refused.err
+    assert "is in use by another process" in refused.err
 
 
 def test_another_run_than_the_stored_one_is_refused(capsys, tiny):

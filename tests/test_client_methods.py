@@ -92,7 +92,7 @@ def test_scaffold(momentum: str) -> None:
 
 
 def test_ditto_trains_a_model_of_ones_own_beside_the_common_one() -> None:
-    prepared, pull = ready("ditto", "local.momentum=0.5", "client.pull=0.4"), 0.4
+    prepared, pull = ready("ditto", "local.momentum=0.5", "client.proximal_weight=0.4"), 0.4
     personal: dict[int, np.ndarray] = {}
 
     def one_round(hand: ByHand, theta: np.ndarray, s: list[int]) -> np.ndarray:
@@ -114,7 +114,9 @@ def test_ditto_costs_two_trainings() -> None:
     def seconds(algorithm: str) -> float:
         prepared = ready(algorithm)
         return sum(
-            event.cost.training_seconds for event in prepared.training.run(prepared.federation) if event.kind == "round"
+            event.cost.training_seconds
+            for event in prepared.training.run(prepared.federation)
+            if event.kind == "round_finished"
         )
 
     assert seconds("ditto") == pytest.approx(2 * seconds("fedavg-rp"))
@@ -136,7 +138,7 @@ def test_qfedavg(q: float) -> None:
 
 @pytest.mark.parametrize("order", ["fixed", "shuffled"])
 def test_cyclic_hands_the_model_from_client_to_client(order: str) -> None:
-    prepared = ready("cyclic", f"pace.order={order}", "rounds=4", "select.count=4")
+    prepared = ready("cyclic", f"schedule.order={order}", "rounds=4", "select.count=4")
     hand, theta = ByHand.of(prepared), vector(prepared.training.model)
     orders = set()
     for _, folded, model in played(prepared):
@@ -151,7 +153,7 @@ def test_cyclic_takes_as_long_as_all_hops_together() -> None:
     prepared = ready("cyclic")
     before = 0.0
     for event in prepared.training.run(prepared.federation):
-        if event.kind == "round":
+        if event.kind == "round_finished":
             assert event.at - before == pytest.approx(event.cost.seconds)
             before = event.at
 
@@ -203,9 +205,17 @@ def test_reach_is_the_way_along_gradients_of_one(nesterov: bool) -> None:
         ),
         ("feddyn", "client.alpha=0.5", "client.alpha = 0.5 and server.alpha = 0.01 must be equal; set both alike"),
         ("fednova", "client.name=proximal", "server.name = 'fednova' requires client.name = 'normalised'"),
-        ("cyclic", "aggregate.name=median", "pace.name = 'cyclic' requires aggregate.name = 'partial'; it is 'median'"),
-        ("fednova", "pace.name=cyclic", "client.name = 'normalised' needs the server"),
-        ("qfedavg", "pace.name=buffered", "aggregate.name = 'fair' requires pace.name = 'rounds'; it is 'buffered'"),
+        (
+            "cyclic",
+            "aggregate.name=median",
+            "schedule.name = 'cyclic' requires aggregate.name = 'partial'; it is 'median'",
+        ),
+        ("fednova", "schedule.name=cyclic", "client.name = 'normalised' needs the server"),
+        (
+            "qfedavg",
+            "schedule.name=buffered",
+            "aggregate.name = 'fair' requires schedule.name = 'rounds'; it is 'buffered'",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused_in_one_line(algorithm: str, change: str, line: str) -> None:

@@ -184,12 +184,12 @@ def test_a_store_remembers_the_last_of_every_client(writes: list[tuple[int, floa
 
 @given(st.integers(3, 40), st.floats(0.05, 0.9), st.integers(0, 5))
 def test_clients_keep_a_share_of_their_samples_for_their_own_tests(clients: int, share: float, seed: int) -> None:
-    settings = DataSettings(clients=clients, reference=60, test=40, own_test=share)
-    plain = federate(blobs(), settings.model_copy(update={"own_test": 0.0}), seed)
+    settings = DataSettings(clients=clients, reference=60, test=40, local_test=share)
+    plain = federate(blobs(), settings.model_copy(update={"local_test": 0.0}), seed)
     spread = federate(blobs(), settings, seed)
-    assert spread.own_test is not None
+    assert spread.local_test is not None
     for k in range(clients):
-        training, own = set(spread.clients.rows_of(k).tolist()), set(spread.own_test.rows_of(k).tolist())
+        training, own = set(spread.clients.rows_of(k).tolist()), set(spread.local_test.rows_of(k).tolist())
         assert not training & own
         assert training | own == set(plain.clients.rows_of(k).tolist())
         assert len(own) == min(max(1, round(share * len(training | own))), len(training | own) - 1)
@@ -199,7 +199,7 @@ def test_fedbn_keeps_norms_at_clients_and_averages_the_rest() -> None:
     """Over three rounds by hand: where clients depart from, what the server averages, and who is judged by what."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
-    sets = ("data.own_test=0.25", "rounds=3", "aggregate.weights=uniform")
+    sets = ("data.local_test=0.25", "rounds=3", "aggregate.weights=uniform")
     ready = prepare_run(experiment(*sets, algorithm="fedbn"), RunInputs(dataset=blobs(), module=model))
     x, norms = dict(ready.training.model), dict[int, State]()
     events = list(ready.training.run(ready.federation))
@@ -216,18 +216,18 @@ def test_fedbn_keeps_norms_at_clients_and_averages_the_rest() -> None:
     scores = []
     for k in range(8):
         ready.module.load_state_dict(ready.training.model | norms.get(k, {}))
-        rows = ready.federation.site.own_test.rows_of(k)
-        data = ready.federation.site.own_test
+        rows = ready.federation.site.local_test.rows_of(k)
+        data = ready.federation.site.local_test
         scores.append(float((ready.module.eval()(data.x[rows]).argmax(1) == data.y[rows]).double().mean()))
     assert events[-1].metrics["clients"]["accuracy"] == pytest.approx(np.mean(scores))
 
 
 def test_own_scores_are_means_over_clients() -> None:
-    ready = prepared("data.own_test=0.3", "rounds=1", algorithm="fedavg-rp")
+    ready = prepared("data.local_test=0.3", "rounds=1", algorithm="fedavg-rp")
     events = list(ready.training.run(ready.federation))
     assert isinstance(events[0], Evaluated)
     ready.module.load_state_dict(ready.training.model)
-    own, scores = ready.federation.site.own_test, []
+    own, scores = ready.federation.site.local_test, []
     for k in range(8):
         rows = own.rows_of(k)
         guesses = ready.module.eval()(own.x[rows]).argmax(1)

@@ -22,7 +22,7 @@ def finished_run(algorithm: str, seed: int, accuracies: list[float]) -> RunView:
             at=60.0 * number,
             version=number,
             metrics={"reference": {"accuracy": value}, "test": {"accuracy": value - 0.01}},
-            folded=np.array([0]),
+            aggregated=np.array([0]),
             loss=0.0,
             joules=360.0,
             cost=Cost(),

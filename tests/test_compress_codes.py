@@ -142,7 +142,7 @@ class TestKeeping:
         assert np.array_equal(keep.read(data, len(values)), places)
 
     def test_random_k_draws_every_place_alike_and_is_unbiased(self) -> None:
-        keep, source = RandomK(fraction=0.1, feedback=False), rng(3)
+        keep, source = RandomK(fraction=0.1, error_error_error_feedback=False), rng(3)
         hits = np.zeros(50)
         for _ in range(2_000):
             data, places = keep.choose(np.ones(50, np.float32), source)
@@ -152,7 +152,7 @@ class TestKeeping:
         assert np.abs(hits / 2_000 - 1).max() < 4.5 * np.sqrt((1 / 0.1 - 1) / 2_000)
 
     def test_what_feeds_back_is_not_stretched(self) -> None:
-        assert RandomK(fraction=0.1, feedback=True).stretch(50) == 1.0
+        assert RandomK(fraction=0.1, error_error_error_feedback=True).stretch(50) == 1.0
         assert RandomK(fraction=0.1).stretch(50) == 10.0
 
 
@@ -164,15 +164,15 @@ LIKE = {
 }
 BUFFERS = {**LIKE, "batches": torch.tensor(7)}
 FORMATS = [
-    PacketFormat(keep=keep, numbers=numbers, level=level)
-    for keep in (KeepAll(), TopK(fraction=0.2), RandomK(fraction=0.2, feedback=False))
+    PacketFormat(sparsify=keep, quantise=numbers, level=level)
+    for keep in (KeepAll(), TopK(fraction=0.2), RandomK(fraction=0.2, error_error_error_feedback=False))
     for numbers in (Float32(), Float16(), BFloat16(), QSGD(levels=3, bucket=16))
     for level in (None, 3)
 ]
 
 
 def format_name(form: PacketFormat) -> str:
-    return f"{form.keep.name}-{form.numbers.name}-{form.level}"
+    return f"{form.sparsify.name}-{form.quantise.name}-{form.level}"
 
 
 def changes(seed: int = 0) -> np.ndarray:
@@ -199,10 +199,10 @@ class TestPackets:
         assert buffers["batches"].item() == 7
         assert buffers["batches"].dtype == torch.int64
         assert not read[~sealed.told].any()
-        assert sealed.told.sum() == form.keep.kept(36)
-        stretched = changes()[sealed.told] * form.keep.stretch(36)
+        assert sealed.told.sum() == form.sparsify.kept(36)
+        stretched = changes()[sealed.told] * form.sparsify.stretch(36)
         tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2, "qsgd": np.abs(stretched).max() / 3}
-        assert np.abs(read[sealed.told] - stretched).max() <= tolerance[form.numbers.name] * 5.01
+        assert np.abs(read[sealed.told] - stretched).max() <= tolerance[form.quantise.name] * 5.01
 
     def test_both_sides_need_not_have_the_names_in_one_order(self, form: PacketFormat) -> None:
         """Files sort them; a module does not."""
@@ -214,8 +214,8 @@ class TestPackets:
     def test_its_size_is_stated_beforehand(self, form: PacketFormat) -> None:
         told = {name: tensor for name, tensor in LIKE.items() if name != "frozen"}
         data = form.write(changes(), BUFFERS, LIKE, rng()).data
-        kept = form.keep.kept(36)
-        by_hand = 22 + 1 + 8 + form.keep.nbytes(36) + form.numbers.nbytes(kept)
+        kept = form.sparsify.kept(36)
+        by_hand = 22 + 1 + 8 + form.sparsify.nbytes(36) + form.quantise.nbytes(kept)
         assert form.nbytes(told, LIKE) == by_hand
         assert len(data) == by_hand if form.level is None else len(data) <= by_hand
 
@@ -246,7 +246,7 @@ class TestPackets:
 
 
 def test_the_header_is_read_strictly() -> None:
-    form = PacketFormat(keep=KeepAll(), numbers=Float32(), level=None)
+    form = PacketFormat(sparsify=KeepAll(), quantise=Float32(), level=None)
     data = form.write(changes(), BUFFERS, LIKE, rng()).data
     for place, value, message in (
         (0, 0, "not an update"),
@@ -285,7 +285,7 @@ class TestEntropy:
     def test_sparse_levels_code_well(self) -> None:
         """Quantised changes are mostly zero: entropy coding finds what fixed widths leave."""
         values = (rng(4).normal(0, 1, 20_000) ** 3).astype(np.float32)
-        plain, coded = (PacketFormat(keep=KeepAll(), numbers=QSGD(levels=127), level=level) for level in (None, 3))
+        plain, coded = (PacketFormat(sparsify=KeepAll(), quantise=QSGD(levels=127), level=level) for level in (None, 3))
         like = {"w": torch.zeros(20_000)}
         lengths = [len(form.write(values, {}, like, rng()).data) for form in (plain, coded)]
         assert lengths[1] < 0.8 * lengths[0]

@@ -11,8 +11,8 @@ from winnow.learn.update_filters import FilteredFederation
 from winnow.privacy.compress.compress_filter import ERROR_FEEDBACK, PACKET
 from world import experiment, prepared
 
-TOP = 'filters=[{name = "compress", keep = {name = "top-k", fraction = 0.1}}]'
-QSGD = 'filters=[{name = "compress", numbers = {name = "qsgd", levels = 7, bucket = 64}}]'
+TOP = 'filters=[{name = "compress", sparsify = {name = "top-k", fraction = 0.1}}]'
+QSGD = 'filters=[{name = "compress", quantise = {name = "qsgd", levels = 7, bucket = 64}}]'
 
 
 class Tapped:
@@ -89,7 +89,7 @@ def test_a_stated_message_size_shrinks_alike() -> None:
 
 def test_excluded_variables_cost_a_bit() -> None:
     sizes = []
-    for exclude in ("", '{name = "exclude", names = ["*.weight"]}, '):
+    for exclude in ("", '{name = "exclude", variables = ["*.weight"]}, '):
         ready = prepared(f'filters=[{exclude}{{name = "compress"}}]', "rounds=1", algorithm="fedavg")
         tap, federation = tapped(ready)
         list(ready.training.run(federation))
@@ -123,7 +123,7 @@ def test_a_hostile_packet_is_refused_in_one_line_and_the_run_goes_on(spoil) -> N
     _, federation = tapped(ready, spoil)
     before = ready.training.model
     events = list(ready.training.run(federation))
-    reasons = [event.reason for event in events if event.kind == "refused"]
+    reasons = [event.reason for event in events if event.kind == "rejected"]
     assert len(reasons) == 6
     assert all(reason.startswith("failed while sending its update: invalid packet: ") for reason in reasons)
     assert all("\n" not in reason for reason in reasons)
@@ -135,7 +135,7 @@ def test_an_update_that_is_not_compressed_is_refused() -> None:
     ready = prepared(TOP, "rounds=1", algorithm="fedavg")
     bare = prepared(algorithm="fedavg").simulation
     events = list(ready.training.run(FilteredFederation(bare, ready.experiment.filters)))
-    assert {e.reason.rpartition(": ")[2] for e in events if e.kind == "refused"} == {
+    assert {e.reason.rpartition(": ")[2] for e in events if e.kind == "rejected"} == {
         "the update is not compressed as requested"
     }
 
@@ -175,9 +175,8 @@ class TestFeedback:
         """With one change in a hundred sent, feedback is the difference between learning and not."""
         best = {}
         for feedback in ("true", "false"):
-            option = (
-                f'filters=[{{name = "compress", keep = {{name = "top-k", fraction = 0.02, feedback = {feedback}}}}}]'
-            )
+            top = f'{{name = "top-k", fraction = 0.02, error_feedback = {feedback}}}'
+            option = f'filters=[{{name = "compress", sparsify = {top}}}]'
             ready = prepared(option, "rounds=20", "select.count=8", algorithm="fedavg")
             rounds = [event for event in ready.training.run(ready.federation) if isinstance(event, RoundFinished)]
             best[feedback] = rounds[-1].metrics["reference"]["loss"]
@@ -216,4 +215,4 @@ def test_a_collect_that_only_sees_sums_is_refused_by_name() -> None:
 def test_without_zstandard_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(ConfigError, match="pip install zstandard"):
-        prepared('filters=[{name = "compress", entropy = "zstd"}]')
+        prepared('filters=[{name = "compress", entropy_coding = "zstd"}]')

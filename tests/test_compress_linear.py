@@ -159,7 +159,7 @@ class TestProduct:
     @given(st.integers(1, 9), st.sampled_from([2, 16, 256]), st.integers(1, 6))
     @settings(max_examples=20, deadline=None)
     def test_the_word_sizes_are_those_of_the_rules(self, block: int, codewords: int, clients: int) -> None:
-        encoding = ProductQuantisation(codewords=codewords, block=block, smallest=0)
+        encoding = ProductQuantisation(codewords=codewords, block=block, min_weights=0)
         space, rate = encoding.space(FORM, clients), np.log2(codewords) / block
         for stretch, count in zip(space.stretches[: encoding.indexed(FORM)], (1200, 12), strict=False):
             assert -(-count // block) <= stretch.count <= count

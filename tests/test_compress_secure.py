@@ -24,11 +24,11 @@ from winnow.runs.event_log import encode_event
 from world import blobs, experiment, prepared
 
 CODES = {
-    "pruned": 'name = "pruned", fraction = 0.3',
-    "product": 'name = "product", codewords = 16, block = 2, smallest = 0',
+    "pruned": 'name = "random-pruning", fraction = 0.3',
+    "product": 'name = "product-quantisation", codewords = 16, block = 2, min_weights = 0',
 }
-PAIRWISE = 'collect={{name = "secure", fewest = 2, heaviest = 0.9, encoding = {{{code}}}}}'
-KEPT = PAIRWISE.replace("fewest", "keeper = true, fewest")
+PAIRWISE = 'collect={{name = "secure", min_clients = 2, max_weight_share = 0.9, encoding = {{{code}}}}}'
+KEPT = PAIRWISE.replace("min_clients", "keeper = true, min_clients")
 WORLD = ("model.hidden=[40]", "select.count=4")
 
 
@@ -41,7 +41,7 @@ def secure(code: str, way: str = KEPT) -> str:
 def test_algorithms_that_live_on_sums_learn(code: str, algorithm: str) -> None:
     ready = prepared(secure(code), *WORLD, "rounds=15", algorithm=algorithm)
     events = list(ready.training.run(ready.federation))
-    assert not [event for event in events if event.kind == "refused"]
+    assert not [event for event in events if event.kind == "rejected"]
     assert [event for event in events if isinstance(event, RoundFinished)][-1].metrics["test"]["accuracy"] > 0.6
 
 
@@ -50,7 +50,7 @@ def first_step(*options: str, algorithm: str = "fedavg") -> torch.Tensor:
     ready = prepared(*options, *WORLD, "rounds=1", algorithm=algorithm)
     before = {name: tensor.clone() for name, tensor in ready.training.model.items()}
     events = list(ready.training.run(ready.federation))
-    assert not [event for event in events if event.kind == "refused"]
+    assert not [event for event in events if event.kind == "rejected"]
     name = next(iter(before))
     return ready.training.model[name] - before[name]
 
@@ -59,7 +59,7 @@ def first_step(*options: str, algorithm: str = "fedavg") -> torch.Tensor:
 def test_a_first_codebook_of_public_samples_knows_more_than_one_of_noise(algorithm: str) -> None:
     exact = first_step(algorithm=algorithm)
     errors = [
-        float((first_step(secure("product"), f"collect.parameters={kind}", algorithm=algorithm) - exact).norm())
+        float((first_step(secure("product"), f"collect.parameter_source={kind}", algorithm=algorithm) - exact).norm())
         for kind in ("sum", "public")
     ]
     assert errors[1] < 0.7 * errors[0]
@@ -67,15 +67,15 @@ def test_a_first_codebook_of_public_samples_knows_more_than_one_of_noise(algorit
 
 
 def test_public_samples_at_clients_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r'collect.parameters = "public" needs samples at the server'):
-        prepared(secure("product"), *WORLD, "collect.parameters=public", "reference_clients=[0]")
+    with pytest.raises(ConfigError, match=r'collect.parameter_source = "public" needs samples at the server'):
+        prepared(secure("product"), *WORLD, "collect.parameter_source=public", "reference_clients=[0]")
 
 
 @pytest.mark.parametrize("parameters", ["sum", "public"])
 @pytest.mark.parametrize("code", CODES)
 def test_resuming_equals_no_interruption(code: str, parameters: str) -> None:
     """Codebooks, scales and the mask's seed are part of a checkpoint."""
-    options = (secure(code), *WORLD, "rounds=4", f"collect.parameters={parameters}")
+    options = (secure(code), *WORLD, "rounds=4", f"collect.parameter_source={parameters}")
     whole, first, begun = prepared(*options, algorithm="fedavg"), prepared(*options, algorithm="fedavg"), []
     log = [encode_event(event) for event in whole.training.run(whole.federation)]
     for event in first.training.run(first.federation):
@@ -90,12 +90,12 @@ def test_resuming_equals_no_interruption(code: str, parameters: str) -> None:
 def test_pruning_goes_with_pairwise_masks() -> None:
     kept, pairwise = (prepared(secure("pruned", way), *WORLD, algorithm="fedavg") for way in (KEPT, PAIRWISE))
     for ready in (kept, pairwise):
-        assert not [event for event in ready.training.run(ready.federation) if event.kind == "refused"]
+        assert not [event for event in ready.training.run(ready.federation) if event.kind == "rejected"]
     assert all(torch.equal(tensor, kept.training.model[name]) for name, tensor in pairwise.training.model.items())
 
 
 def test_product_quantisation_under_pairwise_masks_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"encoding.name = 'product' needs a keeper: .* pairwise masks"):
+    with pytest.raises(ConfigError, match=r"encoding.name='product-quantisation' needs a keeper: .* pairwise masks"):
         experiment(secure("product", PAIRWISE), algorithm="fedavg")
 
 
@@ -108,7 +108,7 @@ def test_other_filters_work_before_the_masks() -> None:
     """An update that is clipped to next to nothing sums up to next to nothing."""
     ready = prepared(secure("pruned"), 'filters=[{name = "clip", norm = 1e-6}]', *WORLD, "rounds=1", algorithm="fedavg")
     before = ready.training.model
-    assert not [event for event in ready.training.run(ready.federation) if event.kind == "refused"]
+    assert not [event for event in ready.training.run(ready.federation) if event.kind == "rejected"]
     moved = torch.cat([(ready.training.model[name] - before[name]).reshape(-1) for name in before])
     assert float(moved.abs().max()) < 0.02
 
@@ -150,7 +150,7 @@ def test_bytes_on_the_link_are_those_of_the_code(stated: int | None) -> None:
 # The keeper ---------------------------------------------------------------------------------------------------------
 
 SPACE = VectorGroup((Segment(50, 4), Segment(7, 32)))
-TERMS = SessionTerms(session=b"s" * 16, round=1, threshold=0.6, fewest=2, graph="complete", neighbours=None)
+TERMS = SessionTerms(session=b"s" * 16, round=1, threshold=0.6, min_clients=2, graph="complete", neighbours=None)
 
 
 class Cohort:
@@ -183,7 +183,7 @@ class Cohort:
 
 @pytest.fixture
 def cohort() -> Cohort:
-    return Cohort(MaskKeeper(simulated_identities(), threshold=0.6, fewest=2, heaviest=0.75))
+    return Cohort(MaskKeeper(simulated_identities(), threshold=0.6, min_clients=2, max_weight_share=0.75))
 
 
 class TestTheKeeper:
@@ -194,7 +194,7 @@ class TestTheKeeper:
         assert np.array_equal(counted, cohort.by_hand(survivors))
 
     def test_in_a_process_of_its_own(self) -> None:
-        with KeeperProcess(simulated_identities(), threshold=0.6, fewest=2, heaviest=0.75) as keeper:
+        with KeeperProcess(simulated_identities(), threshold=0.6, min_clients=2, max_weight_share=0.75) as keeper:
             cohort = Cohort(keeper)
             keeper.total(TERMS, [0, 1, 2, 3], SPACE)
             assert np.array_equal(cohort.asked(cohort.masked), cohort.by_hand(range(4)))

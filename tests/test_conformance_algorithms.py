@@ -58,14 +58,14 @@ class TestEveryAlgorithm:
         assert finished(algorithm)[1][: len(other)] != other
 
     def test_it_learns(self, algorithm: str) -> None:
-        ready = prepared("rounds=25", "data.own_test=0.2", algorithm=algorithm)
+        ready = prepared("rounds=25", "data.local_test=0.2", algorithm=algorithm)
         judged = "clients" if ready.experiment.client.private_names(ready.module) else "test"
         rounds = [event for event in ready.training.run(ready.federation) if isinstance(event, RoundFinished)]
         assert max(event.metrics[judged]["accuracy"] for event in rounds) > 0.75
 
     def test_every_round_folds_some_and_no_more_than_asked(self, algorithm: str) -> None:
         rounds = [event for event in map(decode_event, finished(algorithm)[1]) if isinstance(event, RoundFinished)]
-        assert all(1 <= len(np.unique(event.folded)) <= 3 for event in rounds)
+        assert all(1 <= len(np.unique(event.aggregated)) <= 3 for event in rounds)
 
     @pytest.mark.parametrize("execution", ["native", "stacked", "vmap"])
     def test_executions_agree_with_the_loop(self, algorithm: str, execution: str) -> None:

@@ -165,7 +165,7 @@ def test_salt_and_pepper_hits_whole_pixels_with_black_or_white():
 
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_pollution_is_finite_and_far_out_of_range_unless_told_otherwise(share):
-    before, after = fully(TABLE, Pollution(fraction=1, share=share, reach=10))
+    before, after = fully(TABLE, Pollution(fraction=1, share=share, max_distance=10))
     low, high = TABLE.x.min(axis=0), TABLE.x.max(axis=0)
     changed = after.x != before.x
     distance = np.maximum(low - after.x, after.x - high) / (high - low)
@@ -213,5 +213,5 @@ def test_tokens_admit_only_what_leaves_features_alone(corruption):
         assert np.array_equal(before.x, after.x)
         assert (before.y != after.y).all()
         return
-    with pytest.raises(DataError, match=f"corruption {corruption.name} needs numbers, but features are tokens"):
+    with pytest.raises(DataError, match=f"corruption {corruption.name} needs numeric features, not tokens"):
         spoil(tokens, corruption)

@@ -130,7 +130,7 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
     [
         ("", ("y",), "is empty"),
         ("a,y\n", ("y",), "a header but no rows"),
-        (HEADER + ROWS, ("lable",), "no column 'lable' (asked for as a target); did you mean 'label'?"),
+        (HEADER + ROWS, ("lable",), "no column 'lable' (named as a target); did you mean 'label'?"),
         (HEADER + ROWS, ("label",), "column 'city', data row 1 holds 'Bonn', not a number"),
         (HEADER + ROWS, (), "data.targets"),
         (HEADER + ROWS, ("age", "label"), "column 'label', data row 1 holds 'yes'"),
@@ -142,7 +142,7 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
         ('a,b,y\n1,2,"u, v"\n9,0.1,0.2,"u"\n', ("y",), "data row 2 has 4 cells but the header has 3"),
         ('a,b,y\n1,2,"u, v"\n9,"u"\n', ("y",), "data row 2 has 2 cells but the header has 3"),
         ("a,a,y\n1,2,3\n", ("y",), "more than one column 'a'"),
-        ("y\n1\n", ("y",), "no columns are left for features"),
+        ("y\n1\n", ("y",), "no columns remain for features"),
         (b"a,y\n\xff\xfe,1\n", ("y",), "not UTF-8"),
     ],
 )
@@ -277,7 +277,7 @@ def test_many_whole_numbers_are_not_taken_for_classes_without_a_word(tmp_path, r
     x, y = prices(rows, distinct)
     np.savez(tmp_path / "own.npz", x=x, y=y)
     message = refusal(path=tmp_path / "own.npz")
-    assert f"{distinct} different values in {rows} rows" in message
+    assert f"{distinct} distinct values in {rows} rows" in message
     assert 'data.task = "classification" or "regression"' in message
     assert load(DataSettings(path=tmp_path / "own.npz", task="classification")).classes == distinct
     regression = load(DataSettings(path=tmp_path / "own.npz", task="regression", scale="none"))
@@ -329,7 +329,7 @@ def test_tokens_stay_whole_numbers(tmp_path, kind):
 
 @pytest.mark.parametrize("x", [[[0.5, 1]], [[-1, 1]]])
 def test_tokens_that_are_no_identifiers_are_refused(x):
-    with pytest.raises(DataError, match="tokens are whole numbers from 0 on"):
+    with pytest.raises(DataError, match="tokens must be whole numbers, 0 or greater"):
         from_arrays(x, [0], tokens=True)
 
 
@@ -341,11 +341,11 @@ def test_tokens_cannot_be_scaled():
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"name": "digits", "task": "regression"}, "data.task means nothing for the known set 'digits'"),
-        ({"name": "digits", "targets": ("y",)}, "data.targets means nothing for the known set 'digits'"),
-        ({"name": "digits", "owner": "writer"}, "data.owner means nothing"),
-        ({"name": "digits", "tokens": True}, "data.tokens means nothing"),
-        ({"path": "own.npz", "features": ("a",)}, "data.features means nothing for an .npz file"),
+        ({"name": "digits", "task": "regression"}, "data.task has no effect on the known set 'digits'"),
+        ({"name": "digits", "targets": ("y",)}, "data.targets has no effect on the known set 'digits'"),
+        ({"name": "digits", "owner": "writer"}, "data.owner has no effect"),
+        ({"name": "digits", "tokens": True}, "data.tokens has no effect"),
+        ({"path": "own.npz", "features": ("a",)}, "data.features has no effect on an .npz file"),
     ],
 )
 def test_settings_without_effect_are_refused(tmp_path, monkeypatch, settings, expected):

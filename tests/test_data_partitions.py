@@ -113,7 +113,7 @@ def test_dominant_class_uses_all_rows_where_classes_are_balanced():
 
 def test_dominant_class_is_refused_where_a_class_is_too_small():
     y = np.array([0] * 990 + [1] * 10)
-    with pytest.raises(DataError, match="do not suffice for 100 clients"):
+    with pytest.raises(DataError, match="are not enough for 100 clients"):
         spread(DominantClass(share=0.9), 100, y=y)
 
 
@@ -188,7 +188,7 @@ def test_natural_clients_are_the_owners_and_rows_without_an_owner_stay_out():
 def test_natural_takes_as_many_owners_as_asked():
     owners = np.arange(ROWS) % 40
     assert len(spread(NaturalPartition(), 12, owners=owners).clients) == 12
-    with pytest.raises(DataError, match="41 clients asked for but there are 40 owners"):
+    with pytest.raises(DataError, match="41 clients requested, but the data have 40 owners"):
         spread(NaturalPartition(), 41, owners=owners)
 
 
@@ -207,7 +207,7 @@ def test_a_hundred_thousand_clients_are_spread_without_an_object_each():
         (ClassesPerClient(per_client=11), None, "only 10 classes"),
         (ClassesPerClient(per_client=3, rows=2), None, "too few for 3 classes"),
         (ClassesPerClient(per_client=2), None, "share a class of"),
-        (NaturalPartition(), None, "the data name no owners"),
+        (NaturalPartition(), None, "the data have no owners"),
         (NaturalPartition(), np.full(ROWS, -1), "none of the clients' rows has an owner"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_malicious_pickle_is_refused_before_it_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_cifar(tmp_path / "cifar-10-batches-py", binary=False)
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps({b"data": Malice()}))
-    with pytest.raises(DataError, match=r"data_batch_3 is not a plain CIFAR-10 batch: it asks for builtins\.eval"):
+    with pytest.raises(DataError, match=r"data_batch_3 is not a plain CIFAR-10 batch: it refers to builtins\.eval"):
         load(DataSettings(name="cifar10"), tmp_path)
     assert not (tmp_path / "owned").exists()
 
@@ -133,7 +133,7 @@ def test_damaged_files_are_named(tmp_path, damage):
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(
         damage if damage[:2] == b"\x1f\x8b" else gzip.compress(damage)
     )
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz .* fetch it again"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz .* download it again"):
         load(DataSettings(name="mnist"), tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_damaged_cifar_files_are_named(tmp_path, name, content):
     binary = name.endswith(".bin")
     write_cifar(tmp_path / "cifar10", binary=binary)
     (tmp_path / "cifar10" / name).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name} .* fetch it again"):
+    with pytest.raises(DataError, match=rf"{name} .* download it again"):
         load(DataSettings(name="cifar10"), tmp_path / "cifar10")
 
 
@@ -217,7 +217,7 @@ def test_the_catalogue_says_what_is_here(tmp_path):
 
 
 def test_an_unknown_set_suggests_the_nearest():
-    with pytest.raises(DataError, match="no data set 'minst'; did you mean 'mnist'"):
+    with pytest.raises(DataError, match="unknown data set 'minst'; did you mean 'mnist'"):
         load(DataSettings(name="minst"))
 
 
@@ -255,7 +255,7 @@ def test_changing_the_partition_or_the_number_of_clients_keeps_the_held_out_rows
 
 
 def test_more_held_out_rows_than_there_are_is_refused():
-    with pytest.raises(DataError, match="reference asks for 480 rows but only 450"):
+    with pytest.raises(DataError, match=r"data.reference needs 480 rows; only 450"):
         federate(labelled(500), DataSettings(clients=5, reference=480, test=50), 0)
 
 

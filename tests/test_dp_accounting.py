@@ -21,7 +21,11 @@ from winnow.progress.live_display import ProgressHeader, ProgressState
 from world import blobs, experiment, prepared
 
 CENTRAL = ('collect.name="central-dp"', "collect.noise_multiplier=1.5")
-NOISY = ('select.matching.name="noisy"', "select.matching.clip=4.0", "select.matching.noise_multiplier=5.0")
+NOISY = (
+    'select.profile_comparison.name="noisy"',
+    "select.profile_comparison.clip=4.0",
+    "select.profile_comparison.noise_multiplier=5.0",
+)
 SECURE = ('collect.name="secure"', 'collect.encoding.name="discrete-gaussian"', "collect.encoding.clip=1.0")
 
 
@@ -45,7 +49,7 @@ def most_often(events: list[Any], clients: int = 8) -> list[int]:
     """After each round, how often the client took part that did so most often."""
     times, most = np.zeros(clients, int), []
     for event in events:
-        if event.kind == "invited":
+        if event.kind == "selected":
             times[event.clients] += 1
             most.append(int(times.max()))
     return most
@@ -60,7 +64,7 @@ def test_poisson_sampling_is_amplified() -> None:
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 def test_any_other_selection_is_a_composition_of_plain_gaussians(adaptive: str) -> None:
-    events = finished(*CENTRAL, f"collect.adaptive={adaptive}")
+    events = finished(*CENTRAL, f"collect.adaptive_clip={adaptive}")
     for event, most in zip(rounds_of(events), most_often(events), strict=True):
         expected = composed((dp.GaussianDpEvent(1.5), most))
         assert event.metrics["privacy"]["epsilon"] == pytest.approx(expected, rel=1e-3)
@@ -105,7 +109,7 @@ def test_profiles_beside_dp_sgd_are_in_its_budget() -> None:
 
 
 def test_profiles_alone_have_an_epsilon_of_their_own() -> None:
-    events = finished(*NOISY, "select.matching.delta=1e-4", algorithm="fedprof")
+    events = finished(*NOISY, "select.profile_comparison.delta=1e-4", algorithm="fedprof")
     for event, most in zip(rounds_of(events), most_often(events), strict=True):
         expected = composed((dp.GaussianDpEvent(5.0), most + 1), delta=1e-4)
         assert event.metrics["privacy"] == {"profile_epsilon": pytest.approx(expected, rel=1e-3)}
@@ -126,7 +130,7 @@ def test_dp_sgd_counts_each_clients_own_rate_and_steps() -> None:
         events = list(ready.training.run(ready.federation))
     times = np.zeros(8, int)
     for event in events:
-        if event.kind == "invited":
+        if event.kind == "selected":
             times[event.clients] += 1
     each = [
         composed(
@@ -197,7 +201,7 @@ def test_a_run_stops_before_it_would_overspend() -> None:
 
 
 def test_resuming_keeps_what_was_spent() -> None:
-    sets = (*CENTRAL, "collect.epsilon=5.0", "collect.adaptive=true")
+    sets = (*CENTRAL, "collect.epsilon=5.0", "collect.adaptive_clip=true")
     whole = finished(*sets, rounds=30)
     with prepared(*sets, algorithm="fedavg", rounds=2) as ready:
         list(ready.training.run(ready.federation))
@@ -234,7 +238,7 @@ def test_progress_and_result_tell_what_was_spent() -> None:
     assert course.figures().endswith(f"ε {spent:.3g}")
     wanted = experiment(*CENTRAL, "collect.epsilon=4.0", algorithm="fedavg", rounds=40)
     result = winnow.run(wanted.model_dump(), data=blobs())
-    assert result.summary.spent == {"epsilon": spent}
+    assert result.summary.privacy_spent == {"epsilon": spent}
     assert result.summary.stopped == events[-1].reason
     assert f"epsilon {spent:.4g}" in repr(result)
     assert "collect.epsilon = 4" in repr(result)
@@ -252,7 +256,7 @@ def test_progress_and_result_tell_what_was_spent() -> None:
         ((), "krum", "needs every update"),
         ((), "scaffold", "also sends"),
         ((), "feddyn", "tells nobody how many took part"),
-        ((), "fedbuff", "needs pace.name"),
+        ((), "fedbuff", "needs schedule.name"),
         (("select.replacement=true",), "fedavg", "select.replacement"),
     ],
 )
@@ -281,7 +285,9 @@ def test_a_method_that_sends_more_than_a_model_is_refused_under_noisy_sums(algor
 
 
 def test_noise_that_counts_on_more_clients_than_a_sum_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"collect.encoding.honest = 0.9"):
-        prepared(*SECURE, "collect.encoding.noise_multiplier=1.0", "collect.encoding.honest=0.9", algorithm="fedavg")
+    with pytest.raises(ConfigError, match=r"collect.encoding.honest_fraction = 0.9"):
+        prepared(
+            *SECURE, "collect.encoding.noise_multiplier=1.0", "collect.encoding.honest_fraction=0.9", algorithm="fedavg"
+        )
     with pytest.raises(ConfigError, match="needs noisy profiles"):
         prepared(*SECURE, "collect.encoding.noise_multiplier=1.0", algorithm="fedprof")

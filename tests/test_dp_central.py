@@ -137,8 +137,10 @@ def test_losses_are_told_to_nobody() -> None:
     with prepared('collect.name="central-dp"', "collect.noise_multiplier=1.0", algorithm="fedavg") as ready:
         tasks = ready.training.tasks([0, 1], ready.federation.population.sizes, round=1)
         with ready.federation.dispatch(tasks) as exchange:
-            assert [sorted(each.metrics) for each in exchange] == [["reach", "steps"]] * 2, "nor to the server"
-        rounds = [e for e in ready.training.run(ready.federation) if e.kind == "round"]
+            assert [sorted(each.metrics) for each in exchange] == [["steps", "total_step_size"]] * 2, (
+                "nor to the server"
+            )
+        rounds = [e for e in ready.training.run(ready.federation) if e.kind == "round_finished"]
     assert all(np.isnan(event.loss) for event in rounds)
 
 
@@ -163,7 +165,7 @@ def test_both_releases_together_are_one_of_the_multiplier() -> None:
 
 def test_with_an_adaptive_bound_the_sum_has_more_noise_to_make_up_for_the_count() -> None:
     """z_Δ = (z⁻² − (2σ_b)⁻²)^(−½), where σ_b = max(K/20, 1.6·z)."""
-    collect = CentralDp(noise_multiplier=3.0, clip=0.5, adaptive=True)
+    collect = CentralDp(noise_multiplier=3.0, clip=0.5, adaptive_clip=True)
     drawn = np.concatenate([changed(gathered({}, collect, invited=4, seed=seed)) for seed in range(4000)])
     raised = (3.0**-2 - (2 * 1.6 * 3.0) ** -2) ** -0.5
     assert raised > 1.05 * 3.0
@@ -181,7 +183,7 @@ def test_the_bound_finds_the_median_of_the_norms() -> None:
 
 
 def test_the_bound_is_kept_from_round_to_round() -> None:
-    collect = CentralDp(noise_multiplier=1e-9, clip=100.0, adaptive=True)
+    collect = CentralDp(noise_multiplier=1e-9, clip=100.0, adaptive_clip=True)
     changes = dict.fromkeys(range(4), np.full(8, 0.01))
     first = gathered(changes, collect, invited=4)
     assert float(first.next_round_state["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
@@ -209,9 +211,9 @@ def test_rounds_without_anybody_are_held() -> None:
         algorithm="fedavg", rounds=12,
     ) as ready:  # fmt: skip
         events = list(ready.training.run(ready.federation))
-    invited = [len(event.clients) for event in events if event.kind == "invited"]
+    invited = [len(event.clients) for event in events if event.kind == "selected"]
     assert 0 in invited
-    assert len([event for event in events if event.kind == "round"]) == 12
+    assert len([event for event in events if event.kind == "round_finished"]) == 12
 
 
 # Membership -----------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_with_little_noise_selection_is_what_it_is_without() -> None:
         with prepared(*sets, algorithm="fedprof", rounds=1) as ready:
             return next(e.scores for e in ready.training.run(ready.federation) if e.kind == "scored")
 
-    noisy = 'select.matching={name="noisy",clip=100.0,noise_multiplier=%s}'
+    noisy = 'select.profile_comparison={name="noisy",clip=100.0,noise_multiplier=%s}'
     np.testing.assert_allclose(scores(noisy % "1e-9"), scores(), atol=1e-4)
     assert np.abs(scores(noisy % "1.0") - scores()).max() > 0.05
 
@@ -143,7 +143,9 @@ def test_with_little_noise_selection_is_what_it_is_without() -> None:
 def test_holders_of_the_reference_set_would_release_more_than_is_counted() -> None:
     with pytest.raises(ConfigError, match="reference_clients"):
         prepared(
-            'select.matching={name="noisy",clip=1.0,noise_multiplier=1.0}', "reference_clients=[0]", algorithm="fedprof"
+            'select.profile_comparison={name="noisy",clip=1.0,noise_multiplier=1.0}',
+            "reference_clients=[0]",
+            algorithm="fedprof",
         )
 
 
@@ -178,7 +180,9 @@ def test_dp_sgd_adds_noise_to_every_step() -> None:
 
 def test_dp_sgd_tells_no_loss() -> None:
     with prepared('client={name="dp-sgd",noise_multiplier=1.0}', algorithm="fedavg", rounds=1) as ready:
-        assert all(np.isnan(each.loss) for each in ready.training.run(ready.federation) if each.kind == "round")
+        assert all(
+            np.isnan(each.loss) for each in ready.training.run(ready.federation) if each.kind == "round_finished"
+        )
 
 
 @pytest.mark.parametrize(
@@ -294,7 +298,7 @@ def test_steps_too_coarse_for_the_noise_are_refused_when_settings_are_read(selec
 def test_weight_bound_sum_noise_and_division_by_a_public_constant() -> None:
     """θ + Σ_k w_k·Δ_k / (K·w̄): K are invited by the settings, w̄ is the mean weight of all clients, whoever came."""
     uneven, faint = 'data.partition={name="dirichlet",alpha=0.4}', "collect.encoding.noise_multiplier=1e-4"
-    many = ("collect.encoding.levels=1000000", "collect.encoding.clip=10.0", "collect.heaviest=1.0")
+    many = ("collect.encoding.levels=1000000", "collect.encoding.clip=10.0", "collect.max_weight_share=1.0")
     with prepared(uneven, "select.count=4", algorithm="fedavg-rp", rounds=1) as plain:
         sizes = plain.federation.population.sizes
         start = {name: tensor.clone() for name, tensor in plain.training.model.items()}
@@ -303,8 +307,8 @@ def test_weight_bound_sum_noise_and_division_by_a_public_constant() -> None:
     with prepared(uneven, "select.count=4", *NOISY_SUM, faint, *many, algorithm="fedavg-rp", rounds=1) as noisy:
         events = list(noisy.training.run(noisy.federation))
         found = noisy.training.model
-    (finished,) = [event for event in events if event.kind == "round"]
-    folded = finished.folded.tolist()
+    (finished,) = [event for event in events if event.kind == "round_finished"]
+    folded = finished.aggregated.tolist()
     by_what_came, by_a_constant = sizes[folded].sum(), 4 * sizes.mean()
     assert abs(by_what_came / by_a_constant - 1) > 0.1, "so that it shows"
     for name, tensor in start.items():

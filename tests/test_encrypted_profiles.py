@@ -41,7 +41,7 @@ from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_of
 
 HOLDER = 2
 WORLD = (f"reference_clients=[{HOLDER}]", "select.alpha=5")
-ENCRYPTED = (*WORLD, "select.matching=encrypted")
+ENCRYPTED = (*WORLD, "select.profile_comparison=encrypted")
 
 
 # The numbers ----------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def found_in(replies: list[Outcome], wanted: set[int]) -> set[int]:
 
 def test_no_mean_can_be_found_in_what_the_server_was_sent(run: Run) -> None:
     keys, *others = run.overheard.received
-    assert keys.task.name == "make-keys"  # before there was any mean
+    assert keys.task.name == "profile-make-keys"  # before there was any mean
     assert len(run.means) == 5 + 8 + 4 * 3  # the holder's for versions 0 to 4, first ones, those of the invited
     assert not found_in(others, set().union(*map(traces, run.means)))
 
@@ -285,12 +285,12 @@ def test_what_is_sent_besides_is_what_plain_clients_send_too(run: Run, plain: Ru
         arrays = {(r.task.name, part, name) for r in replies for part, named in r.payload.items() for name in named}
         return arrays | {(r.task.name, metric) for r in replies for metric in r.metrics}
 
-    asked = ("assess", "profile", "train")
+    asked = ("evaluate-reference", "profile", "train")
     assert kinds(plain) - kinds(run) == {(task, "profile", "mean") for task in asked}
     assert kinds(run) - kinds(plain) == {(task, "profile", name) for task in asked for name in ("sealed", "unit")} | {
-        ("make-keys", "keys", "encrypt"),
-        ("make-keys", "keys", "compute"),
-        ("decrypt", "divergences", "values"),
+        ("profile-make-keys", "keys", "encrypt"),
+        ("profile-make-keys", "keys", "compute"),
+        ("profile-decrypt", "divergences", "values"),
     }
 
 
@@ -328,11 +328,11 @@ def test_what_is_charged_is_what_is_sent(run: Run) -> None:
         if "profile" in reply.payload:
             weight = sum(array.nbytes for array in reply.payload["profile"].values())
             assert reply.task.work.profile_bytes == pytest.approx(weight, rel=0.01)
-        if reply.task.name == "make-keys":
+        if reply.task.name == "profile-make-keys":
             assert reply.task.work.upload_bytes == pytest.approx(
                 sum(a.nbytes for a in arrays_in(reply.payload)), rel=0.01
             )
-        if reply.task.name in ("decrypt", "take-key"):
+        if reply.task.name in ("profile-decrypt", "profile-set-key"):
             assert reply.task.work.download_bytes == sum(array.nbytes for array in arrays_in(reply.task.payload))
             assert reply.cost.seconds > 0
     assert run.ready.plan.profile_bytes == ENCRYPTED_PROFILE_BYTES + 12 * 4
@@ -354,7 +354,7 @@ def test_a_resumed_run_makes_new_keys_and_chooses_the_same() -> None:
     second = prepare_run(experiment(*ENCRYPTED, algorithm="fedprof"), RunInputs(dataset=blobs()), snapshot=snapshot)
     overheard = Overheard(second.federation)
     rest = list(second.training.run(overheard))
-    assert [task.name for task in overheard.sent].count("make-keys") == 1
+    assert [task.name for task in overheard.sent].count("profile-make-keys") == 1
     assert_same_choices(begun + rest, events_of(prepared(*WORLD, algorithm="fedprof")))
 
 
@@ -421,12 +421,18 @@ def test_a_refused_profile_is_recorded_and_its_client_comes_last() -> None:
 @pytest.mark.parametrize(
     ("sets", "line"),
     [
-        (("select.matching=encrypted",), "reference_clients: .*needs one client.*names none"),
-        (("select.matching=encrypted", "reference_clients=[1, 4]"), "reference_clients: .*needs one client.*names 2"),
-        (("select.matching=encrypted", "reference_clients=[99]"), "reference_clients: client 99 does not exist"),
+        (("select.profile_comparison=encrypted",), "reference_clients: .*needs one client.*names none"),
+        (
+            ("select.profile_comparison=encrypted", "reference_clients=[1, 4]"),
+            "reference_clients: .*needs one client.*names 2",
+        ),
+        (
+            ("select.profile_comparison=encrypted", "reference_clients=[99]"),
+            "reference_clients: client 99 does not exist",
+        ),
         ((*ENCRYPTED, "model.hidden=[5000]"), "select.layer: .*5000 elements, and at most 4096"),
-        ((*ENCRYPTED, "pace.name=buffered", "pace.goal=2"), 'needs pace.name = "rounds"'),
-        (("select.matching=shrouded",), "encrypted"),
+        ((*ENCRYPTED, "schedule.name=buffered", "schedule.buffer_size=2"), 'needs schedule.name = "rounds"'),
+        (("select.profile_comparison=shrouded",), "encrypted"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name_before_a_run(sets: tuple[str, ...], line: str) -> None:
@@ -450,7 +456,7 @@ def test_only_the_holder_decrypts_and_only_single_numbers(keys: Keys) -> None:
     ring._secret[HOLDER] = keys.secret
     whole = ckks.encrypt(keys.to_encrypt, np.arange(12.0))
     for client, data, reason in ((1, whole, "no secret key"), (HOLDER, whole, "more than one number")):
-        (outcome,) = ring.decrypt([task_for(client, "decrypt", divergences={"0": data})], None)
+        (outcome,) = ring.decrypt([task_for(client, "profile-decrypt", divergences={"0": data})], None)
         assert isinstance(outcome, Failure)
         assert reason in outcome.reason
 
@@ -467,7 +473,7 @@ def test_a_secret_key_that_was_sent_is_not_taken(keys: Keys) -> None:
     leaked = np.frombuffer(keys.secret.serialize(save_secret_key=True, save_galois_keys=False), np.uint8)
     with pytest.raises(ckks.CiphertextError, match="secret key"):
         ckks.read_context(leaked)
-    (outcome,) = EncryptedProfileSite().take_key([task_for(0, "take-key", keys={"encrypt": leaked})], None)
+    (outcome,) = EncryptedProfileSite().take_key([task_for(0, "profile-set-key", keys={"encrypt": leaked})], None)
     assert isinstance(outcome, Failure)
 
 
@@ -484,7 +490,7 @@ def test_ciphertexts_with_other_parameters_or_levels_are_refused(keys: Keys) -> 
 
 def test_a_holder_that_does_not_answer_ends_nobodys_run() -> None:
     ready = prepared(*ENCRYPTED, "rounds=2", algorithm="fedprof")
-    ready.federation.handlers["make-keys"] = lambda tasks, site: [
+    ready.federation.handlers["profile-make-keys"] = lambda tasks, site: [
         Failure(task=task, stage="making keys", reason="gone") for task in tasks
     ]
     events = events_of(ready)

@@ -19,12 +19,12 @@ from winnow.privacy.dp import accountant_for
 from world import experiment, prepared
 
 SECURE = ("collect.name=secure", "select.count=5")
-HOMOMORPHIC = ("collect={name='homomorphic', holder=1}", "select.count=5")
+HOMOMORPHIC = ("collect={name='homomorphic', key_holder=1}", "select.count=5")
 CENTRAL = ("collect={name='central-dp', noise_multiplier=1.0}", "select.name=poisson")
 LOCAL = "{name='local-dp', noise_multiplier=1.0, clip=1.0}"
 CLIP = "{name='clip', norm=1.0}"
-TOP_K = "{name='compress', keep={name='top-k', fraction=0.1}}"
-RANDOM_K = "{name='compress', keep={name='random-k', fraction=0.1}}"
+TOP_K = "{name='compress', sparsify={name='top-k', fraction=0.1}}"
+RANDOM_K = "{name='compress', sparsify={name='random-k', fraction=0.1}}"
 DP_SGD = "client={name='dp-sgd', noise_multiplier=1.0}"
 NOISY_SUMS = "collect.encoding={name='discrete-gaussian', noise_multiplier=1.0, clip=1.0}"
 
@@ -86,11 +86,11 @@ def test_losses_leave_unless_noise_hides_clients_or_samples(sets: tuple[str, ...
     ("matching", "said"),
     [
         (
-            "select.matching=plain",
+            "select.profile_comparison=plain",
             "mean and variance of a layer's elements over its samples;",
         ),
-        ("select.matching=encrypted", "the variances of every profile and its divergence"),
-        ("select.matching={name='noisy', noise_multiplier=1.0, clip=1.0}", "over its samples, with noise;"),
+        ("select.profile_comparison=encrypted", "the variances of every profile and its divergence"),
+        ("select.profile_comparison={name='noisy', noise_multiplier=1.0, clip=1.0}", "over its samples, with noise;"),
     ],
 )
 def test_profiles_are_told_as_they_leave(matching: str, said: str) -> None:
@@ -107,7 +107,7 @@ def test_losses_of_models_are_told_where_clients_are_asked_for_them(algorithm: s
 def test_holders_of_keys_and_masks_are_parties_of_their_own() -> None:
     assert learnt(explained(*HOMOMORPHIC), "client 1, who holds the key") == "the sum of the updates of each round"
     assert "their mask seeds" in learnt(explained(*SECURE, "collect.keeper=true"), "mask keeper")
-    holder = explained("select.matching=encrypted", "reference_clients=[3]", algorithm="fedprof")
+    holder = explained("select.profile_comparison=encrypted", "reference_clients=[3]", algorithm="fedprof")
     assert "divergence" in learnt(holder, "client 3, who holds the reference set")
     assert not learnt(explained(), "keeper")
 
@@ -201,10 +201,13 @@ def test_warnings_say_what_a_protection_does(sets: str, hidden: str) -> None:
     """And what they advise works as it is written."""
     warnings = explained(sets, "select.count=5", algorithm="fedprof").warnings
     (warning,) = (each for each in warnings if each.startswith(hidden))
-    noisy = re.search(r"select.matching = ({.*?})", warning)
+    noisy = re.search(r"select.profile_comparison = ({.*?})", warning)
     assert noisy is not None
-    assert 'select.matching = "encrypted" with reference_clients = [0]' in warning
-    for advice in ((f"select.matching={noisy[1]}",), ('select.matching="encrypted"', "reference_clients=[0]")):
+    assert 'select.profile_comparison = "encrypted" with reference_clients = [0]' in warning
+    for advice in (
+        (f"select.profile_comparison={noisy[1]}",),
+        ('select.profile_comparison="encrypted"', "reference_clients=[0]"),
+    ):
         followed = explained(sets, "select.count=5", *advice, algorithm="fedprof").warnings
         assert not any("clients send FedProf profiles" in each for each in followed)
 
@@ -253,7 +256,7 @@ def test_budgets_without_a_forecast_say_so() -> None:
     assert explained(*CENTRAL).forecast == ()
     (samples,) = explained("client={name='dp-sgd', noise_multiplier=1.0, epsilon=3.0}").forecast
     assert samples.startswith("client.epsilon: how long it lasts depends on how many samples")
-    noisy = "select.matching={name='noisy', clip=1.0, noise_multiplier=0.1}"
+    noisy = "select.profile_comparison={name='noisy', clip=1.0, noise_multiplier=0.1}"
     budget = "filters=[{name='local-dp', clip=1.0, noise_multiplier=1.0, epsilon=1.0}]"
     (hopeless,) = explained(noisy, budget, algorithm="fedprof").forecast
     assert hopeless.endswith(
@@ -275,8 +278,8 @@ def test_budgets_without_a_forecast_say_so() -> None:
         ("fedavg-rp", SECURE, "sends its training loss in the clear"),
         ("fedavg-rp", HOMOMORPHIC, "sends its training loss in the clear"),
         ("fedprof", SECURE, "clients send FedProf profiles"),
-        ("fedprof", (*SECURE, "select.matching=encrypted"), "variances of encrypted profiles"),
-        ("fedprof", ("select.matching=encrypted",), "every update is sent in the clear"),
+        ("fedprof", (*SECURE, "select.profile_comparison=encrypted"), "variances of encrypted profiles"),
+        ("fedprof", ("select.profile_comparison=encrypted",), "every update is sent in the clear"),
         ("fedavg-rp", CENTRAL, "not against the server"),
         ("fedavg-rp", CENTRAL, "publish only the models"),
         ("fedprof", (DP_SGD,), "clients send plain profiles without noise"),
@@ -287,8 +290,8 @@ def test_budgets_without_a_forecast_say_so() -> None:
         ("fedavg-rp", (f"filters=[{LOCAL}, {CLIP}]",), '"clip" comes after "local-dp"'),
         ("fedavg-rp", (f"filters=[{LOCAL}, {TOP_K}]",), "keeps the values that noise made large"),
         ("fedavg-rp", (*SECURE, f"filters=[{LOCAL}]"), "adds the full noise at each client"),
-        ("fedavg-rp", (*SECURE, "collect.fewest=2"), "collect.fewest = 2"),
-        ("fedavg-rp", (*HOMOMORPHIC, "collect.heaviest=1.0"), "collect.heaviest = 1 lets"),
+        ("fedavg-rp", (*SECURE, "collect.min_clients=2"), "collect.min_clients = 2"),
+        ("fedavg-rp", (*HOMOMORPHIC, "collect.max_weight_share=1.0"), "collect.max_weight_share = 1 lets"),
     ],
 )
 def test_what_undoes_itself_is_told(algorithm: str, sets: tuple[str, ...], warning: str) -> None:
@@ -296,7 +299,7 @@ def test_what_undoes_itself_is_told(algorithm: str, sets: tuple[str, ...], warni
 
 
 @pytest.mark.parametrize(
-    "sets", [(), (f"filters=[{CLIP}]",), (DP_SGD,), ("filters=[{name='compress', entropy='zstd'}]",)]
+    "sets", [(), (f"filters=[{CLIP}]",), (DP_SGD,), ("filters=[{name='compress', entropy_coding='zstd'}]",)]
 )
 def test_nothing_is_said_where_nothing_is_undone(sets: tuple[str, ...]) -> None:
     assert explained(*sets).warnings == ()

@@ -21,19 +21,28 @@ from world import blobs, experiment, prepared
 
 FILTERS = {
     "clip": [{"name": "clip", "norm": 0.5}],
-    "exclude": [{"name": "exclude", "names": ["*.bias"]}],
+    "exclude": [{"name": "exclude", "variables": ["*.bias"]}],
     "percentile": [{"name": "percentile", "percentile": 50.0, "gamma": 0.05}],
     "sparse-vector": [{"name": "sparse-vector", "epsilon": 5000.0, "gamma": 0.05}],
     "local-dp": [{"name": "local-dp", "noise_multiplier": 0.001, "clip": 1.0}],
-    "compress": [{"name": "compress", "numbers": "qsgd"}],
-    "top-k": [{"name": "compress", "keep": {"name": "top-k", "fraction": 0.1}, "numbers": "float16"}],
+    "compress": [{"name": "compress", "quantise": "qsgd"}],
+    "top-k": [{"name": "compress", "sparsify": {"name": "top-k", "fraction": 0.1}, "quantise": "float16"}],
     "random-k": [
-        {"name": "compress", "keep": {"name": "random-k", "fraction": 0.2, "feedback": True}, "entropy": "zstd"}
+        {
+            "name": "compress",
+            "sparsify": {"name": "random-k", "fraction": 0.2, "error_feedback": True},
+            "entropy_coding": "zstd",
+        }
     ],
     "many": [
-        {"name": "exclude", "names": ["*.bias"]},
+        {"name": "exclude", "variables": ["*.bias"]},
         {"name": "clip", "norm": 1.0},
-        {"name": "compress", "keep": {"name": "top-k", "fraction": 0.3}, "numbers": "qsgd", "entropy": "zstd"},
+        {
+            "name": "compress",
+            "sparsify": {"name": "top-k", "fraction": 0.3},
+            "quantise": "qsgd",
+            "entropy_coding": "zstd",
+        },
     ],
 }
 ALGORITHMS = ["fedavg", "fedprof", "scaffold", "fednova", "fedbuff", "fedper", "krum"]
@@ -63,7 +72,7 @@ def skip_unless_they_go_together(filters: list[dict], algorithm: str) -> None:
     try:
         experiment(asked(filters), algorithm=algorithm)
     except ConfigError as refused:
-        if 'pace.name = "rounds"' not in str(refused):
+        if 'schedule.name = "rounds"' not in str(refused):
             raise
         pytest.skip("needs rounds")
 
@@ -81,7 +90,7 @@ class TestEveryFilter:
         ready = prepared(asked(filters), "rounds=2", *count, algorithm=algorithm)
         before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
         events = list(ready.training.run(ready.federation))
-        assert not [event for event in events if event.kind == "refused"]
+        assert not [event for event in events if event.kind == "rejected"]
         assert {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()} == before
         assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
 
@@ -93,7 +102,7 @@ class TestEveryFilter:
         ready = prepare_run(made, RunInputs(dataset=blobs(), module=module))
         before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
         events = list(ready.training.run(ready.federation))
-        assert not [event for event in events if event.kind == "refused"]
+        assert not [event for event in events if event.kind == "rejected"]
         assert {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()} == before
 
     def test_a_seed_repeats_bit_for_bit(self, filters: list[dict]) -> None:
@@ -153,9 +162,9 @@ class TestEveryFilter:
         """A server that chose the model would have an exact answer otherwise, whatever the noise."""
         ready = prepared(asked(filters), "rounds=1", algorithm="fedavg")
         events = list(ready.training.run(spoilt(ready)))
-        assert not [event for event in events if event.kind == "refused"]
-        (finished,) = [event for event in events if event.kind == "round"]
-        assert len(finished.folded) == 3
+        assert not [event for event in events if event.kind == "rejected"]
+        (finished,) = [event for event in events if event.kind == "round_finished"]
+        assert len(finished.aggregated) == 3
         assert all(bool(tensor.isfinite().all()) for tensor in ready.training.model.values())
 
     def test_the_system_can_give_the_randomness(self, filters: list[dict]) -> None:

@@ -51,12 +51,12 @@ class TestClip:
 
 class TestExclude:
     def test_named_variables_come_back_as_sent(self) -> None:
-        altered = ExcludeVariables(names=("*.bias",)).altered(changes(), SENT, rng())
+        altered = ExcludeVariables(variables=("*.bias",)).altered(changes(), SENT, rng())
         assert not altered[:20].any(), "changes are in the order of names"
         assert np.array_equal(altered[20:], changes()[20:])
 
     def test_the_rest_is_learnt(self) -> None:
-        without, plain = one_update('filters=[{name = "exclude", names = ["*.bias"]}]')
+        without, plain = one_update('filters=[{name = "exclude", variables = ["*.bias"]}]')
         for name, change in without.items():
             assert not change.any() if name.endswith("bias") else torch.allclose(change, plain[name], atol=1e-6)
 
@@ -69,7 +69,7 @@ class TestExclude:
     )
     def test_names_that_cannot_work_are_refused(self, names: str, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            prepared(f'filters=[{{name = "exclude", names = {names}}}]', algorithm="fedavg")
+            prepared(f'filters=[{{name = "exclude", variables = {names}}}]', algorithm="fedavg")
 
 
 class TestPercentile:
@@ -84,22 +84,24 @@ class TestPercentile:
 
 class TestSparseVector:
     def test_a_large_budget_tells_the_bounded_changes_exactly(self) -> None:
-        told = SparseVectorTechnique(epsilon=1e12, share=1.0, gamma=0.5, threshold=0.0).altered(changes(), SENT, rng())
+        told = SparseVectorTechnique(epsilon=1e12, fraction=1.0, gamma=0.5, threshold=0.0).altered(
+            changes(), SENT, rng()
+        )
         np.testing.assert_allclose(told, np.clip(changes(), -0.5, 0.5), atol=1e-6)
 
     def test_the_threshold_chooses(self) -> None:
         vector = np.where(np.arange(220) % 10 == 0, 1.0, 0.01).astype(np.float32)
-        told = SparseVectorTechnique(epsilon=1e9, share=0.5, gamma=1.0, threshold=0.5).altered(vector, SENT, rng())
+        told = SparseVectorTechnique(epsilon=1e9, fraction=0.5, gamma=1.0, threshold=0.5).altered(vector, SENT, rng())
         assert np.array_equal(told != 0, vector == 1.0)
 
     def test_no_more_than_the_share_is_told(self) -> None:
-        told = SparseVectorTechnique(epsilon=1.0, share=0.05, gamma=1.0).altered(changes(), SENT, rng())
+        told = SparseVectorTechnique(epsilon=1.0, fraction=0.05, gamma=1.0).altered(changes(), SENT, rng())
         assert 0 < (told != 0).sum() <= 11
         assert np.abs(told).max() <= 1.0
 
     def test_replies_are_as_likely_under_any_other_update(self) -> None:
         """The promise itself, on an update of one change, where both outcomes can be counted: silence, and a sign."""
-        filtering, draws = SparseVectorTechnique(epsilon=1.0, share=1.0, gamma=1.0, threshold=0.5), 12_000
+        filtering, draws = SparseVectorTechnique(epsilon=1.0, fraction=1.0, gamma=1.0, threshold=0.5), 12_000
         source, sent = rng(1), {"w": torch.zeros(1)}
         counts = []
         for value in (-1.0, 0.0, 1.0):
@@ -111,7 +113,7 @@ class TestSparseVector:
 
     def test_the_noise_is_that_of_its_budget(self) -> None:
         """Told values are Δ + Lap(2cγ/ε₃), ε₃ = ε/2: with a bound far away the truncation does not show."""
-        filtering = SparseVectorTechnique(epsilon=4000.0, share=1.0, gamma=1.0, threshold=0.0)
+        filtering = SparseVectorTechnique(epsilon=4000.0, fraction=1.0, gamma=1.0, threshold=0.0)
         sent, source, zeros = {"w": torch.zeros(100)}, rng(2), np.full(100, 0.5, np.float32)
         told = np.concatenate([filtering.altered(zeros, sent, source) for _ in range(200)])
         noise = told[told != 0] - 0.5
@@ -121,7 +123,7 @@ class TestSparseVector:
         """How often nothing is told of a hundred equal changes: all are below the bar together, or one is not. A bar
         that moves, for all of them alike, is above them more often than one that stands still.
         """
-        filtering, draws = SparseVectorTechnique(epsilon=4.0, share=0.01, gamma=1.0, threshold=5.0), 8_000
+        filtering, draws = SparseVectorTechnique(epsilon=4.0, fraction=0.01, gamma=1.0, threshold=5.0), 8_000
         source, sent, vector = rng(3), {"w": torch.zeros(100)}, np.zeros(100, np.float32)
         silent = np.mean([not filtering.altered(vector, sent, source).any() for _ in range(draws)])
         first = 2.0 / (1 + 2 ** (2 / 3))  # ε₁, where ε₁ + ε₂ = ε/2 = 2 and ε₂/ε₁ = (2c)^⅔, c = 1
@@ -144,7 +146,7 @@ class TestSparseVector:
 
 EVERY_FILTER = [
     Clip(norm=1.0),
-    ExcludeVariables(names=("*.bias",)),
+    ExcludeVariables(variables=("*.bias",)),
     PercentilePrivacy(),
     SparseVectorTechnique(epsilon=1.0),
     LocalDp(noise_multiplier=1.0, clip=1.0),
@@ -165,7 +167,11 @@ def filtered(filtering: TwoSidedFilter, sent: dict, reply: dict) -> Reply | Fail
 def test_what_did_not_come_with_the_task_does_not_leave(filtering: TwoSidedFilter) -> None:
     trained = {name: tensor + 1 for name, tensor in SENT.items()}
     assert isinstance(filtered(filtering, {"model": SENT}, {"model": trained}), Reply)
-    few = {"model": trained, "reach": {"reach": torch.tensor([3.0])}, "profile": {"mean": torch.zeros(64)}}
+    few = {
+        "model": trained,
+        "effective_steps": {"effective_steps": torch.tensor([3.0])},
+        "profile": {"mean": torch.zeros(64)},
+    }
     assert isinstance(filtered(filtering, {"model": SENT}, few), Reply)
     for sent, reply in (
         ({}, {"model": trained}),
@@ -203,9 +209,9 @@ def test_counters_that_no_noise_covers_come_back_as_they_were_sent(filtering: Tw
         ('[{name = "clip", norm = 0.0}]', r"filters\[0\].norm = 0.0: must be above 0"),
         ('[{name = "clip", norm = 1.0, gamma = 1.0}]', r"unknown key filters\[0\].gamma; it belongs to"),
         ('[{name = "sparse-vector", epsilon = 0.0}]', r"filters\[0\].epsilon = 0.0"),
-        ('[{name = "exclude", names = []}]', r"filters\[0\].names"),
+        ('[{name = "exclude", variables = []}]', r"filters\[0\].variables"),
         ('"clip"', "filters = 'clip': must be a list"),
-        ('[{name = "compress", numbers = "int3"}]', r"filters\[0\].numbers.name = 'int3' is unknown; valid"),
+        ('[{name = "compress", quantise = "int3"}]', r"filters\[0\].quantise.name = 'int3' is unknown; valid"),
         ('[{name = "compress"}, {name = "clip", norm = 1.0}]', "filters: compress must come last; 'clip' cannot"),
         ('[{name = "compress"}, {name = "compress"}]', "filters: compress must come last; 'compress' cannot"),
     ],

@@ -78,10 +78,16 @@ def test_a_round_follows_exact_meta_gradients(execution: str) -> None:
 
 
 def test_tuned_it_takes_plain_steps_of_alpha() -> None:
-    sets = ("data.own_test=0.25", "judge.by=tuned", "judge.tune_epochs=1", "judge.tune_every=1", "rounds=2")
+    sets = (
+        "data.local_test=0.25",
+        "evaluation.by=tuned",
+        "evaluation.tune_epochs=1",
+        "evaluation.tune_every=1",
+        "rounds=2",
+    )
     ready = prepared(*sets, f"client.alpha={ALPHA}", "local.momentum=0.9", algorithm="hf-maml")
     events = list(ready.training.run(ready.federation))
-    own, scores = ready.federation.site.own_test, []
+    own, scores = ready.federation.site.local_test, []
     for k in range(8):
         module, (x, y) = deepcopy(ready.module), samples(ready, k)
         module.load_state_dict(ready.training.model)

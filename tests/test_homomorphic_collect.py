@@ -34,7 +34,7 @@ from world import blobs, experiment, prepared
 
 pytest.importorskip("tenseal", reason="needs the extra `encryption`")
 
-HOMOMORPHIC = ("collect={name='homomorphic', holder=1}", "select.count=5")
+HOMOMORPHIC = ("collect={name='homomorphic', key_holder=1}", "select.count=5")
 
 
 def events_of(ready: PreparedRun, federation: Federation | None = None) -> list[Any]:
@@ -103,7 +103,9 @@ def test_an_algorithm_on_sums_learns_what_it_learns_in_the_clear(algorithm: str)
     private = prepared("rounds=2", *HOMOMORPHIC, algorithm=algorithm)
     in_the_clear, in_secret = events_of(plain), events_of(private)
     assert reasons_of(in_secret) == {}
-    assert [e.folded.tolist() for e in rounds_of(in_the_clear)] == [e.folded.tolist() for e in rounds_of(in_secret)]
+    assert [e.aggregated.tolist() for e in rounds_of(in_the_clear)] == [
+        e.aggregated.tolist() for e in rounds_of(in_secret)
+    ]
     one, other = plain.training.model, private.training.model
     assert max((one[name].double() - other[name].double()).abs().max() for name in one) < 1e-5
 
@@ -133,7 +135,7 @@ def test_a_seed_repeats_and_resuming_equals_no_interruption() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["krum", "median", "trimmed-mean", "norm-bound", "qfedavg", "clustered", "fedbuff"]
+    "algorithm", ["krum", "median", "trimmed-mean", "norm-bound", "qfedavg", "clustered-sampling", "fedbuff"]
 )
 def test_what_needs_every_update_is_refused_by_name(algorithm: str) -> None:
     with pytest.raises(ConfigError, match=r"collect.name = .homomorphic."):
@@ -141,8 +143,8 @@ def test_what_needs_every_update_is_refused_by_name(algorithm: str) -> None:
 
 
 def test_a_holder_that_is_no_client_is_refused_before_the_run() -> None:
-    with pytest.raises(ConfigError, match=r"^collect.holder = 8, but there are 8 clients"):
-        prepared("collect={name='homomorphic', holder=8}", "select.count=5", algorithm="fedavg")
+    with pytest.raises(ConfigError, match=r"^collect.key_holder = 8, but there are 8 clients"):
+        prepared("collect={name='homomorphic', key_holder=8}", "select.count=5", algorithm="fedavg")
 
 
 # What the server sees -------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def test_the_server_is_sent_no_update_and_no_secret_key() -> None:
     watched = Meddling(ready.federation, lambda outcome: outcome)
     events_of(ready, watched)
     replies = [outcome for outcome in watched.seen if isinstance(outcome, Reply)]
-    assert all("model" not in reply.payload for reply in replies if reply.task.name != "assess")
+    assert all("model" not in reply.payload for reply in replies if reply.task.name != "evaluate-reference")
     for reply in replies:
         if reply.task.name == MAKE_KEY:
             assert not ckks.read_context(reply.payload["secure"]["key"]).has_secret_key()
@@ -180,7 +182,7 @@ def failing(name: str, clients: set[int]) -> Callable[[Outcome], Outcome]:
 
 
 def invited(ready: PreparedRun) -> list[int]:
-    return rounds_of(events_of(ready))[0].folded.tolist()
+    return rounds_of(events_of(ready))[0].aggregated.tolist()
 
 
 def test_clients_may_drop_out_and_the_rest_is_summed() -> None:
@@ -188,7 +190,7 @@ def test_clients_may_drop_out_and_the_rest_is_summed() -> None:
     gone = {*folded[:2]}
     ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
     (end,) = rounds_of(events_of(ready, Meddling(ready.federation, failing(ENCRYPT, gone))))
-    assert end.folded.tolist() == folded[2:]
+    assert end.aggregated.tolist() == folded[2:]
 
 
 @pytest.mark.parametrize("step", [MAKE_KEY, DECRYPT])
@@ -197,7 +199,7 @@ def test_without_the_holder_the_round_is_abandoned_and_the_next_one_works(step: 
     fail = failing(step, {1})
     federation = Meddling(ready.federation, lambda out: fail(out) if out.task.round == 1 else out)
     events = events_of(ready, federation)
-    assert [len(event.folded) for event in rounds_of(events)] == [0, 5]
+    assert [len(event.aggregated) for event in rounds_of(events)] == [0, 5]
     assert any("who holds the key, did not answer" in reason for reason in reasons_of(events).values())
 
 
@@ -220,7 +222,7 @@ def test_a_broken_vector_is_refused_and_the_others_are_summed() -> None:
 
     ready = prepared("rounds=1", *HOMOMORPHIC, algorithm="fedavg-rp")
     events = events_of(ready, Meddling(ready.federation, break_one))
-    assert rounds_of(events)[0].folded.tolist() == folded[1:]
+    assert rounds_of(events)[0].aggregated.tolist() == folded[1:]
     assert reasons_of(events)[folded[0]].startswith("its ciphertexts cannot be used")
 
 
@@ -262,7 +264,7 @@ def test_an_update_leaves_once_and_a_key_opens_one_sum(step: str) -> None:
     ],
 )
 def test_what_is_no_sum_is_refused_by_the_holder(ciphertexts: Any, count: int, reason: str) -> None:
-    site = HomomorphicSite(HomomorphicAggregation(holder=0), simulated_identities())
+    site = HomomorphicSite(HomomorphicAggregation(key_holder=0), simulated_identities())
     assert isinstance(asked(site, MAKE_KEY, count=count), Reply)
     outcome = asked(site, DECRYPT, {} if ciphertexts is None else {CIPHERTEXTS: ciphertexts})
     assert isinstance(outcome, Failure)
@@ -279,13 +281,13 @@ def asked(site: HomomorphicSite, name: str, payload: Any = None, round: int = 1,
 
 @pytest.mark.parametrize("count", [np.nan, 0, -3, 1e300])
 def test_there_are_no_keys_for_absurd_sums(count: float) -> None:
-    site = HomomorphicSite(HomomorphicAggregation(holder=0), simulated_identities())
+    site = HomomorphicSite(HomomorphicAggregation(key_holder=0), simulated_identities())
     assert isinstance(asked(site, MAKE_KEY, count=count), Failure)
 
 
 def test_a_round_has_one_key_and_the_key_one_size() -> None:
     """Asked again, the holder gives the same; once a sum was opened, or for sums of another size, none."""
-    site = HomomorphicSite(HomomorphicAggregation(holder=0), simulated_identities())
+    site = HomomorphicSite(HomomorphicAggregation(key_holder=0), simulated_identities())
     first, again = asked(site, MAKE_KEY, count=10), asked(site, MAKE_KEY, count=10)
     assert isinstance(first, Reply)
     assert isinstance(again, Reply)
@@ -360,7 +362,7 @@ def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight() -> None:
     assert all("one client makes up 100% of the sum" in outcome.reason for outcome in answers)
 
 
-@pytest.mark.parametrize("collect", [{"name": "homomorphic", "holder": 1}, {"name": "secure"}])
+@pytest.mark.parametrize("collect", [{"name": "homomorphic", "key_holder": 1}, {"name": "secure"}])
 def test_a_run_that_is_resumed_from_its_folder_is_the_run_that_was_not_interrupted(
     collect: dict[str, Any], tmp_path: Path
 ) -> None:

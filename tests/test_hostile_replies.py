@@ -27,7 +27,7 @@ from world import blobs, prepared
 
 CLIENTS = 6
 WORLD = (
-    *(f"data.clients={CLIENTS}", "data.reference=10", "data.test=6", "data.corruptions=[]", "data.own_test=0.2"),
+    *(f"data.clients={CLIENTS}", "data.reference=10", "data.test=6", "data.corruptions=[]", "data.local_test=0.2"),
     *("rounds=2", "model.hidden=[3]", "select.count=5", "local.epochs=1", "engine.execution=loop"),
 )
 DATA = blobs(90)
@@ -48,21 +48,21 @@ class Way:
 
 
 SECURE = "collect.name=secure"
-HOMOMORPHIC = ("collect.name=homomorphic", "collect.holder=2")
+HOMOMORPHIC = ("collect.name=homomorphic", "collect.key_holder=2")
 DP = ("collect.name=central-dp", "collect.noise_multiplier=0.5")
 WAYS = [
     *(Way(name) for name in sorted(Recipe.known)),
     *(Way(name, ("reference_clients=[2, 4]",)) for name in ("fedprof", "fedavg", "srpfl-fedprof", "safa", "fedbuff")),
     *(Way(name, ("reference_clients=[2]",)) for name in ("fedprof", "fedprof-full", "oort")),
-    *(Way(name, ("judge.by=clients",)) for name in ("fedper", "fedavg", "ditto", "fedrep")),
-    Way("fedrep", ("judge.by=tuned", "judge.tune_epochs=1", "judge.tune_every=1")),
+    *(Way(name, ("evaluation.by=clients",)) for name in ("fedper", "fedavg", "ditto", "fedrep")),
+    Way("fedrep", ("evaluation.by=tuned", "evaluation.tune_epochs=1", "evaluation.tune_every=1")),
     Way("fedprof", ("select.divergence=normalised", "select.replacement=true")),
     Way("tifl", ("select.count=1", "select.interval=1")),
     Way("power-of-choice", ("select.count=2",)),
     Way("afl", ("select.count=2", "select.alpha1=0.2")),
     Way("oort", ("select.count=2", "select.exploration=0.2")),
     Way("qfedavg", ("aggregate.q=0.5",)),
-    Way("cyclic", ("pace.order=shuffled",)),
+    Way("cyclic", ("schedule.order=shuffled",)),
     *(
         Way(name, (SECURE,), 3)
         for name in ("fedavg", "fedavg-rp", "fedprof", "scaffold", "fednova", "fedadam", "feddyn", "fedrep", "tifl")
@@ -70,8 +70,8 @@ WAYS = [
     Way("fedavg", (SECURE, "collect.graph=ring", "collect.neighbours=2"), 3),
     Way("fedavg", (SECURE, "collect.keeper=true"), 3),
     Way("scaffold", (SECURE, "collect.keeper=true"), 3),
-    Way("fedavg", (SECURE, "collect.keeper=true", 'collect.encoding={name = "product"}'), 4),
-    Way("fedavg", (SECURE, 'collect.encoding={name = "pruned"}'), 4),
+    Way("fedavg", (SECURE, "collect.keeper=true", 'collect.encoding={name = "product-quantisation"}'), 4),
+    Way("fedavg", (SECURE, 'collect.encoding={name = "random-pruning"}'), 4),
     Way(
         "fedavg-rp",
         (SECURE, 'collect.encoding={name = "discrete-gaussian", noise_multiplier = 1.0, clip = 1.0}'),
@@ -80,14 +80,14 @@ WAYS = [
     *(Way(name, HOMOMORPHIC, 8) for name in ("fedavg", "fednova")),
     *(Way(name, DP) for name in ("fedavg-rp", "fedprox", "fedavg")),
     Way("fedavg-rp", (*DP, "select.name=poisson")),
-    Way("fedavg", ('filters=[{name = "compress", keep = {name = "top-k", fraction = 0.3}}]',)),
-    Way("scaffold", ('filters=[{name = "compress", numbers = {name = "qsgd"}, entropy = "zstd"}]',)),
-    Way("fednova", ('filters=[{name = "compress", keep = {name = "random-k", fraction = 0.3}}]',)),
-    Way("safa", ('filters=[{name = "compress", numbers = {name = "float16"}}]',)),
+    Way("fedavg", ('filters=[{name = "compress", sparsify = {name = "top-k", fraction = 0.3}}]',)),
+    Way("scaffold", ('filters=[{name = "compress", quantise = {name = "qsgd"}, entropy_coding = "zstd"}]',)),
+    Way("fednova", ('filters=[{name = "compress", sparsify = {name = "random-k", fraction = 0.3}}]',)),
+    Way("safa", ('filters=[{name = "compress", quantise = {name = "float16"}}]',)),
     Way("fedprof", ('filters=[{name = "sparse-vector", epsilon = 5.0}]',)),
     Way("fedbuff", ('filters=[{name = "clip", norm = 1.0}]',)),
     Way("fedavg", ('filters=[{name = "local-dp", noise_multiplier = 1.0, clip = 1.0}]',)),
-    Way("fedprof", ("select.matching=encrypted", "reference_clients=[2]"), 60),
+    Way("fedprof", ("select.profile_comparison=encrypted", "reference_clients=[2]"), 60),
 ]
 
 
@@ -124,7 +124,7 @@ def check(way: Way, lies: tuple[str, ...], seed: int, often: float = 1.0) -> int
     assert all(np.isfinite(tuple(event.cost)).all() for event in rounds), why
     if not {lie for lie, _ in lying.told} & CREDIBLE and not ready.experiment.collect.sums_only:
         assert {event.client for event in refused} <= {liar(seed)}, why
-        assert all(set(event.folded.tolist()) - {liar(seed)} for event in rounds), why
+        assert all(set(event.aggregated.tolist()) - {liar(seed)} for event in rounds), why
     return len(refused)
 
 
@@ -274,6 +274,6 @@ def test_the_workflows_to_start_from_pass_over_a_liar(workflow: type, lie: str) 
     work = workflow("halve", {"x": torch.ones(4, dtype=torch.float64)}, rounds=2)
     events = list(work.run(Lying(inside, frozenset({LIAR}), (lie,), np.random.default_rng(0))))
     rounds = [event for event in events if isinstance(event, RoundFinished)]
-    assert all({0, 1, 3, 4} <= {*event.folded.tolist()} for event in rounds)
+    assert all({0, 1, 3, 4} <= {*event.aggregated.tolist()} for event in rounds)
     assert bool(work.arrays["x"].isfinite().all())
     assert np.isfinite(tuple(rounds[-1].cost)).all()

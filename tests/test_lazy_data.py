@@ -175,7 +175,7 @@ def test_a_cohort_holds_its_clients_under_their_own_numbers(sizes: list[int], bl
     starts = np.concatenate([[0], np.cumsum(sizes)])
     own = [(flat[a:b], np.full(b - a, 1)) for a, b in pairwise(starts)]
     divided = population(own.__getitem__, clients=len(sizes), sizes=sizes, reference=own[0], test=None)
-    source = divided.divided(reference_at_clients=False).clients
+    source = divided.to_federated(reference_at_clients=False).clients
     assert not isinstance(source, ClientData)
     data = LazyTensorData(loader=source, device=torch.device("cpu"))
     asked = np.array(draw.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True)))
@@ -237,9 +237,9 @@ def test_algorithms_are_compared() -> None:
 
 X, Y = generated(0)
 FAULTS = {
-    "8 rows were loaded, but its size is 9": (X[:-1], Y[:-1]),
+    "8 rows were loaded, but sizes says 9": (X[:-1], Y[:-1]),
     "x has 9 rows but y has 8; they must match": (X, Y[:-1]),
-    r"a row of x has the shape \(3,\), but elsewhere \(4,\)": (X[:, :3], Y),
+    r"rows of x have shape \(3,\); other clients' \(4,\)": (X[:, :3], Y),
     "x must hold numbers, not object": (X.astype(object), Y),
     r"x\[2, 1\] is not a finite number; fill in or remove such rows first": (
         np.where(np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH) == 2 * WIDTH + 1, np.nan, X),
@@ -272,16 +272,16 @@ def test_a_loader_that_fails_is_told_which_client(workers: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"clients": 0}, "on-demand: clients = 0, but it must be a whole number, at least one"),
-        ({"clients": 2.5}, "on-demand: clients = 2.5, but it must be a whole number, at least one"),
-        ({"clients": "12"}, "on-demand: clients = '12', but it must be a whole number, at least one"),
+        ({"clients": 0}, "on-demand: clients must be a whole number, 1 or greater, not 0"),
+        ({"clients": 2.5}, "on-demand: clients must be a whole number, 1 or greater, not 2.5"),
+        ({"clients": "12"}, "on-demand: clients must be a whole number, 1 or greater, not '12'"),
         ({"load": 3}, "on-demand: load must be a function that takes a client's number"),
         ({"sizes": [1, 2]}, r"on-demand: sizes must be .* 12 of them, one a client; it is int64 of shape \(2,\)"),
         ({"sizes": 2.5}, r"on-demand: sizes must be one whole number, .*; it is float64 of shape \(\)"),
-        ({"sizes": [1] * 11 + [0]}, "on-demand: client 11 has size 0; leave it out"),
+        ({"sizes": [1] * 11 + [0]}, "on-demand: client 11 has size 0; remove it or give it samples"),
         ({"reference": X}, r"on-demand: reference must be a pair \(x, y\)"),
         ({"reference": (X, Y + 9)}, "on-demand, reference set: with classes = 3, y must hold .*"),
-        ({"reference": None}, "on-demand: there is no reference set; give one, or name reference_clients"),
+        ({"reference": None}, "on-demand: there is no reference set; pass one, or set reference_clients"),
     ],
 )
 def test_an_impossible_population_is_refused(changes: dict[str, Any], line: str) -> None:
@@ -292,15 +292,15 @@ def test_an_impossible_population_is_refused(changes: dict[str, Any], line: str)
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"partition": {"name": "natural"}}, "data.partition means nothing for data that are divided .*; leave it out"),
-        ({"corruptions": [{"name": "noise", "fraction": 0.5}]}, "data.corruptions means nothing for data that are .*"),
+        ({"partition": {"name": "natural"}}, "data.partition has no effect on data that are already .*; remove it"),
+        ({"corruptions": [{"name": "noise", "fraction": 0.5}]}, "data.corruptions has no effect on data that are .*"),
         (
             {"reference": 20},
-            "data.reference means nothing for data that are divided into clients already; leave it out",
+            "data.reference has no effect on data that are already partitioned by client; remove it",
         ),
-        ({"scale": "standard"}, "data.scale means nothing for data that are divided into clients already; .*"),
-        ({"tokens": True}, "data.tokens means nothing for an OnDemand, which has its own; leave it out"),
-        ({"clients": 20}, "data.clients = 20, but the data have 12 clients; leave it out"),
+        ({"scale": "standard"}, "data.scale has no effect on data that are already partitioned by client; .*"),
+        ({"tokens": True}, "data.tokens has no effect on OnDemandData, which sets it itself; remove it"),
+        ({"clients": 20}, "data.clients = 20, but the data have 12 clients; remove data.clients"),
     ],
 )
 def test_settings_that_divide_or_spoil_are_refused(settings: dict[str, Any], line: str) -> None:
@@ -353,7 +353,7 @@ def test_the_command_line_runs_resumes_and_compares_a_folder(
     assert (stored["name"], stored["clients"]) == ("clinics", CLIENTS)
     assert call(capsys, "compare", own, "--seeds", "1", "--rounds", "1", "--out", "several").code == 0
     refused = call(capsys, "run", own, "--set", "data.clients=3", "--out", "two")
-    assert "data.clients = 3, but the data have 12 clients; leave it out" in refused.err
+    assert "data.clients = 3, but the data have 12 clients; remove data.clients" in refused.err
 
 
 def test_an_index_gives_order_sizes_and_classes(tmp_path: Path) -> None:
@@ -382,16 +382,16 @@ def _spoil(folder: Path, name: str, **arrays: Any) -> None:
 @pytest.mark.parametrize(
     ("spoil", "line"),
     [
-        (lambda f: [p.unlink() for p in f.glob("?.npz")], "{} holds no client's .npz file; put one a client there, .*"),
+        (lambda f: [p.unlink() for p in f.glob("?.npz")], "{} contains no client .npz files; add one per client, .*"),
         (lambda f: _spoil(f, "1.npz"), "{}/1.npz is not a readable .npz of plain arrays: .*"),
         (lambda f: _spoil(f, "1.npz", z=X), "{}/1.npz has no array 'x'; save x and y with np.savez"),
         (lambda f: _spoil(f, "1.npz", x=X), "client 1: {}/1.npz has no array 'y'; it holds x"),
         (lambda f: _spoil(f, "1.npz", x=X, y=Y + 9), "client 1: with classes = 3, y must hold whole numbers .*"),
-        (lambda f: (f / "reference.npz").unlink(), "clinics: there is no reference set; give one, or name .*"),
-        (lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[1, 2]), "{}/index.npz: files must be a list of .*"),
+        (lambda f: (f / "reference.npz").unlink(), "clinics: there is no reference set; pass one, or set .*"),
+        (lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[1, 2]), "{}/index.npz: files must list names .*"),
         (
             lambda f: _spoil(f, "index.npz", files=["0.npz"], sizes=[1], classes=[3, 4]),
-            "{}/index.npz: classes must be one whole number.*",
+            "{}/index.npz: classes must be a single whole number.*",
         ),
         (lambda f: _spoil(f, "index.npz", files=["a.npz"], sizes=[1]), "client 0: {}/a.npz is not a readable .*"),
     ],

@@ -97,7 +97,7 @@ def test_heads_and_representation_keep_assumption_4_4():
 
 def test_a_round_waits_for_its_slowest_participant_only():
     rounds = 3000
-    case = LinearCase(clients=16, dimension=3, rank=1, samples=2, first=1)
+    case = LinearCase(clients=16, dimension=3, rank=1, samples=2, first_stage_clients=1)
     for count in (1, 4, 16):
         waits = np.diff(run_linear_case(case, 0, [count] * rounds).seconds)
         expected = sum(1 / i for i in range(16 - count + 1, 17))
@@ -143,7 +143,9 @@ def test_stages_double_and_end_where_twice_as_many_gain_more_a_second():
 
 def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
     ratios = {
-        clients: np.mean([measure(LinearCase(clients=clients, starters=16), seed, 90).ratio for seed in range(2)])
+        clients: np.mean(
+            [measure(LinearCase(clients=clients, initial_clients=16), seed, 90).ratio for seed in range(2)]
+        )
         for clients in (32, 256)
     }
     assert ratios[256] < ratios[32] < 1
@@ -154,5 +156,5 @@ def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
 def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="rank 3"):
         LinearCase(clients=64, dimension=3, rank=3)
-    with pytest.raises(ConfigError, match="first = 16 must lie between the rank and the 4 clients"):
+    with pytest.raises(ConfigError, match="first_stage_clients = 16 must be from the rank to 4, all clients"):
         LinearCase(clients=4)

@@ -32,7 +32,17 @@ METAPHORS = {
     *("undoing", "people", "fence", "wish", "wishes", "workplace", "workshop", "letter", "judge", "conduct"),
     *("disclosure", "handover"),
 }
-METAPHOR_MODULES = METAPHORS | {"place", "work", "subject", "answering", "divide", "chance", "pace", "reach", "orders"}
+METAPHOR_MODULES = METAPHORS | {
+    "place",
+    "work",
+    "subject",
+    "answering",
+    "divide",
+    "chance",
+    "schedule",
+    "reach",
+    "orders",
+}
 METAPHOR_CLASSES = METAPHORS | {"did", "said", "facts", "look"}
 
 

@@ -18,7 +18,7 @@ from winnow.learn.algorithms.qfedavg import FairAggregation
 from winnow.simulate import SimulatedFederation
 from world import blobs, experiment, prepared
 
-BUFFERED = ("rounds=8", "pace={name='buffered', goal=2}", "fleet.speed_ghz={mean=1.0, sd=0.5}")
+BUFFERED = ("rounds=8", "schedule={name='buffered', buffer_size=2}", "fleet.speed_ghz={mean=1.0, sd=0.5}")
 
 
 @pytest.mark.parametrize("select", ["{name='first-come', count=3}", "{name='uniform', count=5, replacement=true}"])
@@ -29,7 +29,7 @@ def test_a_buffer_bears_with_invitations_of_any_size(select: str) -> None:
 
 
 def test_a_buffer_that_is_too_small_for_a_rule_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"pace\.goal = 2: aggregate\.name = 'krum' needs 3 updates"):
+    with pytest.raises(ConfigError, match=r"schedule\.buffer_size = 2: aggregate\.name = 'krum' needs 3 updates"):
         experiment(*BUFFERED, "aggregate.name=krum", algorithm="fedbuff")
 
 
@@ -44,7 +44,7 @@ def test_clients_are_asked_once_a_version_however_often_a_pace_wants_proposals(s
 
     run.federation.answer = listen
     list(run.training.run(run.federation))
-    assert heard["value"] == asked
+    assert heard["evaluate-loss"] == asked
 
 
 def test_scheme_2_counts_those_waited_for_where_more_are_invited() -> None:
@@ -79,7 +79,7 @@ def test_fair_weights_of_any_losses_are_finite(order: tuple[int, ...]) -> None:
     losses, q, rate = (1e-6, 1.0, 1e6), 20.0, 0.5
     fold = FairAggregation(q=q).start({"w": torch.zeros(1)}, Population(sizes=np.ones(3, int)), 3)
     for k in order:
-        told = {"start_loss": losses[k], "reach": rate, "steps": 1.0}
+        told = {"start_loss": losses[k], "total_step_size": rate, "steps": 1.0}
         fold.add(Contribution(model={"w": torch.tensor([k + 1.0])}, client=k, metrics=told))
     alone = 3.0 / (1 + q / losses[2] / rate * 3.0**2)
     assert fold.finish()["w"].item() == pytest.approx(alone, rel=1e-5)

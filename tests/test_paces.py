@@ -11,8 +11,8 @@ from winnow.experiment.setup import RunInputs
 from world import blobs, experiment, prepared
 
 UNEQUAL = "fleet.speed_ghz={mean=1.0, sd=0.5}"
-FEDBUFF = ("rounds=7", "select.count=4", "pace.goal=2", UNEQUAL)
-SAFA = ("rounds=7", "select.count=2", "pace.tolerance=1", UNEQUAL)
+FEDBUFF = ("rounds=7", "select.count=4", "schedule.buffer_size=2", UNEQUAL)
+SAFA = ("rounds=7", "select.count=2", "schedule.lag_tolerance=1", UNEQUAL)
 
 
 def watched(ready: PreparedRun) -> tuple[list[RoundFinished], list[tuple[float, Task]], list[State]]:
@@ -41,7 +41,7 @@ def test_fedbuff_folds_arrivals_in_order_and_discounts_late_ones() -> None:
     for number, event in enumerate(rounds, 1):
         due = arrivals[2 * (number - 1) : 2 * number]
         assert event.at == due[-1][0]
-        assert event.folded.tolist() == sorted(task.client for _, task in due)
+        assert event.aggregated.tolist() == sorted(task.client for _, task in due)
         steps = []
         for _, task in due:
             departed, late = models[task.version], number - 1 - task.version
@@ -60,12 +60,12 @@ def test_fedbuff_keeps_as_many_at_work_as_invited() -> None:
         if isinstance(event, Selected):
             sent += int(event.counts.sum())
         if isinstance(event, RoundFinished):
-            answered += len(event.folded)
+            answered += len(event.aggregated)
             assert sent - answered == 4 - 1, "the last arrival of a round is replaced when the new version stands"
 
 
 def test_a_machine_needs_room_for_all_that_train_at_a_time() -> None:
-    at_work = {name: experiment(algorithm=name).pace.together(3, 8) for name in ("fedavg-rp", "fedbuff", "safa")}
+    at_work = {name: experiment(algorithm=name).schedule.together(3, 8) for name in ("fedavg-rp", "fedbuff", "safa")}
     assert at_work == {"fedavg-rp": 3, "fedbuff": 3, "safa": 8}
 
 
@@ -92,7 +92,7 @@ def test_safa_folds_an_entry_for_every_client(quota: int) -> None:
         first = [task.client for task in fresh if task.client not in picked_last]
         again = [task.client for task in fresh if task.client in picked_last]
         picked = (first + again)[:quota]
-        assert event.folded.tolist() == sorted(picked)
+        assert event.aggregated.tolist() == sorted(picked)
         cache |= {k: own[k] for k in picked}
         share = sizes / sizes.sum()
         expected = {name: sum(share[k] * cache[k][name] for k in range(8)) for name in models[0]}

@@ -39,7 +39,7 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_line(of: str, algorithm: str, seed: int = 0, **more: object) -> RunResultLine:
     values = {"rounds": 3, "best": 0.9, "rounds_to_target": 2, "seconds_to_target": 120.0, "wh_to_target": 1.0}
-    return RunResultLine(of=of, algorithm=algorithm, seed=seed, **(values | more))  # type: ignore[arg-type]
+    return RunResultLine(item=of, algorithm=algorithm, seed=seed, **(values | more))  # type: ignore[arg-type]
 
 
 def page_of(lines: list[RunResultLine]) -> str:
@@ -59,7 +59,7 @@ def test_a_table_is_run_kept_and_shown_beside_the_paper(capsys):
         assert (line.best, line.wh_to_target) == (result["best"]["value"], result["wh_to_target"])
         assert len(line.trace) == 3
         assert max(line.trace) == pytest.approx(line.best, abs=1e-4)
-    assert sum(lines["fedprof"].counts.invitations) == 2 * 3
+    assert sum(lines["fedprof"].counts.selections) == 2 * 3
     assert lines["fedavg-rp"].counts is None
 
     written = Path("runs/fedprof/runs/table2/fedavg-seed0/result.json").stat().st_mtime_ns
@@ -95,7 +95,7 @@ def test_results_from_elsewhere_count_and_a_page_needs_no_run(capsys):
 
 def test_what_is_no_result_is_said_with_its_line(tmp_path):
     Path("bad.jsonl").write_text(msgspec.json.encode(run_line("table1", "afl")).decode() + '\n{"kind":"run","of":1}\n')
-    with pytest.raises(RunError, match=r"bad.jsonl, line 2, is no result: .*of"):
+    with pytest.raises(RunError, match=r"bad.jsonl, line 2: not a valid result line: .*of"):
         read_lines(Path("bad.jsonl"))
 
 
@@ -122,30 +122,30 @@ def test_the_first_of_a_group_is_marked_and_what_lies_behind_is_named():
     assert "<td>0.960±0.000 ★</td>" in text
     assert "<td>12.0±0.0 ★</td>" in text
     assert "<td>40.0 (1 of 2)</td>" in text
-    assert "Behind the paper: FedAvg-RP (Best, Rounds" in text
-    assert "a quarter of the paper's work" in text.split("Behind the paper")[1]
+    assert "Worse than in the paper: FedAvg-RP (Best, Rounds" in text
+    assert "a quarter of the paper's work" in text.split("Worse than in the paper")[1]
 
 
 def test_runs_that_were_cut_short_are_not_held_against_the_paper():
     missed = {"best": 0.5, "rounds_to_target": None, "seconds_to_target": None, "wh_to_target": None}
     text = page_of([run_line("table1", "afl", seed, rounds=5, **missed) for seed in range(2)])
     section = text.split("<h2>Table 1")[1].split("</section>")[0].split("Partial aggregation")[1]
-    assert "All runs ended early, after 5 of 500 rounds: " in section
+    assert "All runs stopped early, after 5 of 500 rounds: " in section
     assert "Up to 5 rounds" in section
-    assert "Behind the paper" not in section
+    assert "Worse than in the paper" not in section
     late = page_of([run_line("table1", "afl", rounds=90, best=0.9, rounds_to_target=80)])
-    assert "Behind the paper: AFL (Rounds)." in late
+    assert "Worse than in the paper: AFL (Rounds)." in late
     assert "in our full run" not in late.split("<h2>Table 1")[1].split("</section>")[0]
     whole = page_of([run_line("table1", "afl", 0, rounds=500, **missed), run_line("table1", "fedprof", rounds=40)])
     assert "in our full run it invited polluted sensors" in whole
-    assert "1 of 2 runs ended early, after 40 of 500 rounds" in whole
+    assert "1 of 2 runs stopped early, after 40 of 500 rounds" in whole
 
 
 def test_the_page_of_one_piece_shows_the_others_only_where_they_have_lines():
     lines = lines_by_key([run_line("table1", "fedprof", trace=(0.1, 0.5)), run_line("fig1", "iid", trace=(0.1, 0.9))])
     text = unescape(write_html_page(Path("page.html"), FEDPROF, lines, ["table1"]).read_text())
     titles = [part.split("</h2>")[0] for part in text.split("<h2>")[1:]]
-    assert titles == ["Table 1: GasTurbine", "Figure 1: four conditions of the data",
+    assert titles == ["Table 1: GasTurbine", "Figure 1: FedAvg under four data conditions",
                       "Figure 6: gas-turbine, partial aggregation"]  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, m
             if len(seen) == 2:
                 raise KeyboardInterrupt
 
-    command = ("reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 1, "--jobs", 1, *TINY, "--quiet")
+    command = ("reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 1, "--workers", 1, *TINY, "--quiet")
     with monkeypatch.context() as patched:
         patched.setattr("winnow.cli.multi_run_display.MultiRunDisplay.seen", interrupted)
         assert call(capsys, *command).code == 130
@@ -170,14 +170,19 @@ def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, m
 
 
 def test_figures_are_drawn_from_lines():
-    counts = SelectionCounts(labels=("clean", "blur"), condition=(0, 1, 0), invitations=(5, 1, 4))
+    counts = SelectionCounts(labels=("clean", "blur"), condition=(0, 1, 0), selections=(5, 1, 4))
     scores = ((0.4, 0.2, 0.4), (0.45, 0.1, 0.45))
     lines = [run_line(of, "fedprof", trace=(0.1, 0.5), counts=counts, scores=scores) for of in ("table1", "table3")]
     text = page_of([*lines, run_line("fig1", "iid", trace=(0.1, 0.9))])
-    for figure in ("Figure 1", "Figure 6: gas-turbine", "Figure 7: whom FedProf invites on gas-turbine", "Figure 8"):
+    for figure in (
+        "Figure 1",
+        "Figure 6: gas-turbine",
+        "Figure 7: clients selected by FedProf on gas-turbine",
+        "Figure 8",
+    ):
         section = text.split(f"<h2>{figure}")[1].split("</section>")[0]
         assert 'class="plot"' in section
-    assert "Not computed yet" in text.split("<h2>Figure 5: gas-turbine")[1].split("</section>")[0]
+    assert "No results yet" in text.split("<h2>Figure 5: gas-turbine")[1].split("</section>")[0]
 
 
 def test_profiling_costs_what_table_4_says_within_a_quarter():
@@ -207,14 +212,14 @@ def test_groups_share_their_settings_and_have_the_papers_rounds():
 
 def test_normality_agrees_with_scipy():
     values = np.random.default_rng(0).gamma(3.0, size=500)
-    line = describe(values, of="fig9", row="layer 1", column="neuron 1", series="training set")
+    line = describe(values, item="fig9", row="layer 1", column="neuron 1", series="training set")
     fitted = stats.norm(values.mean(), values.std(ddof=1))
     assert line.distance == pytest.approx(stats.kstest(values, fitted.cdf).statistic, abs=1e-4)
     scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
     assert line.correlation == pytest.approx(stats.pearsonr(values, scores).statistic, abs=1e-4)
     width = (line.high - line.low) / len(line.density)
     assert sum(line.density) * width == pytest.approx(1, abs=0.01)
-    bell = describe(stats.norm.ppf((np.arange(999) + 0.5) / 999), of="fig9", row="", column="", series="")
+    bell = describe(stats.norm.ppf((np.arange(999) + 0.5) / 999), item="fig9", row="", column="", series="")
     assert bell.distance < 0.01 < line.distance
     assert bell.correlation > 0.999
 
@@ -222,11 +227,11 @@ def test_normality_agrees_with_scipy():
 def test_what_diverged_is_a_gap_and_what_is_constant_has_no_bell():
     broken = run_line("fig1", "iid", trace=(0.1, None, 0.3))
     Path("broken.jsonl").write_bytes(msgspec.json.encode(broken))
-    dead = describe(np.zeros(50), of="fig9", row="layer 1", column="neuron 1", series="training set")
+    dead = describe(np.zeros(50), item="fig9", row="layer 1", column="neuron 1", series="training set")
     assert (dead.sd, dead.correlation) == (0, 0)
     assert 'class="plot"' in page_of([*read_lines(Path("broken.jsonl")), dead]).split("<h2>Figure 9")[1]
-    with pytest.raises(ModelError, match="fig9, layer 1, neuron 1: not all values are finite"):
-        describe(np.array([1.0, np.nan]), of="fig9", row="layer 1", column="neuron 1", series="")
+    with pytest.raises(ModelError, match="fig9, layer 1, neuron 1: some values are not finite"):
+        describe(np.array([1.0, np.nan]), item="fig9", row="layer 1", column="neuron 1", series="")
 
 
 def test_representations_are_measured_during_training(capsys):
@@ -248,18 +253,18 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
     unknown = call(capsys, "reproduce", "fedprof", "table9")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
     with pytest.raises(ConfigError, match="table9"):
-        FEDPROF.named(["table9"])
+        FEDPROF.select_items(["table9"])
     monkeypatch.setenv("WINNOW_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     absent = call(capsys, "reproduce", "fedprof", "table3")
     assert absent.code == 0
-    assert "table3: left out; cifar10 is not here" in absent.err
+    assert "table3: skipped; missing data cifar10" in absent.err
 
 
 def test_an_algorithm_that_this_version_lacks_is_named_and_left_out(monkeypatch, tmp_path):
     monkeypatch.delitem(Recipe.known, "afl")
     work = plan_reproduction(FEDPROF, ["table2"], ReproductionOptions(seeds=1, sets=("data.name=digits",)), {})
-    assert "table2: afl is not known to this version" in work.left_out
+    assert "table2: this version does not implement afl" in work.left_out
     assert "afl" not in {run.algorithm for run in work.runs}
     assert len(work.runs) == 8
 

@@ -37,12 +37,12 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_line(code: str, seed: int, level: float) -> RunResultLine:
     return RunResultLine(
-        of=MNIST.name, algorithm=code, seed=seed, rounds=20, trace=(0.1, *[0.2] * 10, *[level] * LAST_ROUNDS)
+        item=MNIST.name, algorithm=code, seed=seed, rounds=20, trace=(0.1, *[0.2] * 10, *[level] * LAST_ROUNDS)
     )
 
 
 def uplink(code: str, up: float) -> TrafficResultLine:
-    return TrafficResultLine(of=MNIST.name, algorithm=code, clients=51, up=up, down=1.0)
+    return TrafficResultLine(item=MNIST.name, algorithm=code, clients=51, up=up, down=1.0)
 
 
 def test_accuracy_is_that_of_the_last_rounds_and_compared_seed_by_seed() -> None:
@@ -68,8 +68,8 @@ def test_the_page_sets_bytes_beside_accuracy() -> None:
 
 def test_figure_3_shares_its_first_column_with_figure_2() -> None:
     wanted = ReproductionOptions(seeds=1)
-    runs = {run.key for piece in PAPER.named(["fig2-mnist", "fig3"]) for run in piece.runs(wanted)}
-    both = [piece.runs(wanted) for piece in PAPER.named(["fig2-mnist", "fig3"])]
+    runs = {run.key for item in PAPER.select_items(["fig2-mnist", "fig3"]) for run in item.runs(wanted)}
+    both = [item.runs(wanted) for item in PAPER.select_items(["fig2-mnist", "fig3"])]
     assert len(runs) < sum(map(len, both))
     renewed = {run.experiment.collect.encoding.refresh_every for run in both[1]}  # type: ignore[attr-defined]
     assert renewed == set(PERIODS)

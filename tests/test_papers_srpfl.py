@@ -28,8 +28,8 @@ from winnow.runs.retiming import with_communication_cost
 
 PAPER = PAPERS["srpfl"]
 TINY = [
-    "--set", "data.name=digits", "--set", "data.clients=10", "--set", "data.own_test=0.3", "--set", "data.reference=50",
-    "--set", "data.test=50", "--set", "model.hidden=[8, 8, 8]", "--set", "local.epochs=1",
+    "--set", "data.name=digits", "--set", "data.clients=10", "--set", "data.local_test=0.3",
+    "--set", "data.reference=50", "--set", "data.test=50", "--set", "model.hidden=[8, 8, 8]", "--set", "local.epochs=1",
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_line(algorithm: str, seed: int = 0, **more: object) -> RunResultLine:
     values = {"rounds": 2, "trace": (0.1, 0.8, 0.97), "seconds": (0.0, 1.0, 3.0)}
-    return RunResultLine(of="fig3-small", algorithm=algorithm, seed=seed, **(values | more))  # type: ignore[arg-type]
+    return RunResultLine(item="fig3-small", algorithm=algorithm, seed=seed, **(values | more))  # type: ignore[arg-type]
 
 
 def page_of(lines: list[RunResultLine | LinearCaseResultLine]) -> str:
@@ -115,16 +115,16 @@ def test_figures_differ_in_speeds_and_participation_only():
 
 def test_long_cases_are_left_to_an_accelerator_unless_named(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    wanted = ReproductionOptions(seeds=1, sets=("data.name=digits", "data.own_test=0.3"))
+    wanted = ReproductionOptions(seeds=1, sets=("data.name=digits", "data.local_test=0.3"))
     work = plan_reproduction(PAPER, [], wanted, {})
-    assert not {run.of for run in work.runs} & {"fig3-cifar10", "fig3-mnist"}
-    assert any(line.startswith("fig3-mnist: left out") for line in work.left_out)
+    assert not {run.item for run in work.runs} & {"fig3-cifar10", "fig3-mnist"}
+    assert any(line.startswith("fig3-mnist: skipped") for line in work.left_out)
 
 
 @pytest.mark.parametrize("preset", ["srpfl-mnist", "srpfl-mnist-small", "srpfl-writers", "srpfl-cifar10"])
 def test_presets_are_the_papers(preset):
     experiment = resolve(preset)
-    assert (experiment.data.clients, experiment.rounds, experiment.judge.by) == (100, 150, "clients")
+    assert (experiment.data.clients, experiment.rounds, experiment.evaluation.by) == (100, 150, "clients")
     assert (experiment.local.batch_size, experiment.local.learning_rate, experiment.local.momentum) == (10, 0.01, 0.5)
     assert experiment.client.head_epochs == 10
 
@@ -151,7 +151,7 @@ def test_the_linear_case_is_measured_kept_and_fitted(tmp_path):
 def test_the_fit_finds_a_line_in_one_over_log_n():
     def line(clients: int, seed: int) -> LinearCaseResultLine:
         ratio = 0.05 + 0.7 / np.log(clients)
-        return LinearCaseResultLine(of="linear", clients=clients, starters=8, seed=seed, start=0.9, floor=0.1,
+        return LinearCaseResultLine(item="linear", clients=clients, initial_clients=8, seed=seed, start=0.9, floor=0.1,
                           predicted=0.1, fedrep_rounds=9,
                           fedrep_seconds=10.0, srpfl_rounds=9, srpfl_seconds=10 * ratio)  # fmt: skip
 
@@ -163,10 +163,10 @@ def test_the_fit_finds_a_line_in_one_over_log_n():
 
 
 def test_a_figure_stands_for_all_its_cases():
-    assert {piece.name for piece in PAPER.named(["fig4"])} == {f"fig4-{case}" for case in DATA_CASES}
-    assert [piece.name for piece in PAPER.named(["fig4-small", "linear"])] == ["linear", "fig4-small"]
-    with pytest.raises(ConfigError, match="srpfl has no 'fig'"):
-        PAPER.named(["fig"])
+    assert {item.name for item in PAPER.select_items(["fig4"])} == {f"fig4-{case}" for case in DATA_CASES}
+    assert [item.name for item in PAPER.select_items(["fig4-small", "linear"])] == ["linear", "fig4-small"]
+    with pytest.raises(ConfigError, match="srpfl has no table or figure 'fig'"):
+        PAPER.select_items(["fig"])
 
 
 def test_runs_that_miss_the_target_are_not_compared():

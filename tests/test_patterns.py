@@ -108,8 +108,8 @@ def test_scatter_and_gather_weighs_by_samples_and_leaves_out_who_fails() -> None
     gain = (0 * 3 + 1 * 1 + 2 * 4 + 4 * 5) / 13
     np.testing.assert_allclose(workflow.arrays["x"], np.full(2, 3 * gain))
     rounds = [event for event in events if isinstance(event, RoundFinished)]
-    assert [event.folded.tolist() for event in rounds] == [[0, 1, 2, 4]] * 3
-    assert [event.client for event in events if event.kind == "refused"] == [3] * 3
+    assert [event.aggregated.tolist() for event in rounds] == [[0, 1, 2, 4]] * 3
+    assert [event.client for event in events if event.kind == "rejected"] == [3] * 3
 
 
 def test_a_cyclic_transfer_visits_all_in_turn() -> None:
@@ -124,7 +124,7 @@ def test_a_workflow_goes_on_where_its_snapshot_was_taken(kind: Any) -> None:
     list(whole.run(a_federation()))
     begun = kind("add", {"x": np.zeros(2)}, 3)
     for event in begun.run(a_federation()):
-        if event.kind == "round":
+        if event.kind == "round_finished":
             break
     after = kind("add", {"x": np.zeros(2)}, 3)
     after.restore(begun.snapshot())
@@ -139,7 +139,7 @@ def test_a_reply_without_the_arrays_that_were_sent_is_refused_by_name(payload: A
 
     workflow = ScatterAndGather("add", {"x": np.zeros(2)}, rounds=1)
     events = list(workflow.run(a_federation(forgetful)))
-    refused = [event.reason for event in events if event.kind == "refused"]
+    refused = [event.reason for event in events if event.kind == "rejected"]
     assert refused == ["part 'model' of the reply does not have the same arrays as the task"] * 5
     assert workflow.arrays["x"].tolist() == [0, 0]
 
@@ -159,7 +159,7 @@ def test_conduct_gives_events_and_each_client_its_own_samples() -> None:
         on_event=lambda event: told.append(event.kind),
     )
     assert sum(seen.values()) == 1600
-    assert [event.kind for event in events] == told == ["invited", "round"] * 2
+    assert [event.kind for event in events] == told == ["selected", "round_finished"] * 2
     assert events[-1].loss == 2.0
 
 

@@ -41,8 +41,8 @@ from winnow.learn.stack import TensorData, as_loss, choose_execution, model_stat
 from winnow.runs.checkpoint import load_checkpoint
 from world import BASE, blobs, experiment, prepared
 
-OWN = ("data.own_test=0.25", "judge.by=clients")
-TUNED = ("data.own_test=0.25", "judge.tune_epochs=3", "judge.tune_every=2")
+OWN = ("data.local_test=0.25", "evaluation.by=clients")
+TUNED = ("data.local_test=0.25", "evaluation.tune_epochs=3", "evaluation.tune_every=2")
 
 
 def with_official_split(rows: int, official: int, classes: int = 4, seed: int = 0) -> DataSet:
@@ -51,7 +51,7 @@ def with_official_split(rows: int, official: int, classes: int = 4, seed: int = 
 
 
 def own_accuracy(ready: PreparedRun, client: int, state: dict[str, torch.Tensor]) -> float:
-    own = ready.federation.site.own_test
+    own = ready.federation.site.local_test
     rows = own.rows_of(client)
     ready.module.load_state_dict(state)
     return float((ready.module.eval()(own.x[rows]).argmax(1) == own.y[rows]).double().mean())
@@ -73,18 +73,18 @@ def test_the_clients_scores_decide_where_they_judge() -> None:
 
 
 def test_a_result_and_its_report_are_the_judges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"data": {**BASE["data"], "own_test": 0.25}, "judge": {"by": "clients"}, "rounds": 5}
+    options = {"data": {**BASE["data"], "local_test": 0.25}, "evaluation": {"by": "clients"}, "rounds": 5}
     result = run({**BASE, **options, "algorithm": "fedper", "target": 0.3}, out=tmp_path / "run")
     scores = {row["round"]: row["clients.accuracy"] for row in result.history}
     assert result.best == max(scores.values())
     assert result.summary.rounds_to_target == min(n for n, score in scores.items() if score >= 0.3)
     record = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert record["judged_by"] == "clients"
+    assert record["evaluated_by"] == "clients"
     assert record["private"] == ["3.weight", "3.bias"]
     assert load_file(tmp_path / "run" / "best.safetensors").keys() == {"1.weight", "1.bias"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "by each client on its own samples" in page
-    assert "Client by client" in page
+    assert "Fairness across clients" in page
     assert "on the reference set" not in page
     with pytest.raises(SystemExit):
         main(["show", str(tmp_path / "run")])
@@ -94,23 +94,23 @@ def test_a_result_and_its_report_are_the_judges(tmp_path: Path, capsys: pytest.C
 def test_judges_may_differ_between_algorithms_of_a_comparison(tmp_path: Path) -> None:
     table = {
         **BASE,
-        "data": {**BASE["data"], "own_test": 0.25},
-        "judge": {"by": "clients"},
-        "algorithms": {"fedavg-rp": {"judge": {"by": "tuned", "tune_epochs": 1, "tune_every": 2}}},
+        "data": {**BASE["data"], "local_test": 0.25},
+        "evaluation": {"by": "clients"},
+        "algorithms": {"fedavg-rp": {"evaluation": {"by": "tuned", "tune_epochs": 1, "tune_every": 2}}},
     }
     outcome = compare(table, algorithms=["fedrep", "fedavg-rp"], seeds=2)
     page = outcome.report(tmp_path / "report.html").read_text()
-    assert "fedavg-rp by each client on its own samples, once it has tuned the model" in page
+    assert "fedavg-rp by each client on its own samples, after fine-tuning" in page
     assert all(record.best is not None for record in outcome.records)
 
 
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (["judge.by=clients"], "judge.by = 'clients' needs data.own_test"),
-        (["judge.by=tuned", "data.own_test=0.2"], "judge.by = 'tuned' needs judge.tune_epochs"),
-        (["judge.tune_epochs=1", "judge.tune_every=2"], "judge.tune_epochs needs data.own_test"),
-        (["judge.tune_epochs=1", "data.own_test=0.2"], "judge.tune_every = 10, but there are 4 rounds"),
+        (["evaluation.by=clients"], "evaluation.by = 'clients' needs data.local_test"),
+        (["evaluation.by=tuned", "data.local_test=0.2"], "evaluation.by = 'tuned' needs evaluation.tune_epochs"),
+        (["evaluation.tune_epochs=1", "evaluation.tune_every=2"], "evaluation.tune_epochs needs data.local_test"),
+        (["evaluation.tune_epochs=1", "data.local_test=0.2"], "evaluation.tune_every = 10, but there are 4 rounds"),
     ],
 )
 def test_judges_that_cannot_judge_are_refused_by_name(sets: list[str], said: str) -> None:
@@ -122,24 +122,24 @@ def test_fedrep_serves_clients_of_few_classes_far_better_than_fedavg() -> None:
     table = {
         **BASE,
         "rounds": 20,
-        "data": {"clients": 30, "partition": {"name": "classes", "per_client": 2}, "own_test": 0.3},
+        "data": {"clients": 30, "partition": {"name": "classes", "per_client": 2}, "local_test": 0.3},
         "model": {"name": "mlp"},
         "select": {"fraction": 0.2},
         "local": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.5, "batch_size": 10},
-        "judge": {"by": "clients"},
+        "evaluation": {"by": "clients"},
     }
     best = {record.algorithm: record.best for record in compare(table, algorithms="fedrep,fedavg-rp", seeds=1).records}
     assert best["fedrep"] > best["fedavg-rp"] + 0.25
 
 
 def test_a_private_part_judged_by_the_reference_is_remarked_upon() -> None:
-    assert "judge.by = 'clients'" in prepared(algorithm="fedper").plan.notice
-    assert "judge.by" not in prepared(*OWN, algorithm="fedper").plan.notice
-    assert "judge.by" not in prepared(algorithm="ditto").plan.notice
+    assert "evaluation.by = 'clients'" in prepared(algorithm="fedper").plan.notice
+    assert "evaluation.by" not in prepared(*OWN, algorithm="fedper").plan.notice
+    assert "evaluation.by" not in prepared(algorithm="ditto").plan.notice
 
 
 def test_a_result_gives_each_clients_own_model() -> None:
-    result = run({**BASE, "algorithm": "fedrep", "data": {**BASE["data"], "own_test": 0.25}}, data=None)
+    result = run({**BASE, "algorithm": "fedrep", "data": {**BASE["data"], "local_test": 0.25}}, data=None)
     heads = {k: result.personal(k).state_dict()[result.plan.private_names[0]] for k in range(8)}
     initial = result.model.state_dict()[result.plan.private_names[0]]
     taken_part = {k for e in result.view.events() if isinstance(e, Selected) for k in e.clients.tolist()}
@@ -212,7 +212,7 @@ def tuned_by_hand(ready: PreparedRun, client: int, number: int, start: dict, mov
 )
 def test_tuned_models_are_what_clients_make_of_them(algorithm: str, start: str) -> None:
     """FedAvg with fine-tuning; heads tuned from one's own or from their average (the protocol of SRPFL's code)."""
-    ready = prepared(*TUNED, f"judge.tune_from={start}", "rounds=4", algorithm=algorithm)
+    ready = prepared(*TUNED, f"evaluation.tune_from={start}", "rounds=4", algorithm=algorithm)
     events = list(ready.training.run(ready.federation))
     measured = [e.metrics["tuned"] for e in events if isinstance(e, RoundFinished) and "tuned" in e.metrics]
     assert len(measured) == 2
@@ -233,7 +233,7 @@ def test_tuned_models_are_what_clients_make_of_them(algorithm: str, start: str) 
 
 def test_measuring_changes_nothing() -> None:
     """Neither the model, nor what clients keep, nor the clock."""
-    plain, watched = prepared("data.own_test=0.25", algorithm="fedrep"), prepared(*TUNED, algorithm="fedrep")
+    plain, watched = prepared("data.local_test=0.25", algorithm="fedrep"), prepared(*TUNED, algorithm="fedrep")
     logs = [list(ready.training.run(ready.federation)) for ready in (plain, watched)]
     for name, tensor in plain.training.model.items():
         assert torch.equal(tensor, watched.training.model[name])
@@ -242,7 +242,7 @@ def test_measuring_changes_nothing() -> None:
 
 
 def test_a_tuned_run_resumes_as_if_nothing_had_happened() -> None:
-    sets = (*TUNED, "judge.tune_from=average", "judge.by=tuned", "rounds=6")
+    sets = (*TUNED, "evaluation.tune_from=average", "evaluation.by=tuned", "rounds=6")
     whole = prepared(*sets, algorithm="fedrep")
     list(whole.training.run(whole.federation))
     first = prepared(*sets, algorithm="fedrep")
@@ -267,14 +267,14 @@ def test_official_rows_are_dealt_out_by_class(in_place: bool, per_client: int, c
         partition={"name": "classes", "per_client": per_client},
         reference=40,
         test=40,
-        own_test="official",
+        local_test="official",
     )
     official = {row.tobytes() for row in dataset.x[dataset.test_rows]}
     spread = federate(with_official_split(600, 200), settings, seed, in_place=in_place)
     held = {row.tobytes() for row in (*spread.reference.x, *spread.test.x)}
     seen: set[bytes] = set()
     for k in range(clients):
-        training, own = spread.clients.client(k), spread.own_test.client(k)
+        training, own = spread.clients.client(k), spread.local_test.client(k)
         assert set(own.y.tolist()) <= set(training.y.tolist())
         rows = {row.tobytes() for row in own.x}
         assert rows <= official - held - seen
@@ -288,23 +288,23 @@ def test_official_rows_are_dealt_out_by_class(in_place: bool, per_client: int, c
 
 def test_official_rows_follow_the_share_of_a_class() -> None:
     settings = DataSettings(
-        clients=6, partition={"name": "dirichlet", "alpha": 0.5}, reference=0.01, test=0, own_test="official"
+        clients=6, partition={"name": "dirichlet", "alpha": 0.5}, reference=0.01, test=0, local_test="official"
     )
     spread = federate(with_official_split(6000, 3000), settings, 0)
     held = np.stack([np.bincount(spread.clients.client(k).y, minlength=4) for k in range(6)])
-    dealt = np.stack([np.bincount(spread.own_test.client(k).y, minlength=4) for k in range(6)])
+    dealt = np.stack([np.bincount(spread.local_test.client(k).y, minlength=4) for k in range(6)])
     assert np.abs(dealt - dealt.sum(0) * held / held.sum(0)).max() <= 1
 
 
 def test_official_rows_need_an_official_split() -> None:
-    settings = DataSettings(clients=4, own_test="official")
+    settings = DataSettings(clients=4, local_test="official")
     with pytest.raises(DataError, match="blobs has no official test split"):
         federate(blobs(), settings, 0)
-    greedy = DataSettings(clients=4, reference=100, test=100, own_test="official")
-    with pytest.raises(DataError, match="the server holds the whole test split; lower"):
+    greedy = DataSettings(clients=4, reference=100, test=100, local_test="official")
+    with pytest.raises(DataError, match="the server uses the whole test split; lower"):
         federate(with_official_split(600, 200), greedy, 0)
     with pytest.raises(ConfigError, match="neither a share of each client's rows"):
-        experiment("data.own_test=1.5")
+        experiment("data.local_test=1.5")
 
 
 # What is private stays ----------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class Recording:
 
 @pytest.mark.parametrize("algorithm", ["fedper", "fedrep", "lg-fedavg"])
 def test_no_private_tensor_is_in_any_message(algorithm: str) -> None:
-    ready = prepared(*OWN, "judge.tune_epochs=1", "judge.tune_every=1", algorithm=algorithm)
+    ready = prepared(*OWN, "evaluation.tune_epochs=1", "evaluation.tune_every=1", algorithm=algorithm)
     federation = Recording(ready.federation)
     list(ready.training.run(federation))
     private = set(ready.plan.private_names)
@@ -345,7 +345,7 @@ def test_no_private_tensor_is_in_any_message(algorithm: str) -> None:
     assert private
     assert kept
     replies = [outcome for outcome in federation.outcomes if isinstance(outcome, Reply)]
-    assert {task.name for task in federation.tasks} == {"train", "judge"}
+    assert {task.name for task in federation.tasks} == {"train", "evaluate-personal"}
     assert not any(task.client_state for task in federation.tasks)
     assert not any(reply.new_client_state or reply.task.client_state for reply in replies)
     for payload in (*(task.payload for task in federation.tasks), *(reply.payload for reply in replies)):
@@ -357,7 +357,7 @@ def test_no_private_tensor_is_in_any_message(algorithm: str) -> None:
 
 def test_heads_survive_a_kill(tmp_path: Path) -> None:
     options = ["--algorithm", "fedrep", "--rounds", "60", "--quiet"]
-    for each in ("data.own_test=0.2", "judge.by=clients", "client.head_epochs=2"):
+    for each in ("data.local_test=0.2", "evaluation.by=clients", "client.head_epochs=2"):
         options += ["--set", each]
     often = "import winnow.experiment.run as run; run.CHECKPOINT_SECONDS = 0.0; from winnow.cli import main; main()"
     whole, broken = tmp_path / "whole", tmp_path / "broken"

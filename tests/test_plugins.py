@@ -82,7 +82,7 @@ def test_a_file_beside_the_configuration_makes_its_algorithm_known(capsys, folde
 def test_an_option_serves_every_process_and_a_resumed_run(capsys, folder):
     plugin, tiny, executed = write_plugin(folder, "halved"), write_tiny(folder), folder / "executed.txt"
     done = fresh(
-        "compare", tiny, "--plugin", plugin.name, "--algorithms", "halved,fedavg-rp", "--seeds", 1, "--jobs", 1,
+        "compare", tiny, "--plugin", plugin.name, "--algorithms", "halved,fedavg-rp", "--seeds", 1, "--workers", 1,
         "--out", "both", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

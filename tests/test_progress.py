@@ -29,7 +29,7 @@ def finished(number: int, accuracy: float) -> RoundFinished:
         at=30.0 * number,
         version=number,
         metrics={"reference": {"accuracy": accuracy}},
-        folded=np.array([1, 4]),
+        aggregated=np.array([1, 4]),
         loss=0.5,
         joules=1800.0,
         cost=Cost(),
@@ -44,8 +44,8 @@ def clock(monkeypatch):
 
 
 def test_an_epsilon_is_told_with_its_delta_and_budget():
-    promised = {"epsilon": PrivacyBudget(delta=0.001, budget=8.0), "record_epsilon": PrivacyBudget(delta=1e-5)}
-    course = ProgressState(ProgressHeader(title="demo", metric="accuracy", rounds=10, promised=promised))
+    privacy_budgets = {"epsilon": PrivacyBudget(delta=0.001, budget=8.0), "record_epsilon": PrivacyBudget(delta=1e-5)}
+    course = ProgressState(ProgressHeader(title="demo", metric="accuracy", rounds=10, privacy_budgets=privacy_budgets))
     spent = {"epsilon": 4.849, "record_epsilon": 2.0, "local_epsilon": 1.0}
     course.follow(replace(finished(1, 0.7), metrics={"privacy": spent}))
     assert "ε 4.85 of 8, at δ = 0.001 · record ε 2, at δ = 1e-05 · local ε 1" in course.figures()

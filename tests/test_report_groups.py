@@ -111,4 +111,4 @@ def test_the_command_keeps_experiments_apart(capsys, tmp_path: Path, monkeypatch
     call(capsys, "run", tiny, "--out", "a", "--quiet")
     call(capsys, "run", tiny, "--set", "server.name=adam", "--out", "b", "--quiet")
     assert call(capsys, "report", "a", "b", "a", "--out", "both.html").code == 0
-    assert "<h1>tiny: fedprof against fedprof, server.name=adam</h1>" in Path("both.html").read_text("utf-8")
+    assert "<h1>tiny: fedprof vs fedprof, server.name=adam</h1>" in Path("both.html").read_text("utf-8")

@@ -57,7 +57,7 @@ def _events(rng: np.random.Generator, weights: np.ndarray, *, rounds: int, speed
         at += rng.normal(35, 2)
         events.append(
             RoundFinished(
-                round=number, at=at, version=number, metrics=metrics(number), folded=clients, loss=0.1,
+                round=number, at=at, version=number, metrics=metrics(number), aggregated=clients, loss=0.1,
                 joules=cost.joules, cost=cost,
             )
         )  # fmt: skip
@@ -113,8 +113,8 @@ def test_it_needs_nothing_but_itself(comparison: Outline) -> None:
 
 def test_it_has_every_section(comparison: Outline) -> None:
     assert comparison.headings == [
-        "gas-turbine: fedprof against fedavg-rp", "Summary", "Progress", "Who was invited", "Scores by round", "Costs",
-        "Refused replies", "Configuration",
+        "gas-turbine: fedprof vs fedavg-rp", "Summary", "Progress", "Client selection", "Selection scores by round",
+        "Costs", "Rejected replies", "Configuration",
     ]  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def test_a_comparison_has_a_row_an_algorithm(comparison: Outline) -> None:
     assert float(fedprof[4].split()[0]) < float(fedavg[4].split()[0]), "fedprof was made to be faster"
 
 
-@pytest.mark.parametrize(("rivals", "title", "cards"), [(6, "a0 against a1 against", 6), (7, ": 7 algorithms", 0)])
+@pytest.mark.parametrize(("rivals", "title", "cards"), [(6, "a0 vs a1 vs", 6), (7, ": 7 algorithms", 0)])
 def test_many_algorithms_are_counted_and_have_no_cards(tmp_path: Path, rivals: int, title: str, cards: int) -> None:
     runs = [fabricate(f"a{number}", 0, rounds=2) for number in range(rivals)]
     text = write_report(tmp_path / "report.html", runs).read_text()
@@ -209,7 +209,7 @@ def test_nothing_from_a_file_becomes_markup(tmp_path: Path) -> None:
 def test_a_run_without_events_scores_or_conditions_still_has_a_report(tmp_path: Path) -> None:
     label = RunLabel(name="empty", algorithm="fedavg", seed=1, metric="accuracy")
     page = outline(write_report(tmp_path / "a.html", [RunView(label=label, log=[])]))
-    assert "Scores by round" not in page.headings
+    assert "Selection scores by round" not in page.headings
     some = list(fabricate("fedavg", 1, rounds=1, clients=200, picky=True).events())
     page = outline(write_report(tmp_path / "b.html", [RunView(label=label, log=some)]))
     assert any(row[0] == "all clients" for row in page.rows if row)

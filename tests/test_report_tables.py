@@ -22,7 +22,7 @@ def summary(best: float, *, rounds_to_target: int | None = None, cost: Cost | No
         rounds_to_target=rounds_to_target,
         seconds_to_target=rounds_to_target * 30.0 if reached else None,
         wh_to_target=rounds_to_target * 0.05 if reached else None,
-        seconds=3000.0, wh=5.0, cost=cost or Cost(), refused=0,
+        seconds=3000.0, wh=5.0, cost=cost or Cost(), rejected=0,
     )  # fmt: skip
 
 
@@ -81,13 +81,13 @@ def test_costs_add_up_and_are_averaged_over_runs() -> None:
 
 def test_costs_of_a_fleet_without_energy_are_times() -> None:
     header, rows = cost_cells([summary(0.8, cost=Cost(training_seconds=50))])
-    assert header == ("Spent on", "Device seconds", "Device seconds a round")
+    assert header == ("Spent on", "Device seconds", "Device seconds per round")
     assert rows[-1] == ("total", "50", "0.500")
 
 
 def test_participation_is_relative_to_clean_clients() -> None:
     run = ParticipationCounts(
-        labels=("clean", "noise", "unused"), of_client=np.array([0, 1, 0, 1]), invitations=np.array([10, 3, 30, 5])
+        labels=("clean", "noise", "unused"), of_client=np.array([0, 1, 0, 1]), selections=np.array([10, 3, 30, 5])
     )
     assert participation_table([run, run]) == [
         ("clean", "2", "40", "20", "100.0%"),

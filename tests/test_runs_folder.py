@@ -71,7 +71,7 @@ def round_events(number: int, score: float, rng: np.random.Generator) -> list[An
         Rejected(round=number, at=number + 0.5, client=2, reason='not finite: "w"'),
         RoundFinished(
             round=number, at=number + 1.0, version=number, metrics={"reference": {"accuracy": score}},
-            folded=clients[:1], loss=float(rng.random()), joules=cost.joules, cost=cost,
+            aggregated=clients[:1], loss=float(rng.random()), joules=cost.joules, cost=cost,
         ),
     ]  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_a_finished_folder_holds_everything(tmp_path: Path) -> None:
     assert view.conditions == {"labels": ["clean", "noise"], "of_client": [0, 1, 1]}
     assert view.checkpoint_round == ROUNDS
     assert view.result is not None
-    assert view.result["refused"] == ROUNDS
+    assert view.result["rejected"] == ROUNDS
 
 
 def test_events_come_back_as_they_went(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_every_line_is_json_with_its_kind_first_and_six_digits_a_score(tmp_path:
         folder.record(
             RoundFinished(
                 round=1, at=1.0, version=1, metrics={"reference": {"accuracy": np.float64(0.5)}},
-                folded=np.array([], np.int64), loss=float("nan"), joules=1.0, cost=Cost(),
+                aggregated=np.array([], np.int64), loss=float("nan"), joules=1.0, cost=Cost(),
             )
         )  # fmt: skip
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
@@ -173,7 +173,7 @@ def test_scores_of_large_populations_are_not_kept(tmp_path: Path) -> None:
 def test_metrics_add_up_energy_and_leave_gaps_empty(tmp_path: Path) -> None:
     def finished(number: int, metrics: dict[str, dict[str, float]]) -> RoundFinished:
         return RoundFinished(
-            round=number, at=10.0 * number, version=number, metrics=metrics, folded=np.array([0]), loss=0.25,
+            round=number, at=10.0 * number, version=number, metrics=metrics, aggregated=np.array([0]), loss=0.25,
             joules=1.5, cost=Cost(),
         )  # fmt: skip
 
@@ -271,7 +271,7 @@ def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
 
 def test_there_must_be_a_run_to_resume_or_open(tmp_path: Path) -> None:
     for action in (RunFolder.resume, RunFolder.open):
-        fails_in_one_line(lambda action=action: action(tmp_path / "nowhere"), "nowhere", "holds no run")
+        fails_in_one_line(lambda action=action: action(tmp_path / "nowhere"), "nowhere", "contains no run")
 
 
 @pytest.mark.parametrize("at", [3, 40, 200, -30, -1])
@@ -338,7 +338,7 @@ def test_a_flipped_bit_is_refused_by_whoever_reads_or_resumes(
     flip(tmp_path / "run" / name, old, new)
     before = {entry.name: entry.read_bytes() for entry in (tmp_path / "run").iterdir()}
     for action in (RunFolder.resume, RunFolder.open):
-        fails_in_one_line(lambda action=action: action(tmp_path / "run"), name, "after round 12", "--out")
+        fails_in_one_line(lambda action=action: action(tmp_path / "run"), name, "round 12", "--out")
     assert {entry.name: entry.read_bytes() for entry in (tmp_path / "run").iterdir()} == before
 
 

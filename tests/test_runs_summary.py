@@ -19,7 +19,7 @@ def finished(number: int, reference: float, test: float | None = None, joules: f
     metrics = {"reference": {"accuracy": reference}} | ({} if test is None else {"test": {"accuracy": test}})
     cost = Cost(transfer_joules=joules, transfer_seconds=4.0, training_seconds=1.0)
     return RoundFinished(
-        round=number, at=30.0 * number, version=number, metrics=metrics, folded=np.array([0]), loss=0.1,
+        round=number, at=30.0 * number, version=number, metrics=metrics, aggregated=np.array([0]), loss=0.1,
         joules=joules, cost=cost,
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ def test_a_run_by_hand() -> None:
     assert summary.test_best == MetricReading(value=0.77, round=3), "the test set does not choose the model"
     assert summary.test_last == MetricReading(value=0.55, round=5)
     assert (summary.rounds_to_target, summary.seconds_to_target, summary.wh_to_target) == (2, 60.0, 2.0)
-    assert (summary.seconds, summary.wh, summary.refused) == (150.0, 5.0, 1)
+    assert (summary.seconds, summary.wh, summary.rejected) == (150.0, 5.0, 1)
     assert summary.cost == Cost(transfer_joules=18_000.0, transfer_seconds=20.0, training_seconds=5.0)
 
 
@@ -96,9 +96,9 @@ def test_the_record_of_a_result() -> None:
         summarise(RUN, metric="accuracy", target=0.95), label, parameters=10, message_bytes=40, wall_seconds=1.0
     )
     assert list(record) == [
-        "schema", "name", "algorithm", "seed", "metric", "judged_by", "target", "rounds", "best", "last", "test",
-        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "invitations", "cost", "refused",
-        "stopped", "abandoned", "privacy", "promised", "parameters", "private", "message_bytes", "winnow",
+        "schema", "name", "algorithm", "seed", "metric", "evaluated_by", "target", "rounds", "best", "last", "test",
+        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "selections", "cost", "rejected",
+        "stopped", "abandoned", "privacy", "privacy_budgets", "parameters", "private", "message_bytes", "winnow",
         "wall_seconds",
     ]  # fmt: skip
     assert record["best"] == {"value": 0.9, "round": 3}
@@ -112,11 +112,11 @@ def test_bytes_are_counted_over_rounds() -> None:
     moved = [replace(event, cost=Cost(sent_bytes=2_000, received_bytes=500)) for event in (finished(1, 0.1),) * 3]
     asked = [Selected(round=1, at=0.0, version=0, clients=np.array([0, 4]), counts=np.array([1, 3])) for _ in range(3)]
     summary = summarise([*asked, *moved], metric="accuracy", target=None)
-    assert (summary.cost.sent_bytes, summary.cost.received_bytes, summary.invitations) == (6_000, 1_500, 6)
+    assert (summary.cost.sent_bytes, summary.cost.received_bytes, summary.selections) == (6_000, 1_500, 6)
     assert [point.sent_bytes for point in points(moved)] == [2_000, 4_000, 6_000]
     assert traffic([summary]) == {
-        "sent": "1.00 kB a client and round, 6.00 kB in all",
-        "received": "250 B a client and round, 1.50 kB in all",
+        "sent": "1.00 kB per client and round, 6.00 kB in total",
+        "received": "250 B per client and round, 1.50 kB in total",
     }
     assert traffic([summarise(RUN, metric="accuracy", target=None)]) == {}
 
@@ -138,10 +138,10 @@ def test_rounds_that_came_to_nothing() -> None:
 
     events = [
         refused(1, "one late"), finished(1, 0.1),
-        replace(finished(2, 0.1), folded=nobody),
+        replace(finished(2, 0.1), aggregated=nobody),
         *(refused(3, "the round was abandoned: too heavy") for _ in range(3)), refused(3, "too few"),
-        replace(finished(3, 0.1), folded=nobody),
-        refused(4, "too few"), replace(finished(4, 0.1), folded=nobody),
+        replace(finished(3, 0.1), aggregated=nobody),
+        refused(4, "too few"), replace(finished(4, 0.1), aggregated=nobody),
     ]  # fmt: skip
     summary = summarise(events, metric="accuracy", target=None)
     assert summary.abandoned is not None
@@ -164,10 +164,10 @@ def test_rounds_that_came_to_nothing() -> None:
         ({"client": {"name": "dp-sgd", "delta": 0.2, "epsilon": 1.0}}, {"record_epsilon": (0.2, 1.0)}),
         ({"client": {"name": "hf-maml", "delta": 0.2}}, {}),
         (
-            {"select": {"name": "fedprof", "matching": {"name": "noisy", "delta": 0.3}}},
+            {"select": {"name": "fedprof", "profile_comparison": {"name": "noisy", "delta": 0.3}}},
             {"profile_epsilon": (0.3, None)},
         ),
-        ({"select": {"matching": "plain"}}, {}),
+        ({"select": {"profile_comparison": "plain"}}, {}),
         ({}, {}),
     ],
 )

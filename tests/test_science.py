@@ -23,7 +23,7 @@ def needs(data: Path, folder: str) -> None:
 
 
 def invitations_by_condition(result: Result) -> dict[str, float]:
-    """Mean number of invitations of the clients with each condition."""
+    """Mean number of selections of the clients with each condition."""
     labels, of_client = result.view.conditions["labels"], np.array(result.view.conditions["of_client"])
     counts = np.zeros(len(of_client))
     for event in result.view.events():

@@ -53,7 +53,7 @@ RING = ("collect.graph=ring", "collect.neighbours=2")
 KEEPER = ("collect.keeper=true",)
 ON_UPDATES = {
     *("krum", "multi-krum", "median", "trimmed-mean", "norm-bound", "qfedavg", "fedbuff", "safa", "cyclic"),
-    *("clustered", "divfl"),
+    *("clustered-sampling", "divfl"),
 }
 
 
@@ -90,7 +90,7 @@ def test_an_algorithm_on_sums_learns_what_it_learns_in_the_clear(algorithm: str,
     private = prepared("rounds=3", *FINE, *way, algorithm=algorithm)
     in_the_clear, in_secret = events_of(plain), events_of(private)
     assert same_model(plain, private, within=5e-4)
-    folded = [[event.folded.tolist() for event in rounds_of(events)] for events in (in_the_clear, in_secret)]
+    folded = [[event.aggregated.tolist() for event in rounds_of(events)] for events in (in_the_clear, in_secret)]
     assert folded[0] == folded[1]
     assert reasons_of(in_secret) == {}
 
@@ -98,13 +98,13 @@ def test_an_algorithm_on_sums_learns_what_it_learns_in_the_clear(algorithm: str,
 @pytest.mark.parametrize("algorithm", sorted(Recipe.known))
 def test_every_algorithm_either_works_or_is_refused_by_name(algorithm: str) -> None:
     doubling = Recipe.known[algorithm].table()["select"]["name"] == "doubling"
-    sets = (*SECURE, "rounds=2", "collect.fewest=2", *(("select.first=3",) if doubling else ()))
+    sets = (*SECURE, "rounds=2", "collect.min_clients=2", *(("select.first_stage_clients=3",) if doubling else ()))
     if algorithm in ON_UPDATES:
         with pytest.raises(ConfigError, match="collect"):
             prepared(*sets, algorithm=algorithm)
         return
     rounds = rounds_of(events_of(prepared(*sets, algorithm=algorithm)))
-    assert all(len(event.folded) >= 2 for event in rounds)
+    assert all(len(event.aggregated) >= 2 for event in rounds)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -144,7 +144,7 @@ def test_a_filter_at_the_sites_comes_before_the_masks() -> None:
 def test_a_client_that_is_drawn_twice_counts_twice() -> None:
     sets = ("select.count=6", "select.replacement=true", "rounds=3")
     plain = prepared(*sets, algorithm="fedavg-rp")
-    private = prepared(*sets, *FINE[:1], *FINE[2:], "collect.fewest=2", algorithm="fedavg-rp")
+    private = prepared(*sets, *FINE[:1], *FINE[2:], "collect.min_clients=2", algorithm="fedavg-rp")
     events_of(plain), events_of(private)
     assert same_model(plain, private, within=5e-4)
 
@@ -166,13 +166,13 @@ def test_the_uplink_and_what_was_cut_off_are_counted() -> None:
         (("aggregate.name=krum",), "aggregate.name = 'krum' needs every update"),
         (("aggregate.name=median",), "aggregate.name = 'median' needs every update"),
         (("select.name=clustered",), "select.name = 'clustered' compares updates"),
-        (("pace.name=buffered", "pace.goal=3"), "needs pace.name = 'rounds', not 'buffered'"),
+        (("schedule.name=buffered", "schedule.buffer_size=3"), "needs schedule.name = 'rounds', not 'buffered'"),
         (("collect.keeper=true", "collect.graph=ring"), "with a keeper, clients share no masks"),
         (("collect.neighbours=4",), 'neighbours needs graph = "ring"'),
         (("collect.graph=ring", "collect.neighbours=3"), "collect.neighbours"),
         (("collect.threshold=0.4",), "collect.threshold"),
         (("collect.encoding.bits=1",), "collect.encoding.bits"),
-        (("collect.fewest=6",), "collect.fewest = 6, but select has 5 clients in a round"),
+        (("collect.min_clients=6",), "collect.min_clients = 6, but select has 5 clients in a round"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_configuration_is_read(sets: tuple[str, ...], reason: str) -> None:
@@ -267,7 +267,7 @@ def test_the_sum_is_that_of_those_whose_vectors_arrived(step: str, way: tuple[st
     assert len(list(plain.training.run(federation))) > 0
     assert same_model(plain, ready, within=2e-4)
     (finished,) = rounds_of(events)
-    assert finished.folded.tolist() == [client for client in range(8) if client not in counts]
+    assert finished.aggregated.tolist() == [client for client in range(8) if client not in counts]
     assert reasons_of(events) == dict.fromkeys(gone, "failed while answering: the line went dead")
 
 
@@ -279,7 +279,7 @@ def test_below_the_threshold_the_round_is_abandoned_and_the_model_stays(step: st
     ready, federation, events = run_with({(step, client): lost for client in (1, 2, 3)}, *way)
     before = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
     assert same_model(before, ready)
-    assert rounds_of(events)[0].folded.tolist() == []
+    assert rounds_of(events)[0].aggregated.tolist() == []
     reasons = reasons_of(events)
     assert sorted(event.client for event in events if isinstance(event, Rejected)) == list(range(8)), "each once"
     assert [client for client, reason in reasons.items() if "the line went dead" in reason] == [1, 2, 3]
@@ -299,7 +299,7 @@ def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
         (MASKED_INPUT, client): lambda reply: lost(reply) if reply.task.round == 2 else reply for client in range(8)
     }
     events = list(ready.training.run(federation))
-    assert [len(event.folded) for event in rounds_of(events)] == [5, 0, 5]
+    assert [len(event.aggregated) for event in rounds_of(events)] == [5, 0, 5]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_what_one_client_sends_wrong_is_refused_by_name_and_the_others_go_on(
 ) -> None:
     _, _, events = run_with(meddle)
     assert reason in reasons_of(events)[2]
-    assert len(rounds_of(events)[0].folded) >= 7
+    assert len(rounds_of(events)[0].aggregated) >= 7
 
 
 @pytest.mark.parametrize("request_type", ["KeyRequest", "MaskSumRequest", "HistogramRequest"])
@@ -340,9 +340,9 @@ def test_a_keeper_that_says_nonsense_has_the_round_abandoned(
             right, asked = answer_keeper_request(self._keeper, question), msgspec.msgpack.decode(question)["type"]
             return said if asked == request_type else right
 
-    keeper = Nonsense(MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75))
+    keeper = Nonsense(MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75))
     monkeypatch.setattr(SecureAggregation, "keeper_for", lambda *_: keeper)
-    product = "collect.encoding={name='product', smallest=4, codewords=4, block=2}"
+    product = "collect.encoding={name='product-quantisation', smallest=4, codewords=4, block=2}"
     _, _, events = run_with({}, *KEEPER, product)
     reasons = reasons_of(events)
     assert len(reasons) == 8
@@ -378,7 +378,7 @@ def test_what_is_not_finite_is_summed_as_no_change_and_nobody_is_told() -> None:
     ready = prepared("rounds=1", *SECURE, "local.learning_rate=1e30", algorithm="fedavg-rp")
     events = events_of(ready)
     assert reasons_of(events) == {}
-    assert len(rounds_of(events)[0].folded) == 5
+    assert len(rounds_of(events)[0].aggregated) == 5
     assert all(bool(tensor.isfinite().all()) for tensor in ready.training.model.values())
 
 
@@ -398,9 +398,9 @@ def test_too_little_room_for_the_sum_abandons_the_round_by_name() -> None:
     sets = ("collect.encoding.margin=0", "collect.encoding.spread=0.5", "collect.encoding.bits=2")
     _, _, events = run_with({}, *sets)
     assert all("of the sums overflowed" in reason for reason in reasons_of(events).values())
-    assert rounds_of(events)[0].folded.tolist() == []
-    _, _, events = run_with({}, *sets, "collect.overflow=1.0")
-    assert len(rounds_of(events)[0].folded) == 8
+    assert rounds_of(events)[0].aggregated.tolist() == []
+    _, _, events = run_with({}, *sets, "collect.max_overflow_share=1.0")
+    assert len(rounds_of(events)[0].aggregated) == 8
     assert rounds_of(events)[0].metrics["collect"]["overflowed"] > 0
 
 
@@ -468,7 +468,7 @@ def test_a_client_that_speaks_of_an_interrupted_exchange_spoils_it_for_nobody_el
 
     _, federation, events = run_with({(ADVERTISE_KEYS, 3): lies})
     (finished,) = rounds_of(events)
-    assert {*finished.folded.tolist()} >= {0, 1, 2, 4, 5, 6, 7}
+    assert {*finished.aggregated.tolist()} >= {0, 1, 2, 4, 5, 6, 7}
     assert len([task for task in federation.sent if task.name == CLOSE_SESSION]) == (8 if named == "another" else 0)
 
 

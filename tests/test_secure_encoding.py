@@ -24,7 +24,7 @@ MODEL = {
     "layer.bias": torch.linspace(-0.1, 0.1, 6),
     "norm.steps": torch.tensor(40),
 }
-PARTS = {"model": MODEL, "reach": {"weighted": torch.tensor(0.0)}}
+PARTS = {"model": MODEL, "effective_steps": {"weighted": torch.tensor(0.0)}}
 FORM = UpdateLayout.of(PARTS)
 
 
@@ -35,7 +35,7 @@ def update(seed: int, size: float = 0.05) -> dict[str, dict[str, torch.Tensor]]:
         "layer.bias": MODEL["layer.bias"] + torch.tensor(rng.normal(0, size, 6), dtype=torch.float32),
         "norm.steps": MODEL["norm.steps"] + int(rng.integers(1, 9)),
     }
-    return {"model": moved, "reach": {"weighted": torch.tensor(float(rng.integers(1, 10**6)))}}
+    return {"model": moved, "effective_steps": {"weighted": torch.tensor(float(rng.integers(1, 10**6)))}}
 
 
 def summed(
@@ -82,8 +82,8 @@ def test_means_are_weighted_for_the_model_and_plain_for_other_parts() -> None:
         right = sum(w * own["model"][name].double() for w, own in zip(weights, updates, strict=True)) / 1.75
         torch.testing.assert_close(parts["model"][name].double(), right, rtol=0, atol=1e-4)
     assert parts["model"]["norm.steps"].dtype == torch.int64
-    mean = sum(float(own["reach"]["weighted"]) for own in updates) / 3
-    assert float(parts["reach"]["weighted"]) == pytest.approx(mean, rel=1e-6)
+    mean = sum(float(own["effective_steps"]["weighted"]) for own in updates) / 3
+    assert float(parts["effective_steps"]["weighted"]) == pytest.approx(mean, rel=1e-6)
 
 
 def test_rounding_by_chance_is_right_on_average() -> None:
@@ -171,10 +171,14 @@ def test_more_clients_than_a_group_can_hold_are_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "carried", "reason"),
     [
-        (PARTS, ("model", "reach"), None),
-        ({"reach": PARTS["reach"]}, ("model",), "the update has no part 'model'"),
-        (PARTS, ("model",), "a part 'reach' that nobody asked for"),
-        ({"model": MODEL, "reach": {"w": torch.empty(10**6)}}, ("model", "reach"), "much larger than the model"),
+        (PARTS, ("model", "effective_steps"), None),
+        ({"effective_steps": PARTS["effective_steps"]}, ("model",), "the update has no part 'model'"),
+        (PARTS, ("model",), "a part 'effective_steps' that nobody asked for"),
+        (
+            {"model": MODEL, "effective_steps": {"w": torch.empty(10**6)}},
+            ("model", "effective_steps"),
+            "much larger than the model",
+        ),
         ({"model": {**MODEL, "layer.bias": torch.zeros(7)}}, ("model",), "other tensors, shapes or types"),
         ({"model": {**MODEL, "layer.bias": torch.zeros(6).double()}}, ("model",), "other tensors, shapes or types"),
     ],

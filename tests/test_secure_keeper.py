@@ -26,7 +26,7 @@ from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
 SPACE = vector_group([(50, 11), (4, 64)])
-OWN = {"threshold": 2 / 3, "fewest": 3, "heaviest": 0.75}
+OWN = {"threshold": 2 / 3, "min_clients": 3, "max_weight_share": 0.75}
 
 
 @pytest.fixture(params=["object", "process"])
@@ -92,7 +92,7 @@ def test_a_list_that_cannot_be_gets_no_sum(keeper: KeeperInterface, survivors: l
 
 
 def test_what_the_server_says_of_thresholds_does_not_count(keeper: KeeperInterface) -> None:
-    at = terms(threshold=0.1, fewest=2)
+    at = terms(threshold=0.1, min_clients=2)
     filled(keeper, at)
     with pytest.raises(ProtocolError, match="2 survivors are too few for a sum, 4 are needed"):
         keeper.total(at, [0, 1], SPACE)
@@ -130,7 +130,7 @@ def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
         deposit(stranger, terms(), 0, os.urandom(32))
     honest = MaskKeeper(AUTHORITY, **OWN)
     with pytest.raises(ProtocolError, match="1 member is too few for a sum, 3 are needed"):
-        deposit(honest, terms(fewest=3), 0, os.urandom(32), members=1)
+        deposit(honest, terms(min_clients=3), 0, os.urandom(32), members=1)
     of_another = honest.key(terms())
     contents = DepositContents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, space=b"")
     with pytest.raises(ProtocolError, match="the mask keeper has not signed its key for this session"):
@@ -170,7 +170,7 @@ def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: Keep
     """All together they were balanced; a server then calls the other heavy one a dropout."""
     at = terms()
     filled(keeper, at, weights=[1.0, 1.0, 0.1, 0.1, 0.1, 0.1])
-    with pytest.raises(ProtocolError, match=r"one client makes up 96% of the sum, and collect.heaviest is 75%"):
+    with pytest.raises(ProtocolError, match=r"one client makes up 96% of the sum, and collect.max_weight_share is 75%"):
         keeper.total(at, [0, 2, 3, 4, 5], SPACE)
     assert keeper.total(at, [0, 1, 2, 3, 4, 5], SPACE)
 

@@ -159,10 +159,12 @@ LOPSIDED = [1.0, *[0.02] * 5]
 def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight(client: int) -> None:
     """Not only the heavy one refuses: if the others do not, its update is masked by nothing."""
     server = Server()
-    with pytest.raises(ProtocolError, match=r"one client makes up 100% of the sum, and collect.heaviest is 75%"):
+    with pytest.raises(
+        ProtocolError, match=r"one client makes up 100% of the sum, and collect.max_weight_share is 75%"
+    ):
         server.mask(client, server.told(LOPSIDED))
     server = with_keeper()
-    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
         server.deposit(client, server.told(LOPSIDED), keeper)
 
@@ -170,9 +172,9 @@ def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight(client: in
 def test_the_share_of_one_client_is_as_large_as_the_job_allows() -> None:
     weights = [1.0, *[0.3] * 5]  # 1 / (1 + 5 · 0.09) = 0.69
     Server().mask(0, Server().told(weights))
-    strict = SecureAggregation(heaviest=0.6)
+    strict = SecureAggregation(max_weight_share=0.6)
     server = Server(at=strict.site_extension(stream), settings=strict)
-    with pytest.raises(ProtocolError, match=r"one client makes up 69% of the sum, and collect.heaviest is 60%"):
+    with pytest.raises(ProtocolError, match=r"one client makes up 69% of the sum, and collect.max_weight_share is 60%"):
         server.mask(0, server.told(weights))
 
 
@@ -190,7 +192,7 @@ def test_nobody_confirms_survivors_of_whom_one_has_nearly_all_the_weight() -> No
 
 def test_nor_does_the_keeper_tell_their_sum() -> None:
     server = with_keeper()
-    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     for client in EVERYBODY:
         server.deposit(client, server.told([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
     with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
@@ -200,7 +202,7 @@ def test_nor_does_the_keeper_tell_their_sum() -> None:
 def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
     """With a bit more a word, the sum of the masks shows every carry: how many of the clients' masks were large."""
     server = with_keeper()
-    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, fewest=3, heaviest=0.75)
+    keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     for client in EVERYBODY:
         server.deposit(client, server.told(ALIKE), keeper)
     own = server.settings.encoding.space(server.form, CLIENTS)

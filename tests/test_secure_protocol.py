@@ -296,7 +296,7 @@ def test_a_forged_announcement_is_refused() -> None:
     ],
 )
 def test_a_directory_that_cannot_be_is_refused(members: list[int], announced: list[int], reason: str) -> None:
-    session = Session(terms(fewest=3), SPACE, list(range(4)))
+    session = Session(terms(min_clients=3), SPACE, list(range(4)))
     given_ = [session.announced[client] for client in announced]
     with pytest.raises(ProtocolError, match=reason):
         session.members[0].share(KeyDirectory(members=members, announcements=given_))

@@ -76,7 +76,7 @@ def test_afl_in_a_run_knows_the_loss_of_the_model_each_client_received() -> None
     assert last is not None
     data, valuations = ready.federation.site.data, ready.training.snapshot().arrays["select/valuations"]
     for client in range(8):
-        ready.module.load_state_dict(versions[int(client in last.folded)])
+        ready.module.load_state_dict(versions[int(client in last.aggregated)])
         rows = torch.as_tensor(data.rows_of(client))
         with torch.no_grad():
             loss = functional.cross_entropy(ready.module(data.x[rows]), data.y[rows], reduction="sum")
@@ -89,7 +89,7 @@ def test_afl_in_a_run_knows_the_loss_of_the_model_each_client_received() -> None
 
 def test_of_the_candidates_those_with_the_highest_losses_are_invited() -> None:
     losses = {k: float((7 * k) % 20) for k in range(20)}
-    selection = PowerOfChoiceSelector(count=3, candidates=2.5).start(people(*range(1, 21)))
+    selection = PowerOfChoiceSelector(count=3, candidate_factor=2.5).start(people(*range(1, 21)))
     for number in range(1, 30):
         heard: list[Task] = []
         invited = selection.propose(turn(number, valued(losses, heard=heard))).clients
@@ -99,7 +99,7 @@ def test_of_the_candidates_those_with_the_highest_losses_are_invited() -> None:
 
 
 def test_candidates_are_drawn_by_the_size_of_their_data() -> None:
-    selection = PowerOfChoiceSelector(count=1, candidates=1).start(people(1, 2, 3, 4))
+    selection = PowerOfChoiceSelector(count=1, candidate_factor=1).start(people(1, 2, 3, 4))
     seen: Counter[int] = Counter()
     for seed in range(2_000):
         seen.update(selection.propose(turn(2, valued(dict.fromkeys(range(4), 1.0)), seed=seed)).clients.tolist())
@@ -107,7 +107,7 @@ def test_candidates_are_drawn_by_the_size_of_their_data() -> None:
 
 
 def test_candidates_without_a_finite_loss_come_last() -> None:
-    selection = PowerOfChoiceSelector(count=2, candidates=10).start(people(1, 1, 1, 1))
+    selection = PowerOfChoiceSelector(count=2, candidate_factor=10).start(people(1, 1, 1, 1))
     losses = {0: np.nan, 1: 0.1, 3: 0.2}  # client 2 does not answer
     assert selection.propose(turn(2, valued(losses))).clients.tolist() == [1, 3]
 
@@ -124,7 +124,7 @@ def test_asking_costs_a_download_and_a_pass(number: int, downloaded: int) -> Non
 
 # Oort ---------------------------------------------------------------------------------------------------------------
 
-GREEDY = {"exploration": 0.0, "exploration_least": 0.0, "cut_off": 1.0}
+GREEDY = {"exploration": 0.0, "exploration_min": 0.0, "cut_off": 1.0}
 """No chance is left: the best are invited."""
 
 
@@ -156,7 +156,7 @@ def test_the_best_by_the_papers_utility_are_invited(clients: list[tuple[int, flo
 
 def test_the_cut_off_lets_in_whoever_comes_near_the_best() -> None:
     """Utilities 100, 96, 94: of the first two, both reach 95 % of 100 and are drawn by utility; the third does not."""
-    some = UtilitySelector(count=1, exploration=0, exploration_least=0, clip=1)
+    some = UtilitySelector(count=1, exploration=0, exploration_min=0, clip_quantile=1)
     selection = tried(some, [100, 96, 94], [1, 1, 1], [1, 1, 1])
     seen = Counter(int(selection.propose(turn(1, seed=seed)).clients[0]) for seed in range(2_000))
     assert seen[2] == 0
@@ -189,7 +189,7 @@ def test_the_pacer_allows_for_slower_clients_when_utility_falls() -> None:
 
 
 def test_who_took_part_too_often_is_left_out_while_others_remain() -> None:
-    selection = UtilitySelector(count=1, blacklist=2, **GREEDY).start(people(9, 5, 1))
+    selection = UtilitySelector(count=1, max_participations=2, **GREEDY).start(people(9, 5, 1))
     chosen = []
     for number in range(1, 9):
         selection.observe(turn(number), [trained(k, start_loss_rms=1.0) for k in range(3)] if number == 1 else [])

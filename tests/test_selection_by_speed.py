@@ -57,7 +57,7 @@ def test_a_round_ends_with_the_last_merged_reply_and_counts_merged_clients_alone
     costs = ready.federation.fleet.costs(np.arange(8), sizes, work)
     for event in rounds:
         merged = merged_if_all_train(costs.seconds.tolist(), 3, merged_last)
-        assert set(event.folded.tolist()) == merged
+        assert set(event.aggregated.tolist()) == merged
         assert event.at - begun == pytest.approx(costs.seconds[sorted(merged)].max())
         assert event.joules == pytest.approx(costs.joules[sorted(merged)].sum())
         begun, merged_last = event.at, merged
@@ -180,7 +180,7 @@ def test_there_are_no_more_tiers_than_can_fill_an_invitation() -> None:
     ("algorithm", "sets"),
     [
         ("tifl", ["select.interval=1", "select.credits=[3, 2]"]),
-        ("oort", ["select.pacer_window=1", "select.exploration=0.3", "select.blacklist=2"]),
+        ("oort", ["select.pacer_window=1", "select.exploration=0.3", "select.max_participations=2"]),
         ("cfcfm", ["select.count=5"]),
     ],
 )

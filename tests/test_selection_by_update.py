@@ -62,7 +62,7 @@ def test_too_many_clients_or_values_are_refused_in_one_line(monkeypatch: pytest.
         ClusteredSelector(count=2).start(people(1, 1, 1, 1)).propose(turn(1, silent))
 
 
-@pytest.mark.parametrize("algorithm", ["clustered", "divfl"])
+@pytest.mark.parametrize("algorithm", ["clustered-sampling", "divfl"])
 def test_a_run_keeps_what_its_clients_trained(algorithm: str) -> None:
     """Then their mean is the step that the model took: by how often each was drawn, or by the size of its data."""
     ready = prepared("rounds=1", algorithm=algorithm)
@@ -71,9 +71,11 @@ def test_a_run_keeps_what_its_clients_trained(algorithm: str) -> None:
     [invited] = [event for event in events if isinstance(event, Selected)]
     [finished] = [event for event in events if isinstance(event, RoundFinished)]
     state = ready.training.snapshot().arrays
-    assert np.flatnonzero(state["select/known"]).tolist() == finished.folded.tolist()
+    assert np.flatnonzero(state["select/known"]).tolist() == finished.aggregated.tolist()
     step = torch.cat([(ready.training.model[name] - sent[name]).flatten() for name in sent]).numpy()
-    weights = invited.counts if algorithm == "clustered" else ready.federation.population.sizes[invited.clients]
+    weights = (
+        invited.counts if algorithm == "clustered-sampling" else ready.federation.population.sizes[invited.clients]
+    )
     np.testing.assert_allclose(weights / weights.sum() @ state["select/updates"][invited.clients], step, atol=1e-5)
 
 
@@ -141,7 +143,7 @@ def test_weights_in_a_run_are_unbiased() -> None:
 
 
 def test_models_count_as_often_as_they_were_drawn_and_else_alike() -> None:
-    ready = prepared(algorithm="clustered")
+    ready = prepared(algorithm="clustered-sampling")
     assert all(e.counts.sum() == 3 for e in ready.training.run(ready.federation) if isinstance(e, Selected))
     assert ready.experiment.aggregate.model_dump() == {"name": "partial", "weights": "uniform"}
 

@@ -121,7 +121,7 @@ def test_a_million_clients() -> None:
     fleet = ExponentialTimes(speeds="dynamic", dropout=0.1).draw(1_000_000, 1)
     everyone = np.arange(len(fleet))
     assert len(times(fleet, 3)) == 1_000_000
-    assert fleet.vanished(everyone, 3).mean() == pytest.approx(0.1, abs=2e-3)
+    assert fleet.dropouts(everyone, 3).mean() == pytest.approx(0.1, abs=2e-3)
 
 
 # Which world --------------------------------------------------------------------------------------------------------
@@ -158,18 +158,18 @@ def test_a_trace_without_rounds_is_the_same_in_all_of_them(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the first line must name client, seconds and perhaps round; it has nothing"),
-        ("client,time\n0,1\n", "it has client, time"),
-        ("client,seconds\n", "there are no rows below the first line"),
+        ("", "the header must be client, seconds and optionally round; found: nothing"),
+        ("client,time\n0,1\n", "found: client, time"),
+        ("client,seconds\n", "the file has a header but no rows"),
         ("client,seconds\n0,1\n1,soon\n", "could not convert string 'soon'"),
-        ("client,seconds\n0,1,4\n1,1,4\n", "3 cells a row below 2 columns"),
-        ("client,seconds\n0,1\n2,1\n", "data row 2: client is not a number from 0 to 1"),
-        ("client,seconds\n0,1\n0.5,1\n", "data row 2: client is not a number from 0 to 1"),
-        ("client,seconds\n0,-1\n1,1\n", "data row 1: seconds is not a number from 0"),
-        ("client,seconds\n0,1\n1,nan\n", "data row 2: seconds is not a number from 0"),
-        ("client,round,seconds\n0,0,1\n1,1,1\n", "data row 1: round is not a whole number from 1"),
-        ("client,seconds\n0,1\n1,1\n0,2\n", "data row 3: the client has that round already"),
-        ("client,seconds\n0,1\n", "client 1 has no seconds for round 1; every client needs every round"),
+        ("client,seconds\n0,1,4\n1,1,4\n", "rows have 3 cells but the header has 2 columns"),
+        ("client,seconds\n0,1\n2,1\n", "data row 2: client must be a whole number from 0 to 1"),
+        ("client,seconds\n0,1\n0.5,1\n", "data row 2: client must be a whole number from 0 to 1"),
+        ("client,seconds\n0,-1\n1,1\n", "data row 1: seconds must be a finite number, 0 or greater"),
+        ("client,seconds\n0,1\n1,nan\n", "data row 2: seconds must be a finite number, 0 or greater"),
+        ("client,round,seconds\n0,0,1\n1,1,1\n", "data row 1: round must be a whole number, 1 or greater"),
+        ("client,seconds\n0,1\n1,1\n0,2\n", "data row 3: duplicate entry for this client and round"),
+        ("client,seconds\n0,1\n", "no time for client 1 in round 1; every client needs a row for every round"),
     ],
 )
 def test_a_faulty_trace_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -199,7 +199,7 @@ class Appointed(TableFleet):
 
     gone: set[int]
 
-    def vanished(self, clients: NDArray[np.int64], round: int) -> NDArray[np.bool_]:
+    def dropouts(self, clients: NDArray[np.int64], round: int) -> NDArray[np.bool_]:
         return np.isin(clients, list(self.gone))
 
 
@@ -252,11 +252,11 @@ def test_the_first_survivors_are_awaited_and_a_round_without_enough_ends_with_th
 def test_who_vanishes_is_drawn_for_each_client_and_round() -> None:
     fleet = Devices(dropout=0.3).draw(2_000, 5)
     everyone = np.arange(2_000)
-    drawn = np.array([fleet.vanished(everyone, number) for number in range(1, 11)])
+    drawn = np.array([fleet.dropouts(everyone, number) for number in range(1, 11)])
     assert drawn.mean() == pytest.approx(0.3, abs=0.015)
     np.testing.assert_allclose(np.corrcoef(drawn[0], drawn[1])[0, 1], 0, atol=0.1)
-    np.testing.assert_array_equal(fleet.vanished(everyone[::-7], 4), drawn[3][::-7])
-    assert not Devices().draw(2_000, 5).vanished(everyone, 1).any()
+    np.testing.assert_array_equal(fleet.dropouts(everyone[::-7], 4), drawn[3][::-7])
+    assert not Devices().draw(2_000, 5).dropouts(everyone, 1).any()
 
 
 WORLDS = ["fleet.name=exponential", "fleet.speeds=dynamic", "fleet.dropout=0.4", "rounds=8"]
@@ -291,8 +291,8 @@ def test_the_clock_of_a_run_with_vanishing_clients() -> None:
     for invited in (event for event in events if isinstance(event, Selected)):
         [finished] = [e for e in events if isinstance(e, RoundFinished) and e.round == invited.round]
         now += fleet.seconds(invited.clients, invited.round).max()
-        lost = fleet.vanished(invited.clients, invited.round)
-        assert finished.folded.tolist() == invited.clients[~lost].tolist()
+        lost = fleet.dropouts(invited.clients, invited.round)
+        assert finished.aggregated.tolist() == invited.clients[~lost].tolist()
         assert finished.at == pytest.approx(now)
         gone += lost.sum()
     assert gone > 0
@@ -303,7 +303,7 @@ def test_a_round_from_which_all_vanish_leaves_the_model_alone() -> None:
     before, empty = ready.training.model, 0
     for event in ready.training.run(ready.federation):
         if isinstance(event, RoundFinished):
-            if not len(event.folded):
+            if not len(event.aggregated):
                 empty += 1
                 assert ready.training.model is before
             before = ready.training.model
@@ -337,7 +337,7 @@ def test_a_run_on_another_clock_is_the_run_with_another_communication_cost(algor
 @pytest.mark.parametrize(
     ("algorithm", "sets", "message"),
     [
-        ("fedbuff", ["fleet.name=exponential"], "pace.name = 'buffered': replies may come in another order"),
+        ("fedbuff", ["fleet.name=exponential"], "schedule.name = 'buffered': another communication cost"),
         ("fedavg", [], "fleet.name = 'devices' has no communication cost"),
     ],
 )

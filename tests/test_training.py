@@ -22,7 +22,7 @@ from world import blobs, experiment, prepared
 
 ALGORITHMS = sorted(Recipe.known)
 LEAVE_OUT_OUTLIERS = {"krum", "median", "multi-krum", "trimmed-mean"}
-SUMS_IN_ROUNDS = [name for name in ALGORITHMS if Recipe.known[name].pace is None and name not in LEAVE_OUT_OUTLIERS]
+SUMS_IN_ROUNDS = [name for name in ALGORITHMS if Recipe.known[name].schedule is None and name not in LEAVE_OUT_OUTLIERS]
 """What is not finite spoils a sum, and so is refused; other rules may pass over it, see test_robust."""
 
 
@@ -134,7 +134,7 @@ def test_updates_that_are_not_finite_are_refused_and_recorded(algorithm: str) ->
     assert all(torch.isfinite(tensor).all() for tensor in ready.training.model.values())
     for event in events:
         if isinstance(event, RoundFinished):
-            assert not {refusal.client for refusal in refused if refusal.round == event.round} & set(event.folded)
+            assert not {refusal.client for refusal in refused if refusal.round == event.round} & set(event.aggregated)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_reply_that_lacks_a_part_is_refused(algorithm: str, part: str) -> None
     ready = with_handlers(prepared("rounds=2", algorithm=algorithm), train=forgetful)
     events = events_of(ready)
     assert [event.reason for event in events if isinstance(event, Rejected)] == [f"the reply carries no {part}"] * 2
-    assert all(len(event.folded) == 2 for event in events if isinstance(event, RoundFinished))
+    assert all(len(event.aggregated) == 2 for event in events if isinstance(event, RoundFinished))
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_it_is_called_by_its_name_everywhere(varied):
     assert [row.algorithm for row in comparison.table()] == ["fedprof", "fedprof+adam"]
     assert RunFolder.open(Path("both/fedprof+adam-seed0")).label.algorithm == "fedprof+adam"
     page = comparison.report("report.html").read_text("utf-8")
-    assert "tiny: fedprof against fedprof+adam" in page
-    assert "fedprof+adam, seed 0: invitations by client" in page
+    assert "tiny: fedprof vs fedprof+adam" in page
+    assert "fedprof+adam, seed 0: times each client was selected" in page
 
 
 def test_the_stored_configuration_needs_the_file_no_more(capsys, varied):

@@ -56,4 +56,4 @@ def _winnow(floats: int, rounds: int) -> Sequence[float]:
         )
         job.wait(PATIENCE)
         events = [json.loads(line.text) for line in job.lines(follow=False) if line.kind == "event"]
-        return [event["at"] for event in events if event["kind"] == "round"]
+        return [event["at"] for event in events if event["kind"] == "round_finished"]

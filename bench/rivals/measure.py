@@ -1,6 +1,6 @@
 """What a process tree takes: seconds to its first round and a round, memory, and the score it ends with.
 
-All contenders are measured alike and from outside. Each appends a line of JSON of the kind "round" to a log after every
+All contenders are measured alike and from outside. Each appends a line of JSON to a log after every
 round; the log is read every few milliseconds, and a round ends when its line is seen.
 """
 
@@ -19,6 +19,8 @@ from typing import Any
 WARM_UP = 2
 LOOK_SECONDS, WEIGH_SECONDS, LIMIT_SECONDS = 0.002, 0.1, 900.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
+ROUND_KINDS = {"round", "round_finished"}
+"""What other contenders call the end of a round, and what Winnow's own log does."""
 
 
 class FailedError(Exception):
@@ -93,7 +95,7 @@ def _watch(process: subprocess.Popen[bytes], log: Path, began: float) -> tuple[l
 def _rounds(log: Path) -> list[Mapping[str, Any]]:
     """The rounds whose lines are complete."""
     lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-    return [record for line in lines if line.endswith("\n") and (record := json.loads(line))["kind"] == "round"]
+    return [record for line in lines if line.endswith("\n") and (record := json.loads(line))["kind"] in ROUND_KINDS]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -74,7 +74,7 @@ class World:
 
     def terms(self) -> SessionTerms:
         return SessionTerms(
-            session=os.urandom(16), round=1, threshold=2 / 3, fewest=3, graph=self.graph, neighbours=None
+            session=os.urandom(16), round=1, threshold=2 / 3, min_clients=3, graph=self.graph, neighbours=None
         )
 
     def check(self, found: Words, survivors: list[int]) -> None:
@@ -140,7 +140,7 @@ def pairwise(world: World, dropouts: float) -> Costs:
 def with_keeper(world: World, dropouts: float) -> Costs:
     """The same with a mask keeper, whose work counts as the server's."""
     costs, terms = Costs(), world.terms()
-    keeper = MaskKeeper(world.identities, threshold=2 / 3, fewest=3, heaviest=0.75)
+    keeper = MaskKeeper(world.identities, threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     key, total, space = keeper.key(terms), world.space.zeros(), group_digest(world.space)
     staying = list(range(round(dropouts * world.clients), world.clients))
     for client in staying:

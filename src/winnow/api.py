@@ -159,7 +159,7 @@ def _run_arguments(
 def _model_section(model: Any) -> Any:
     """What the configuration says of a model that was passed or named."""
     if isinstance(model, nn.Module):
-        return {"name": "given"}
+        return {"name": "in-memory"}
     if isinstance(model, str):
         return {"name": model}
     if isinstance(model, Mapping | ModelSettings):

@@ -301,7 +301,7 @@ class World:
 def a_world(kits: Path, folder: Path, settings: str = "", join: float = 0.5) -> Iterator[World]:
     url = f"memory://{uuid4().hex}"
     config = folder / "server.toml"
-    config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin = {join}\nlease = 2.0\n{settings}")
+    config.write_text(f"address = '{url}'\nheartbeat = 0.5\njoin_wait = {join}\nlease = 2.0\n{settings}")
     world = World(folder, kits, url)
     with server_here(kit_of(kits, "server-1"), config):
         try:

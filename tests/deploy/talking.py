@@ -75,7 +75,7 @@ class Talk:
         ]
         replies = wait(send(federation, *tasks))
         self.found["letters"] = [sorted(reply.metrics.items()) for reply in replies]
-        yield RoundFinished(round=1, at=federation.clock.now, version=1, metrics={}, folded=np.arange(0))
+        yield RoundFinished(round=1, at=federation.clock.now, version=1, metrics={}, aggregated=np.arange(0))
 
     def snapshot(self):
         return Snapshot(arrays={"done": np.ones(1)}, values={"found": self.found})

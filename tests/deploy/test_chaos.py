@@ -65,6 +65,6 @@ def test_a_job_survives_random_kills_of_sites_and_of_the_leading_server(world: W
     ours, theirs = (load_file(tmp_path / folder / "last.safetensors") for folder in ("deployed", "simulated"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     events = [json.loads(line) for line in (tmp_path / "deployed" / "events.jsonl").read_text().splitlines()]
-    assert [event["round"] for event in events if event["kind"] == "round"] == list(range(1, ROUNDS + 1))
+    assert [event["round"] for event in events if event["kind"] == "round_finished"] == list(range(1, ROUNDS + 1))
     assert failovers
     assert max(failovers) < 10, failovers

@@ -10,7 +10,7 @@ from winnow.deploy.wire.messages import EVENT_KIND, LogLine
 from winnow.runs.event_log import encode_event
 
 FINISHED = RoundFinished(
-    round=1, at=1.0, version=1, folded=np.array([0]), metrics={}, loss=0.1, joules=0.0, cost=Cost()
+    round=1, at=1.0, version=1, aggregated=np.array([0]), metrics={}, loss=0.1, joules=0.0, cost=Cost()
 )
 
 
@@ -23,7 +23,7 @@ def formatted(*events: AnyEvent) -> list[str | None]:
 
 def test_a_round_is_one_line_with_the_privacy_spent_and_why_the_run_stopped() -> None:
     metrics = {"test": {"loss": 0.5}, "privacy": {"epsilon": 1.234}}
-    finished = replace(FINISHED, round=2, folded=np.array([0, 3]), metrics=metrics)
+    finished = replace(FINISHED, round=2, aggregated=np.array([0, 3]), metrics=metrics)
     lines = formatted(finished, Stopped(round=2, at=1.0, reason="it is spent"))
     assert lines == ["round 2: loss 0.5000, ε 1.23, 2 clients aggregated", "stopped after round 2: it is spent"]
 

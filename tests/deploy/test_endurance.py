@@ -54,7 +54,7 @@ def run_program(text: str, folder: Path, sites: int) -> Broker:
 def test_a_workflow_of_plain_arrays_loads_torch_neither_at_the_server_nor_at_sites(tmp_path: Path) -> None:
     """Also where a task has the name of one that learning sites know."""
     broker = run_program(NO_TORCH, tmp_path, 2)
-    rounds = [event for line in broker.lines if (event := json.loads(line))["kind"] == "round"]
+    rounds = [event for line in broker.lines if (event := json.loads(line))["kind"] == "round_finished"]
     assert [event["loss"] for event in rounds] == [0.0, 0.0]
     assert broker.checkpoint is not None
     with StoredArrays(broker.checkpoint) as stored:

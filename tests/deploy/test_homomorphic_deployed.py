@@ -26,7 +26,7 @@ from world import blobs, experiment
 
 pytest.importorskip("tenseal", reason="needs the extra `encryption`")
 
-SETS = ("engine.execution=loop", "rounds=3", "select.count=5", "collect={name='homomorphic', holder=1}")
+SETS = ("engine.execution=loop", "rounds=3", "select.count=5", "collect={name='homomorphic', key_holder=1}")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg-rp", "scaffold"])
@@ -54,7 +54,7 @@ def test_a_runner_that_begins_anew_goes_on_with_fresh_keys(tmp_path: Path) -> No
 def test_whatever_becomes_of_its_processes_a_site_makes_one_key_a_round(tmp_path: Path) -> None:
     """The agent remembers: a server that has the job deployed anew, and so another worker, gets no second key."""
     wanted = resolve(
-        "demo", algorithm="fedavg", sets=["engine.execution=loop", "collect={name='homomorphic', holder=0}"]
+        "demo", algorithm="fedavg", sets=["engine.execution=loop", "collect={name='homomorphic', key_holder=0}"]
     )
 
     def key(server: Hostile, round: int) -> str | None:
@@ -71,7 +71,7 @@ def test_whatever_becomes_of_its_processes_a_site_makes_one_key_a_round(tmp_path
 
 # Between processes ----------------------------------------------------------------------------------------------------
 
-SUMS = ("collect={name='homomorphic', holder=1}", "job.deadline=20")
+SUMS = ("collect={name='homomorphic', key_holder=1}", "job.task_timeout=20")
 
 
 def brokered(wanted: Experiment, folder: Path, sites: int) -> Broker:
@@ -90,7 +90,7 @@ def test_processes_give_the_simulations_model_bit_for_bit(tmp_path: Path) -> Non
         broker.close()
     assert isinstance(ended, JobFinished), ended
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
-    assert not [event for event in events_of(broker.lines) if event["kind"] == "refused"]
+    assert not [event for event in events_of(broker.lines) if event["kind"] == "rejected"]
     assert {"homomorphic-encrypt", "homomorphic-decrypt"} <= {*broker.sites[0].done}
 
 
@@ -116,6 +116,6 @@ def test_a_site_that_dies_amid_a_round_is_left_out(
         broker.close()
     assert isinstance(ended, JobFinished), ended
     events = events_of(broker.lines)
-    assert [len(event["folded"]) for event in events if event["kind"] == "round"] == folded
-    reasons = [event["reason"] for event in events if event["kind"] == "refused"]
+    assert [len(event["aggregated"]) for event in events if event["kind"] == "round_finished"] == folded
+    reasons = [event["reason"] for event in events if event["kind"] == "rejected"]
     assert all("no answer within 20 seconds" in each or "who holds the key, did not answer" in each for each in reasons)

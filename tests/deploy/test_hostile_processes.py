@@ -242,8 +242,8 @@ def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.M
     model = load_file(run / "last.safetensors")
     assert all(bool(tensor.isfinite().all()) for tensor in model.values())
     events = [json.loads(text) for text in (run / "events.jsonl").read_text().splitlines()]
-    refused = [event for event in events if event["kind"] == "refused"]
+    refused = [event for event in events if event["kind"] == "rejected"]
     assert {event["client"] for event in refused} == {4, 5}
-    assert all({0, 1, 2, 3} <= {*event["folded"]} for event in events if event["kind"] == "round")
+    assert all({0, 1, 2, 3} <= {*event["aggregated"]} for event in events if event["kind"] == "round_finished")
     assert sum("at site-3 rejected" in line for line in lines) >= 5
     assert not any("at site-1 rejected" in line for line in lines)

@@ -88,7 +88,7 @@ def test_a_client_is_settled_in_the_round_that_folds_it_though_its_neighbour_is_
 def test_an_answer_that_waits_for_its_turn_is_not_over(line: ScriptedLine, tmp_path: Path) -> None:
     deployed = federation(line, tmp_path)
     slow = deployed.dispatch([ask(0)])
-    with deployed.dispatch([ask(2, "assess")]) as quick:
+    with deployed.dispatch([ask(2, "evaluate-reference")]) as quick:
         trained, assessed = line.dispatched()
         line.answer(trained, 0)
         line.answer(assessed, 2)

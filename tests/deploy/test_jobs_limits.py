@@ -84,7 +84,8 @@ def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("profile", ProfileSettings()), ("assess", ReferenceEvaluationSettings(metric="accuracy"))]
+    ("name", "settings"),
+    [("profile", ProfileSettings()), ("evaluate-reference", ReferenceEvaluationSettings(metric="accuracy"))],
 )
 def test_what_the_configuration_does_not_need_is_not_answered(name: str, settings: Any, tmp_path: Path) -> None:
     assert f"this site has no handler for task {name!r}" in (Asked(tmp_path).ask(name, settings).answer.failure or "")
@@ -106,7 +107,7 @@ def test_nothing_leaves_past_forced_filters() -> None:
         [brought], None, reply_of(model=model, profile=profile, steps={"n": torch.ones(1)})
     )
     assert isinstance(outcome, Reply)
-    (outcome,) = reject_unchecked_parts([replace(bare, name="judge")], None, reply_of(profile=profile))
+    (outcome,) = reject_unchecked_parts([replace(bare, name="evaluate-personal")], None, reply_of(profile=profile))
     assert isinstance(outcome, Failure)
 
 
@@ -126,8 +127,8 @@ def test_a_task_that_forced_filters_do_not_know_is_not_done() -> None:
 PROTOCOLS = {
     "secure": ("fedavg", "collect={name='secure'}"),
     "a mask keeper": ("fedavg", "collect={name='secure', keeper='1'}"),
-    "homomorphic": ("fedavg", "collect={name='homomorphic', holder=1}"),
-    "encrypted": ("fedprof", "select.matching.name=encrypted", "reference_clients=[1]"),
+    "homomorphic": ("fedavg", "collect={name='homomorphic', key_holder=1}"),
+    "encrypted": ("fedprof", "select.profile_comparison.name=encrypted", "reference_clients=[1]"),
 }
 
 

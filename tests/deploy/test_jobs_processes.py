@@ -50,9 +50,9 @@ def test_a_deployed_run_gives_the_simulations_model_bit_for_bit(algorithm: str, 
     for name in ("best", "last"):
         ours = load_file(ended.output[f"{name}.safetensors"])
         assert same(ours, load_file(tmp_path / "simulated" / f"{name}.safetensors"))
-    rounds = [event for event in events_of(broker.lines) if event["kind"] == "round"]
+    rounds = [event for event in events_of(broker.lines) if event["kind"] == "round_finished"]
     assert [event["metrics"]["reference"] for event in rounds] == [
-        dict(event.metrics["reference"]) for event in simulated.view.events() if event.kind == "round"
+        dict(event.metrics["reference"]) for event in simulated.view.events() if event.kind == "round_finished"
     ]
 
 
@@ -68,7 +68,7 @@ def test_a_runner_that_was_killed_goes_on_from_the_last_committed_round(tmp_path
         broker.close()
     assert isinstance(ended, JobFinished), ended
     assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
-    assert [event["round"] for event in events_of(broker.lines) if event["kind"] == "round"] == [1, 2, 3]
+    assert [event["round"] for event in events_of(broker.lines) if event["kind"] == "round_finished"] == [1, 2, 3]
 
 
 PROGRAM = """

@@ -177,7 +177,7 @@ def test_a_task_of_the_codes_own_is_not_answered(theft: Theft) -> None:
 
 def test_what_filters_keep_is_out_of_the_codes_reach(tmp_path: Path) -> None:
     """Feedback is added to the next update behind the bound: code that could write it would send what it likes."""
-    filters = [{"name": "clip", "norm": 1e-3}, {"name": "compress", "keep": {"name": "top-k", "fraction": 0.5}}]
+    filters = [{"name": "clip", "norm": 1e-3}, {"name": "compress", "sparsify": {"name": "top-k", "fraction": 0.5}}]
     output_filter = OutputFilter(PrepareJob(job="job-1", folder=str(tmp_path), bundle="", data={}, filters=filters))
     write_arrays(tmp_path / "sent", SENT)
     write_parts(tmp_path / "update", {"model": SENT})

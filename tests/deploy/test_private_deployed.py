@@ -56,7 +56,11 @@ WAYS = {
     "local-dp": (f"filters=[{{name='local-dp', clip=1.0, {NOISE}}}]",),
     "dp-sgd": (f"client={{name='dp-sgd', {NOISE}}}",),
     "discrete-gaussian": ("collect.name=secure", f"collect.encoding={{name='discrete-gaussian', clip=1.0, {NOISE}}}"),
-    "profiles": (CENTRAL, "select.name=profile", f"select.matching={{name='noisy', clip=5.0, noise_multiplier={Z}}}"),
+    "profiles": (
+        CENTRAL,
+        "select.name=profile",
+        f"select.profile_comparison={{name='noisy', clip=5.0, noise_multiplier={Z}}}",
+    ),
 }
 TOLD = {"local-dp": "local_epsilon", "dp-sgd": "record_epsilon"}
 BUDGET = {
@@ -167,7 +171,7 @@ def test_a_job_that_begins_anew_keeps_what_was_spent(way: str, tmp_path: Path) -
     log = log_of(job.lines)
     assert [event.round for event in log if isinstance(event, RoundFinished)] == [1, 2, 3]
     assert spent(log, way) == pytest.approx(owed(way, log, sizes_of(job)), rel=2e-3)
-    assert result.summary.spent == {TOLD.get(way, "epsilon"): spent(log, way)[-1]}
+    assert result.summary.privacy_spent == {TOLD.get(way, "epsilon"): spent(log, way)[-1]}
 
 
 @EVERY_WAY
@@ -236,7 +240,7 @@ def test_updates_leave_bounded_and_noisy(by: str, tmp_path: Path) -> None:
 
 
 def test_profiles_leave_bounded_and_noisy(tmp_path: Path) -> None:
-    faint = "select.matching={name='noisy', clip=0.5, noise_multiplier=1e-6}"
+    faint = "select.profile_comparison={name='noisy', clip=0.5, noise_multiplier=1e-6}"
     wanted = private("profiles", faint)
     job = deployed(wanted, tmp_path, Overheard)
     assert isinstance(job, Overheard)
@@ -309,7 +313,7 @@ def test_a_site_keeps_to_the_budget_that_the_author_signed(
     bounded = BUDGET[way].format(budget=budget, noise=NOISE)
     job = deployed(private(way, "select.count=8", bounded), tmp_path / "bounded", Spendthrift)
     log = job.run().view.log
-    folded = [len(event.folded) for event in log if isinstance(event, RoundFinished)]
+    folded = [len(event.aggregated) for event in log if isinstance(event, RoundFinished)]
     assert folded[:2] == [8, 8]
     assert folded[2] < 8 if way == "dp-sgd" else folded[2] == 0, "under dp-sgd clients with more data spend less"
     reasons = {event.reason for event in log if isinstance(event, Rejected) and event.client >= 0}

@@ -47,7 +47,11 @@ WAYS = {
     "complete": (),
     "ring": ("collect.graph=ring", "collect.neighbours=2", "select.count=6"),
     "keeper": ("collect.keeper='1'",),
-    "counted by the keeper": ("collect.keeper='2'", "collect.encoding.name=product", "select.count=6"),
+    "counted by the keeper": (
+        "collect.keeper='2'",
+        "collect.encoding.name=product-quantisation-quantisation-quantisation",
+        "select.count=6",
+    ),
 }
 
 
@@ -62,7 +66,7 @@ def simulated(wanted: Experiment) -> dict[str, torch.Tensor]:
 
 
 def reasons(job: Loopback) -> list[str]:
-    return [line for line in job.lines if '"kind":"refused"' in line]
+    return [line for line in job.lines if '"kind":"rejected"' in line]
 
 
 # Over messages and files ----------------------------------------------------------------------------------------------
@@ -165,7 +169,7 @@ def interrupted(
 
 
 def folded(result: Result) -> list[int]:
-    return [len(event.folded) for event in result.view.log if isinstance(event, RoundFinished)]
+    return [len(event.aggregated) for event in result.view.log if isinstance(event, RoundFinished)]
 
 
 @pytest.mark.parametrize("workers_die_too", [False, True])
@@ -238,7 +242,7 @@ def _distance(model: dict[str, torch.Tensor], wanted: Experiment) -> float:
 
 SITES = 4
 SETS = ("data.clients=8", "select.fraction=1.0", "local.epochs=1", "engine.execution=loop")
-DEADLINE = "job.deadline=8"
+DEADLINE = "job.task_timeout=8"
 ROUNDING = 2e-3
 """No farther is a model from the simulation's, which rounds values of 24 bits by another chance: most are within 1e-5,
 but one in ten is 2e-4 away, where a unit happens to be next to zero. Training moves weights by 0.1.
@@ -353,7 +357,7 @@ def test_a_runner_that_is_killed_amid_a_session_costs_no_round(federation: Local
     kill_runner_when_vectors_have_left(federation)
     assert job.wait(300).round == 8
     log = RunFolder.open(job.download(tmp_path / "run")).log
-    assert [len(event.folded) for event in log if isinstance(event, RoundFinished)] == [8] * 8
+    assert [len(event.aggregated) for event in log if isinstance(event, RoundFinished)] == [8] * 8
     assert not [event for event in log if isinstance(event, Rejected)]
 
 
@@ -413,8 +417,8 @@ def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFeder
     finished = [event for event in log if isinstance(event, RoundFinished)]
     refused = [event for event in log if isinstance(event, Rejected)]
     gone = {6, 7}
-    assert all({*event.folded} >= {*range(6)} for event in finished)
-    assert {*finished[-1].folded} == {*range(8)} - gone
+    assert all({*event.aggregated} >= {*range(6)} for event in finished)
+    assert {*finished[-1].aggregated} == {*range(8)} - gone
     assert {event.client for event in refused} == gone
     assert all("no answer within" in event.reason for event in refused)
 

@@ -50,7 +50,7 @@ class Desk:
 
     def at(self, round: int) -> "Desk":
         self._round = round
-        task = WireTask(id="0" * 64, name="secure-announce", clients=[0], round=round, version=0)
+        task = WireTask(id="0" * 64, name="secure-advertise-keys", clients=[0], round=round, version=0)
         self.word.set_task(RunTask(task=task, site_keys=self._notary.site_public_keys(round)))
         return self
 

@@ -31,7 +31,7 @@ def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> 
     port = free_port()
     kits = federation(tmp_path / "kits", (port,))
     config = tmp_path / "server.toml"
-    config.write_text("join = 0.2\n")
+    config.write_text("join_wait = 0.2\n")
     endpoint = f"grpc://127.0.0.1:{port}"
     server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
     site = ScriptedSite(kit_of(kits, "plant-a"), (endpoint,), answers=False)

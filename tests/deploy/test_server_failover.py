@@ -43,7 +43,9 @@ class Pair:
         for index, endpoint in enumerate(self.endpoints, start=1):
             own = folder / f"own-{index}"
             own.mkdir()
-            (own / "server.toml").write_text(f"database = '{self.url}'\naddress = '{endpoint}'\njoin = 0.5\n{settings}")
+            (own / "server.toml").write_text(
+                f"database = '{self.url}'\naddress = '{endpoint}'\njoin_wait = 0.5\n{settings}"
+            )
             name = f"server-{index}"
             self.servers[name] = ServerProcess(self.kits / "kits" / name, own / "server.toml", folder / f"{name}.log")
         self.person = Person(kit_of(self.kits, "the-lead"), self.endpoints)

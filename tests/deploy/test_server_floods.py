@@ -77,7 +77,7 @@ def a_server(folder: Path) -> Iterator[tuple[Path, int, ServerProcess]]:
     port = free_port()
     kits = federation(folder / "kits", (port,))
     config = folder / "server.toml"
-    config.write_text("join = 0.2\n")
+    config.write_text("join_wait = 0.2\n")
     server = ServerProcess(kits / "kits" / "server-1", config, folder / "log")
     try:
         yield kits, port, server

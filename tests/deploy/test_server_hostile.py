@@ -45,7 +45,7 @@ from winnow.deploy.wire.messages import (
     SubmitResult,
 )
 
-LIMITS = "[limits]\nbundle_mb = 1\nblob_mb = 1\ninbox_mb = 2\nlines = 3\n"
+LIMITS = "[limits]\nbundle_mb = 1\nblob_mb = 1\ninbox_mb = 2\nlog_lines = 3\n"
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +322,7 @@ def test_a_revoked_person_is_shut_out_while_the_server_runs(tmp_path: Path) -> N
 
 def test_prometheus_sees_what_goes_on(kits: Path, tmp_path: Path) -> None:
     port = free_port()
-    with a_world(kits, tmp_path, f"metrics = '127.0.0.1:{port}'\n") as world:
+    with a_world(kits, tmp_path, f"metrics_address = '127.0.0.1:{port}'\n") as world:
         world.site("plant-a")
         world.submit(job_config(2)).wait("job", "finished")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:

@@ -31,7 +31,7 @@ class OneServer:
         port = free_port()
         self.folder, self.state = folder, folder / "state"
         self.kits = federation(folder / "kits", (port,))
-        (folder / "server.toml").write_text("heartbeat = 1.0\njoin = 0.5\n")
+        (folder / "server.toml").write_text("heartbeat = 1.0\njoin_wait = 0.5\n")
         self.server = ServerProcess(self.kits / "kits" / "server-1", folder / "server.toml", folder / "log")
         self.endpoint = f"grpc://127.0.0.1:{port}"
         self.person = Person(kit_of(self.kits, "the-lead"), (self.endpoint,))

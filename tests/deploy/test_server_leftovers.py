@@ -69,7 +69,7 @@ def test_a_server_that_starts_deletes_what_was_left(tmp_path: Path) -> None:
     for path in (old, young):
         path.write_bytes(b"x")
     os.utime(old, (time.time() - UPLOAD_EXPIRY_SECONDS - 60,) * 2)
-    (tmp_path / "server.toml").write_text("join = 0.2\n")
+    (tmp_path / "server.toml").write_text("join_wait = 0.2\n")
     server = ServerProcess(kits / "kits" / "server-1", tmp_path / "server.toml", tmp_path / "log")
     try:
         Person(kit_of(kits, "the-lead"), (f"grpc://127.0.0.1:{port}",)).link.call(GetStatus())
@@ -145,7 +145,7 @@ def test_who_has_enough_transfers_under_way_waits_and_is_not_refused(kits: Path,
         go_on.wait(60)
         yield b"a"
 
-    with a_world(kits, tmp_path, "[limits]\ntransfers = 1\n") as world:
+    with a_world(kits, tmp_path, "[limits]\nconcurrent_transfers = 1\n") as world:
         link = world.person().link
         link.call(GetStatus())
 

@@ -49,7 +49,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(kits: Path, tmp_path: Path) -> Iterator[World]:
-    with a_world(kits, tmp_path, "[limits]\nlines = 5\n") as world:
+    with a_world(kits, tmp_path, "[limits]\nlog_lines = 5\n") as world:
         yield world
 
 
@@ -109,7 +109,7 @@ def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
     monkeypatch.setattr(
         "winnow.deploy.server.leader.sandbox_unavailable_reason", lambda: "the fake runner lies outside of all walls"
     )
-    with a_world(kits, tmp_path, "sandbox = 'none'\n[limits]\ncode_disk_mb = 64\n") as world:
+    with a_world(kits, tmp_path, "sandbox = 'none'\n[limits]\ncustom_code_disk_mb = 64\n") as world:
         world.site("plant-a")
         person = world.person()
         person.submit("job", world.folder, job_config(1, HERE, "fill_mb = 300"), **{"mine.py": b"x = 1"})

@@ -27,7 +27,7 @@ def test_a_server_on_sqlite_killed_at_random_moments_goes_on_where_it_was(tmp_pa
     port = free_port()
     kits = federation(tmp_path / "kits", (port,))
     config = tmp_path / "server.toml"
-    config.write_text("heartbeat = 1.0\njoin = 0.5\n")
+    config.write_text("heartbeat = 1.0\njoin_wait = 0.5\n")
     server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
     endpoint = f"grpc://127.0.0.1:{port}"
     url = f"sqlite:///{tmp_path / 'state' / 'server.db'}"
@@ -55,7 +55,7 @@ def test_a_server_that_is_asked_to_stop_leaves_in_order(tmp_path: Path) -> None:
     port = free_port()
     kits = federation(tmp_path / "kits", (port,))
     config = tmp_path / "server.toml"
-    config.write_text("heartbeat = 1.0\njoin = 0.5\n")
+    config.write_text("heartbeat = 1.0\njoin_wait = 0.5\n")
     server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
     endpoint = f"grpc://127.0.0.1:{port}"
     try:

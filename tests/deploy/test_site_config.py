@@ -33,11 +33,15 @@ def test_without_a_file_the_machine_is_offered_and_no_data(tmp_path: Path) -> No
 def test_a_worker_is_told_how_to_read_and_no_more(tmp_path: Path) -> None:
     config = written(
         tmp_path,
-        '[data.rows]\nfile = "rows.csv"\ntargets = ["y"]\nown_test = 0.2\n'
+        '[data.rows]\nfile = "rows.csv"\ntargets = ["y"]\nlocal_test = 0.2\n'
         '[data.many]\nfolder = "clients"\nclasses = ["no", "yes"]\n'
         '[data.base]\nurl = "sqlite:///x"\nquery = "SELECT 1"\ntargets = "y"\nowner = "ward"\n',
     )
-    assert config.data["rows"].worker_table() == {"file": str(tmp_path / "rows.csv"), "targets": ["y"], "own_test": 0.2}
+    assert config.data["rows"].worker_table() == {
+        "file": str(tmp_path / "rows.csv"),
+        "targets": ["y"],
+        "local_test": 0.2,
+    }
     assert config.data["many"].worker_table() == {"folder": str(tmp_path / "clients"), "classes": ["no", "yes"]}
     assert config.data["base"].worker_table(tmp_path / "x.csv") == {
         "file": str(tmp_path / "x.csv"),
@@ -56,7 +60,8 @@ def test_a_worker_is_told_how_to_read_and_no_more(tmp_path: Path) -> None:
         ('[data.x]\nfolder = "nowhere"\n', "folder not found"),
         ('[data.x]\nquery = "SELECT 1"\n', "needs url and query together"),
         ('[data.x]\nurl = "sqlite://"\nquery = "SELECT 1"\n', r"needs targets"),
-        ('[data.x]\nfile = "rows.csv"\nown_test = 1.5\n', "own_test"),
+        ('[data.x]\nfile = "rows.csv"\nlocal_test = 1.5\n', "local_test"),
+        ('[data.x]\nfile = "rows.csv"\nown_test = 0.2\n', "data.x.local_test is now data.x.local_test"),
         ('[data."../x"]\nfile = "rows.csv"\n', "site.toml"),
         ("[resources]\ncpus = -1\n", "cpus"),
         ("colour = 1\n", "colour"),

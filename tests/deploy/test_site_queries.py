@@ -117,7 +117,7 @@ def test_the_question_is_a_real_one(tmp_path: Path) -> None:
 
 
 def test_noisy_profiles_tell_no_more(tmp_path: Path) -> None:
-    noisy = f"select.matching={{name='noisy', clip=5.0, {NOISE}}}"
+    noisy = f"select.profile_comparison={{name='noisy', clip=5.0, {NOISE}}}"
     sites = [Site(tmp_path / str(present), present, noisy, algorithm="fedprof") for present in (False, True)]
     for site in sites:
         outcome = site.asked("profile", ProfileSettings(), site.question())

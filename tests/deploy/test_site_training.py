@@ -34,7 +34,7 @@ PRIVATE = {
 FILTERS = {
     "local-dp": LOCAL,
     "sparse-vector": "filters=[{name='sparse-vector', epsilon=0.1}]",
-    "exclude": "filters=[{name='exclude', names=['*weight']}]",
+    "exclude": "filters=[{name='exclude', variables=['*weight']}]",
     "clip": "filters=[{name='clip', norm=0.01}]",
     "percentile": "filters=[{name='percentile'}]",
 }
@@ -77,10 +77,10 @@ def test_a_task_without_a_model_gets_no_update_past_the_filters(name: str, tmp_p
 @pytest.mark.parametrize("way", PRIVATE)
 def test_losses_of_any_model_are_not_to_be_had(way: str, tmp_path: Path) -> None:
     wanted, service = site_of(tmp_path, *PRIVATE[way])
-    assert not {"value", "profile", "assess", "judge"} & service.handlers.keys()
+    assert not {"evaluate-loss", "profile", "evaluate-reference", "evaluate-personal"} & service.handlers.keys()
     reply = asked(service, "train", as_signed(wanted), model=service.site.initial)
     assert isinstance(reply, Reply)
-    assert {name for name, value in reply.metrics.items() if not math.isnan(value)} == {"steps", "reach"}
+    assert {name for name, value in reply.metrics.items() if not math.isnan(value)} == {"steps", "total_step_size"}
     for otherwise in ({"value": True}, {"profile": True}, {"seed": 77}):
         refused = asked(service, "train", as_signed(wanted, **otherwise), model=service.site.initial)
         assert isinstance(refused, Failure)
@@ -93,9 +93,9 @@ def test_losses_of_any_model_are_not_to_be_had(way: str, tmp_path: Path) -> None
 )
 def test_losses_are_told_where_the_algorithm_asks_for_them(algorithm: str, served: bool, tmp_path: Path) -> None:
     wanted, service = site_of(tmp_path, algorithm=algorithm)
-    assert ("value" in service.handlers) == served
+    assert ("evaluate-loss" in service.handlers) == served
     if served:
-        reply = asked(service, "value", LossEvaluationSettings(), model=service.site.initial)
+        reply = asked(service, "evaluate-loss", LossEvaluationSettings(), model=service.site.initial)
         assert isinstance(reply, Reply)
         assert reply.metrics["start_loss"] > 0
     reply = asked(service, "train", as_signed(wanted), model=service.site.initial)
@@ -105,13 +105,13 @@ def test_losses_are_told_where_the_algorithm_asks_for_them(algorithm: str, serve
 
 def test_clients_tune_models_as_it_was_signed(tmp_path: Path) -> None:
     wanted, service = site_of(
-        tmp_path, "judge.tune_epochs=2", "judge.tune_every=2", "data.own_test=0.3", "judge.by=clients"
+        tmp_path, "evaluation.tune_epochs=2", "evaluation.tune_every=2", "data.local_test=0.3", "evaluation.by=clients"
     )
     tuning = FineTuning(local=wanted.local, epochs=2, seed=wanted.seed, own=True)
-    judged = replace(service, handlers={"judge": lambda tasks, site: [Reply(task=task) for task in tasks]})
+    judged = replace(service, handlers={"evaluate-personal": lambda tasks, site: [Reply(task=task) for task in tasks]})
     for asked_for, signed in ((None, True), (tuning, True), (replace(tuning, epochs=500), False)):
         settings = PersonalEvaluationSettings(client=wanted.client, metric="accuracy", tuning=asked_for)
-        assert isinstance(asked(judged, "judge", settings), Reply) == signed
+        assert isinstance(asked(judged, "evaluate-personal", settings), Reply) == signed
 
 
 def test_whom_poisson_sampling_invites_cannot_be_foreseen(tmp_path: Path) -> None:

@@ -117,14 +117,27 @@ app.command(rich_help_panel=CATALOGUES)(version)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave: 0 all is well, 1 a part failed, 2 the user can mend it, 130 interrupted."""
     gc.set_threshold(50_000)  # imports make many objects and no garbage: looking less often saves a fifth of a second
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments, prog_name="winnow")
+        _refuse_renamed_options(given)
+        app(given, prog_name="winnow")
     except Exception as error:
         line = _one_line(error)
         if line is None:
             raise
         print(f"winnow: error: {line}", file=sys.stderr)
         sys.exit(2)
+
+
+def _refuse_renamed_options(arguments: Sequence[str]) -> None:
+    from winnow.config.renamed import OPTIONS
+
+    for argument in arguments[1:]:
+        option = argument.partition("=")[0]
+        if (new := OPTIONS.get((arguments[0], option))) is not None:
+            from winnow.core import ConfigError
+
+            raise ConfigError(f"{option} is now {new}")
 
 
 def _one_line(error: Exception) -> str | None:

@@ -49,7 +49,7 @@ def compare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep finished runs, continue unfinished ones and start missing ones.")
     ] = False,
-    jobs: Annotated[
+    workers: Annotated[
         int | None,
         typer.Option(
             metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
@@ -71,7 +71,7 @@ def compare(
     folder = _folder(experiments[0].name, out, resume=resume)
     with exit_on_interrupt(lambda: _how_to_resume(folder)):
         comparison = _run(
-            _jobs(experiments, folder, resume, data), jobs or available_cores(), quiet=quiet, skip_incompatible=every
+            _jobs(experiments, folder, resume, data), workers or available_cores(), quiet=quiet, skip_incompatible=every
         )
     _show(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:

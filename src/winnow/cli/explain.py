@@ -67,10 +67,10 @@ def _read(
     if algorithm or sets:
         raise ConfigError(f"{path} is a run folder, whose settings are fixed; remove --algorithm and --set")
     view = RunFolder.open(path)
-    return stored_experiment(path), view.summary().spent
+    return stored_experiment(path), view.summary().privacy_spent
 
 
-def _shown(explanation: "PrivacyReport", promised: Mapping[str, "PrivacyBudget"]) -> "RenderableType":
+def _shown(explanation: "PrivacyReport", privacy_budgets: Mapping[str, "PrivacyBudget"]) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -82,7 +82,7 @@ def _shown(explanation: "PrivacyReport", promised: Mapping[str, "PrivacyBudget"]
         lines += [Text(f"  {party.name}"), *map(_point, party.learns)]
     for title, points in (
         ("What each part does", explanation.parts),
-        ("Spent so far", privacy_spent_lines(explanation.spent, promised)),
+        ("Spent so far", privacy_spent_lines(explanation.spent, privacy_budgets)),
         ("Budgets", explanation.forecast),
         ("Warnings", explanation.warnings),
     ):

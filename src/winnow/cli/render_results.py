@@ -56,16 +56,16 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         (f"best {summary.metric}", f"{_reading(summary.best)}{_test(summary.test_best)}"),
         (f"last {summary.metric}", f"{_reading(summary.last)}{_test(summary.test_last)}"),
     ]
-    if summary.judged_by != REFERENCE:
-        facts.insert(0, ("evaluated", EVALUATED_BY_TEXT[summary.judged_by]))
+    if summary.evaluated_by != REFERENCE:
+        facts.insert(0, ("evaluated", EVALUATED_BY_TEXT[summary.evaluated_by]))
     if summary.target is not None:
         facts.append((f"target {summary.target:g}", _reached(summary)))
     facts += privacy_spent_rows(summary)
     facts += [("stopped", summary.stopped)] if summary.stopped else []
     facts.append(("total", f"{format_duration(summary.seconds)} {view.label.clock} time{_energy(summary, summary.wh)}"))
     facts += traffic([summary]).items()
-    if summary.refused:
-        facts.append(("rejected", "1 reply" if summary.refused == 1 else f"{summary.refused} replies"))
+    if summary.rejected:
+        facts.append(("rejected", "1 reply" if summary.rejected == 1 else f"{summary.rejected} replies"))
     if summary.abandoned:
         facts.append(("abandoned", abandoned_text(summary)))
     if view.path is not None:

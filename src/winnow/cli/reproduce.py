@@ -52,7 +52,6 @@ def reproduce(
         int | None,
         typer.Option(
             "--workers",
-            "--jobs",
             metavar="N",
             help="The number of parallel runs; default: one per core.",
             min=1,
@@ -83,7 +82,7 @@ def reproduce(
     from winnow.papers import ReproductionOptions
 
     chosen, names = _paper(paper), tuple(what or ())
-    chosen.named(names)
+    chosen.select_items(names)
     wanted = ReproductionOptions(seeds=seeds, rounds=rounds, sets=tuple(sets or ()), data_directory=data)
     folder = _folder(out or RUNS_FOLDER / chosen.name, wanted if run else None)
     results = _Results(folder / RESULTS, imported or ())
@@ -131,10 +130,10 @@ def _compute(
 
     work = _plan(paper, names, wanted, results.lines)
     failed = _runs(work, folder, wanted, workers, results.keep, quiet=quiet)
-    for piece in work.measurements:
+    for item in work.measurements:
         if not quiet:
-            say(f"{piece.name}: measuring")
-        results.keep(piece.measure(wanted, results.lines))
+            say(f"{item.name}: measuring")
+        results.keep(item.measure(wanted, results.lines))
     return failed
 
 

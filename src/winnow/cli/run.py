@@ -72,7 +72,7 @@ def run(
     data: DataFolder = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show how the time of a round is spent.")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Show how the time of a round is spent.")] = False,
 ) -> None:
     """Run one experiment in its own folder.
 
@@ -104,7 +104,7 @@ def run(
         else:
             ensure_downloaded(experiment.data, data)
             earlier = stored_events(folder) if resume else ()
-            timer = RoundTimer() if profile else None
+            timer = RoundTimer() if timing else None
             with Progress(experiment, None if quiet else stderr_console(), earlier) as progress:
                 watchers: list[Progress | RoundTimer] = [progress, timer] if timer else [progress]
                 run_experiment(

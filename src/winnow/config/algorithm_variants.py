@@ -1,10 +1,11 @@
 """Which algorithm a name stands for: one with a recipe of its own, or a variant that a configuration makes of one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from winnow.config.renamed import ALGORITHMS
 from winnow.core import ConfigError, suggest
 from winnow.learn.algorithm import Recipe
 
@@ -41,7 +42,7 @@ def find_algorithm(name: Any, base: Any, overlays: Mapping[str, Any], source: st
     if isinstance(base, str) and base not in Recipe.known and base in overlays:
         raise ConfigError(f"{source}: {where} = {base!r} is itself a variant; set base to a known algorithm")
     if not isinstance(base, str) or base not in Recipe.known:
-        raise ConfigError(f"{source}: {where} = {base!r} is unknown; {suggest(str(base), Recipe.known)}")
+        raise ConfigError(f"{source}: {where} = {base!r} is unknown; {_instead(str(base), Recipe.known)}")
     return NamedAlgorithm(recipe=Recipe.known[base], overlays=(overlays.get(base, {}), own), base=base)
 
 
@@ -53,7 +54,7 @@ def checked_overlays(overlays: Any, source: str) -> Mapping[str, Any]:
         if not isinstance(overlay, Mapping):
             raise ConfigError(f"{source}: algorithms.{name} must be a table such as [algorithms.{name}.select]")
         if name not in Recipe.known and "base" not in overlay:
-            hint = f'{suggest(name, Recipe.known)}; for a variant add base = "fedprof", or another known one'
+            hint = f'{_instead(name, Recipe.known)}; for a variant add base = "fedprof", or another known one'
             raise ConfigError(f"{source}: algorithms.{name}: no such algorithm; {hint}")
         find_algorithm(name, None, overlays, source)
     return overlays
@@ -65,5 +66,9 @@ def _recipe(name: Any, overlays: Mapping[str, Any], source: str) -> Recipe:
     known = {*Recipe.known, *overlays}
     words = re.split(r"[\s,;]+", str(name).strip())
     several = f"compare several with: winnow compare --algorithms {','.join(words)}"
-    hint = several if len(words) > 1 and not known.isdisjoint(words) else suggest(str(name), known)
+    hint = several if len(words) > 1 and not known.isdisjoint(words) else _instead(str(name), known)
     raise ConfigError(f"{source}: algorithm = {name!r} is unknown; {hint}")
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    return f"it is now {ALGORITHMS[name]!r}" if name in ALGORITHMS else suggest(name, known)

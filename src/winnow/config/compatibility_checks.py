@@ -67,29 +67,30 @@ def check_batch_norm(
     return f"{clients} with a single sample cannot train: the model uses batch normalisation" if single else ""
 
 
-def reference_evaluation_notice(judged_by: str, private: frozenset[str]) -> str:
+def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> str:
     """The reference set cannot tell what models with private parts are worth; it is a notice, since they do train."""
-    if not private or judged_by != "reference":
+    if not private or evaluated_by != "reference":
         return ""
     return (
         "the reference set evaluates the shared model, whose private part is never trained; "
-        "set data.own_test and judge.by = 'clients' to evaluate each client's own model"
+        "set data.local_test and evaluation.by = 'clients' to evaluate each client's own model"
     )
 
 
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
-    """An aggregation that compares updates needs enough of them, and a pace that waits for some has them at work."""
-    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.pace.min_training_clients
+    """Robust aggregation needs enough updates, and a schedule that waits for some has them training."""
+    select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.schedule.min_training_clients
     summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
     if together < summed:
         raise ConfigError(
-            f"collect.fewest = {summed}, but a round has {together} client{'s' * (together != 1)}; select more "
-            "clients or lower collect.fewest"
+            f"collect.min_clients = {summed}, but a round has {together} client{'s' * (together != 1)}; select more "
+            "clients or lower collect.min_clients"
         )
     if select.cohort_size(clients) < at_work:
         invited = select.cohort_size(clients)
         raise ConfigError(
-            f"pace.goal = {at_work}, but only {invited} clients train at a time; lower pace.goal or raise select.count"
+            f"schedule.buffer_size = {at_work}, but only {invited} clients train at a time; "
+            "lower schedule.buffer_size or raise select.count"
         )
     needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.min_clients} updates a round"
     if select.cohort_size(clients) < rule.min_clients:
@@ -101,14 +102,14 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
         awaited = select.initial_replies(clients)
         raise ConfigError(
             f"{needs}, but the first rounds wait for {awaited} only; "
-            "raise select.first or choose an aggregation that needs fewer"
+            "raise select.first_stage_clients or choose an aggregation that needs fewer"
         )
 
 
 def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss) -> str:
     """Tells apart data, models and losses that a configuration cannot tell apart, so that a run resumes as itself."""
     digest = hashlib.sha256()  # processors have instructions for it, which counts where data are large
-    for array in (*spread.clients.traits(), spread.reference.x, spread.test.x):
+    for array in (*spread.clients.fingerprint_arrays(), spread.reference.x, spread.test.x):
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]

@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from winnow.config.renamed import CHOICES, KEYS, now_called, renamed
 from winnow.config.schema_lookup import members_with_key, section_with_key, settings_class
 from winnow.core import Choice, ConfigError, Settings, suggest
 
-INTERNAL_CHOICES = {"given"}
+INTERNAL_CHOICES = {"in-memory"}
 """Names that no user can choose: a module passed in Python."""
 
 CONSTRAINT_MESSAGES = {
@@ -46,9 +47,13 @@ def _problem(problem: Any, schema: type[Settings], table: Mapping[str, Any]) -> 
     settings, path = _walk(schema, table, problem["loc"])
     key, kind, context, given = ".".join(path), problem["type"], problem.get("ctx", {}), problem["input"]
     if kind == "extra_forbidden":
+        if (new := renamed(path, KEYS)) is not None:
+            return now_called(path, new)
         return f"unknown key {key}; {_known_elsewhere(path, settings, schema)}"
     if kind == "unknown_choice":
         name = given["name"] if isinstance(given, Mapping) else given
+        if (new := renamed([*path, str(name)], CHOICES)) is not None:
+            return f"{key}.name = {name!r} is now {new!r}"
         return f"{key}.name = {name!r} is unknown; {suggest(str(name), _choosable(context))}"
     if kind == "unnamed_choice":
         return f"{key}.name is missing; valid: {', '.join(_choosable(context))}"

@@ -24,7 +24,7 @@ class JobSettings(Settings):
     cpus: float = Field(default=1.0, ge=0)
     memory_mb: int = Field(default=1024, ge=0)
     gpus: int = Field(default=0, ge=0)
-    deadline: float | None = Field(default=None, gt=0)
+    task_timeout: float | None = Field(default=None, gt=0)
     """Seconds that an exchange with clients may take; who has not replied by then is not waited for."""
     site_timeout: float = Field(default=60.0, ge=MIN_SITE_TIMEOUT)
     """Seconds without contact after which rounds continue without a site."""

@@ -59,22 +59,22 @@ class EvaluationSettings(Settings):
 
     def conflict(self, whole: "Experiment") -> str | None:
         """Why these settings cannot work in the experiment, as one line for a user; None if they can."""
-        own_test, rounds = whole.data.own_test, whole.rounds
+        local_test, rounds = whole.data.local_test, whole.rounds
         if self.by == "tuned" and not self.tune_epochs:
-            return "judge.by = 'tuned' needs judge.tune_epochs: say how long clients tune a model before they judge it"
-        if self.by == "clients" and not own_test:
-            return "judge.by = 'clients' needs data.own_test: say what share of its samples each client judges by"
-        if self.tune_epochs and not own_test:
-            return "judge.tune_epochs needs data.own_test: say what share of its samples each client judges by"
+            return "evaluation.by = 'tuned' needs evaluation.tune_epochs: for how long clients tune a model"
+        if self.by == "clients" and not local_test:
+            return "evaluation.by = 'clients' needs data.local_test: the share of its samples that each client tests on"
+        if self.tune_epochs and not local_test:
+            return "evaluation.tune_epochs needs data.local_test: the share of its samples that each client tests on"
         if self.tune_epochs and self.tune_every > rounds:
-            return f"judge.tune_every = {self.tune_every}, but there are {rounds} rounds; lower it"
+            return f"evaluation.tune_every = {self.tune_every}, but there are {rounds} rounds; lower it"
         return None
 
 
 class InMemoryModel(ModelSettings):
     """A module that was passed to `winnow.run` in Python. A configuration can name it but not build it."""
 
-    name: Literal["given"] = "given"
+    name: Literal["in-memory"] = "in-memory"
 
     def build(self, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
         raise ModelError(
@@ -104,9 +104,9 @@ class Experiment(Settings):
     client: ClientUpdate = PlainUpdate()
     collect: Collect = PlainCollect()
     server: ServerOptimiser = ReplaceModel()
-    pace: Schedule = SynchronousRounds()
+    schedule: Schedule = SynchronousRounds()
     filters: tuple[TwoSidedFilter, ...] = ()
-    judge: EvaluationSettings = EvaluationSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     fleet: FleetSettings = Devices()
     engine: EngineSettings = EngineSettings()
     job: JobSettings = JobSettings()
@@ -117,7 +117,7 @@ class Experiment(Settings):
             whole = self.composed()
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        conflict = filter_conflict(self.filters, whole) or self.judge.conflict(self)
+        conflict = filter_conflict(self.filters, whole) or self.evaluation.conflict(self)
         if conflict is not None:
             raise ValueError(conflict)
         return self
@@ -131,5 +131,5 @@ class Experiment(Settings):
             client=self.client,
             collect=self.collect,
             server=self.server,
-            pace=self.pace,
+            schedule=self.schedule,
         )

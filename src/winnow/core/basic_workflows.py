@@ -117,7 +117,7 @@ class _RoundWorkflow(ABC):
             at=now,
             version=self.round,
             metrics={"clients": {"loss": loss}} if losses else {},
-            folded=np.array([reply.task.client for reply in replies], np.int64),
+            aggregated=np.array([reply.task.client for reply in replies], np.int64),
             loss=loss,
             joules=spent.joules,
             cost=spent,

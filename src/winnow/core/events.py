@@ -26,7 +26,7 @@ class Event:
 class Evaluated(Event):
     """The model of a version was evaluated. Version 0 is the untrained model."""
 
-    kind = "assessed"
+    kind = "evaluated"
     version: int
     metrics: Metrics
 
@@ -35,7 +35,7 @@ class Evaluated(Event):
 class Selected(Event):
     """Clients were asked to train; `counts` exceeds one where a client was drawn more than once."""
 
-    kind = "invited"
+    kind = "selected"
     version: int
     clients: NDArray[np.int64]
     counts: NDArray[np.int64]
@@ -51,9 +51,9 @@ class Scored(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejected(Event):
-    """A client's reply was not folded, or it did not answer."""
+    """A client's reply was not aggregated, or it did not answer."""
 
-    kind = "refused"
+    kind = "rejected"
     client: int
     reason: str
 
@@ -62,10 +62,10 @@ class Rejected(Event):
 class RoundFinished(Event):
     """A new version of the model stands. `joules` and `cost` are this round's, over all devices that worked."""
 
-    kind = "round"
+    kind = "round_finished"
     version: int
     metrics: Metrics
-    folded: NDArray[np.int64]
+    aggregated: NDArray[np.int64]
     loss: float = float("nan")
     joules: float = 0.0
     cost: Cost = NO_COST

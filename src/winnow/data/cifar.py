@@ -31,7 +31,7 @@ ALLOWED_GLOBALS = {
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED_GLOBALS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
@@ -39,7 +39,7 @@ def read_binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images [n, 3, 32, 32] and labels of a file of records: one byte of label, 3,072 bytes of image."""
     content = np.frombuffer(read_bytes(path), dtype=np.uint8)
     if content.size == 0 or content.size % (PIXELS + 1):
-        raise DataError(f"{path} is cut short or damaged; fetch it again")
+        raise DataError(f"{path} is truncated or damaged; download it again")
     records = content.reshape(-1, PIXELS + 1)
     return records[:, 1:].reshape(-1, *SHAPE), records[:, 0].astype(np.int64)
 
@@ -52,13 +52,13 @@ def read_pickled(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         images = np.asarray(fields["data"], dtype=np.uint8).reshape(-1, *SHAPE)
         return images, np.asarray(fields["labels"], dtype=np.int64)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is not a CIFAR-10 batch of images and labels; fetch it again") from error
+        raise DataError(f"{path} is not a CIFAR-10 batch of images and labels; download it again") from error
 
 
 def _unpickle(file: BytesIO, path: Path) -> Any:
     try:
         return _ArraysOnly(file, encoding="bytes").load()
     except pickle.UnpicklingError as error:
-        raise DataError(f"{path} is not a plain CIFAR-10 batch: {error}; fetch it again") from error
+        raise DataError(f"{path} is not a plain CIFAR-10 batch: {error}; download it again") from error
     except (EOFError, ValueError, TypeError, IndexError, KeyError, AttributeError, ImportError) as error:
-        raise DataError(f"{path} is cut short or damaged; fetch it again") from error
+        raise DataError(f"{path} is truncated or damaged; download it again") from error

@@ -72,10 +72,10 @@ def read_index(folder: Path) -> dict[str, NDArray[Any]]:
     index = read_npz(path, ("files", "sizes"), ("classes",))
     files, sizes = index["files"], index["sizes"]
     if files.dtype.kind != "U" or files.ndim != 1 or files.shape != sizes.shape or not len(files):
-        raise DataError(f"{path}: files must be a list of names and sizes a list of numbers, with an entry a client")
+        raise DataError(f"{path}: files must list names and sizes must list numbers, one entry per client each")
     classes = index.get("classes", np.array(2))
     if classes.ndim or classes.dtype.kind not in "iu" or classes < 2:
-        raise DataError(f"{path}: classes must be one whole number, from 2 on; leave it out for a regression")
+        raise DataError(f"{path}: classes must be a single whole number, 2 or greater; omit it for regression")
     return index
 
 
@@ -84,7 +84,7 @@ def _client_names(folder: Path) -> list[str]:
         names = [entry.name for entry in entries]
     found = [name for name in names if name.endswith(".npz") and name not in (REFERENCE, TEST, INDEX)]
     if not found:
-        raise DataError(f"{folder} holds no client's .npz file; put one a client there, or check data.path")
+        raise DataError(f"{folder} contains no client .npz files; add one per client, or check data.path")
     return found
 
 

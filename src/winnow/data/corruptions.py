@@ -45,7 +45,7 @@ class ValueRanges:
 class Corruption(Choice):
     """A way to spoil the samples of `fraction` of the clients."""
 
-    calculates: ClassVar[bool] = True
+    needs_numbers: ClassVar[bool] = True
     """Whether the features must be numbers. Labels can be spoiled whatever the features are."""
 
     name: str
@@ -107,13 +107,13 @@ class FeatureNoise(Corruption):
 class Pollution(Corruption):
     """A share of the feature values is invalid, as from a broken sensor.
 
-    Out-of-range values are finite: they lie one to `reach` widths of the feature's range beyond either end of it.
+    Out-of-range values are finite: they lie one to `max_distance` widths of the feature's range beyond either end.
     """
 
     name: Literal["pollution"] = "pollution"
     share: float = Field(default=1.0, ge=0, le=1)
     kind: Literal["out-of-range", "nan", "inf", "mixed"] = "out-of-range"
-    reach: float = Field(default=10.0, ge=1)
+    max_distance: float = Field(default=10.0, ge=1)
 
     def apply(self, clean: Examples, ranges: ValueRanges, rng: np.random.Generator) -> Examples:
         polluted = rng.random(clean.x.shape, dtype=np.float32) < self.share
@@ -122,7 +122,7 @@ class Pollution(Corruption):
     def _invalid(self, shape: tuple[int, ...], ranges: ValueRanges, rng: np.random.Generator) -> Reals:
         above = rng.random(shape, dtype=np.float32) < 0.5
         width = np.where(ranges.high > ranges.low, ranges.high - ranges.low, np.float32(1))
-        distance = width * rng.uniform(1, self.reach, shape).astype(np.float32)
+        distance = width * rng.uniform(1, self.max_distance, shape).astype(np.float32)
         finite: Reals = np.where(above, ranges.high + distance, ranges.low - distance)
         nan = np.full(shape, np.nan, dtype=np.float32)
         infinite = np.where(above, np.float32(np.inf), np.float32(-np.inf))
@@ -142,7 +142,7 @@ class Pollution(Corruption):
 class FlippedLabels(Corruption):
     """A share of the labels is wrong: another class at random, or a target mirrored within the range of its column."""
 
-    calculates = False
+    needs_numbers = False
     name: Literal["flipped-labels"] = "flipped-labels"
     share: float = Field(default=1.0, ge=0, le=1)
 

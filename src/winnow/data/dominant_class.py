@@ -34,7 +34,7 @@ class DominantClass(Partition):
         size = demand.largest_size(pool.size // clients)
         if size == 0:
             raise DataError(
-                f"partition dominant-class: {pool.size} rows in {len(present)} classes do not suffice for {clients}"
+                f"partition dominant-class: {pool.size} rows in {len(present)} classes are not enough for {clients}"
                 f" clients with share = {self.share}; use fewer clients or another share"
             )
         dominant = np.arange(clients) % len(present)

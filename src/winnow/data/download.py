@@ -90,7 +90,7 @@ def _fetch(url: str, target: Path, on_progress: DownloadProgress | None) -> None
             if on_progress:
                 on_progress(done, total)
     if total is not None and done != total:
-        raise OSError(f"the connection broke off after {done} of {total} bytes")
+        raise OSError(f"the connection closed after {done} of {total} bytes")
 
 
 def _verify(path: Path, file: RemoteFile) -> None:
@@ -121,9 +121,9 @@ def _unpack(archive: Path, item: Download, folder: Path) -> None:
                     shutil.copyfileobj(content, target)
                 _verify(folder / path.name, wanted.pop(path.name))
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
-        raise DownloadError(f"{item.file.name} is not a whole archive") from error
+        raise DownloadError(f"{item.file.name} is a truncated or damaged archive") from error
     if wanted:
-        raise DownloadError(f"{item.file.name} lacks {', '.join(wanted)}")
+        raise DownloadError(f"{item.file.name} does not contain {', '.join(wanted)}")
 
 
 def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:

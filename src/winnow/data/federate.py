@@ -29,7 +29,7 @@ def federate(
     `in_place` uses the data set up: no second copy is made, and what is spoiled is spoiled where it is.
     """
     if isinstance(dataset, OnDemand):
-        return dataset.divided(reference_at_clients=settings.reference == 0)
+        return dataset.to_federated(reference_at_clients=settings.reference == 0)
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
     clients, dealt = _spread(
@@ -37,22 +37,22 @@ def federate(
     )
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
     _corrupt(clients, corruption_of, settings.corruptions, ValueRanges.of(dataset), seed)
-    training, own_test = clients, dealt
-    if isinstance(settings.own_test, float) and settings.own_test:
-        training, own_test = split_local_tests(clients, settings.own_test, seed)
+    training, local_test = clients, dealt
+    if isinstance(settings.local_test, float) and settings.local_test:
+        training, local_test = split_local_tests(clients, settings.local_test, seed)
     return FederatedData(
         clients=training,
         reference=Examples(x=dataset.x[reference], y=dataset.y[reference]),
         test=Examples(x=dataset.x[test], y=dataset.y[test]),
         conditions=_conditions(corruption_of, settings.corruptions),
-        own_test=own_test,
+        local_test=local_test,
     )
 
 
 def _check_corruptions(dataset: DataSet, corruptions: Sequence[Corruption]) -> None:
     for corruption in corruptions:
-        if dataset.tokens and corruption.calculates:
-            raise DataError(f"corruption {corruption.name} needs numbers, but features are tokens; use flipped-labels")
+        if dataset.tokens and corruption.needs_numbers:
+            raise DataError(f"corruption {corruption.name} needs numeric features, not tokens; use flipped-labels")
 
 
 def _hold_out(dataset: DataSet, settings: DataSettings, seed: int) -> tuple[Indices, Indices, Indices]:
@@ -79,7 +79,7 @@ def _rows(amount: RowsOrShare, total: int) -> int:
 
 def _draw(rows: Indices, size: int, purpose: str, dataset: DataSet, seed: int) -> Indices:
     if size > len(rows):
-        raise DataError(f"{dataset.name}: {purpose} asks for {size} rows but only {len(rows)} can be held out for it")
+        raise DataError(f"{dataset.name}: data.{purpose} needs {size} rows; only {len(rows)} are available")
     return np.sort(stream(seed, "data", "holdout", purpose).permutation(rows)[:size])
 
 
@@ -102,7 +102,7 @@ def _spread(
         RowPool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
     )
     rows, own = pool[assignment.rows], None
-    if settings.own_test == "official":
+    if settings.local_test == "official":
         own = assign_official_tests(dataset, rows, assignment.offsets, spare, stream(seed, "data", "own test"))
     if in_place and dataset.x.flags.writeable and dataset.y.flags.writeable:
         x, y = dataset.x, dataset.y

@@ -41,7 +41,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
+        raise DataError(f"{path} is a truncated or damaged gzip file ({error}); download it again") from error
 
 
 def read_npz(path: Path, wanted: Sequence[str], also: Sequence[str] = ()) -> dict[str, NDArray[Any]]:

@@ -1,17 +1,19 @@
 """How the files of the known sets are read."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.data import cifar
-from winnow.data.file_io import plain_or_gzipped
-from winnow.data.idx import read_idx
+from winnow.data.file_io import plain_or_gzipped, read_bytes
 from winnow.data.numeric_text import read_numbers
 from winnow.data.tables import CsvTable, check_columns
 from winnow.data.types import RawDataSet
 
+IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 GAS_TURBINE_FILES = tuple(f"gt_{year}.csv" for year in range(2011, 2016))
 GAS_TURBINE_TARGETS = ("CO", "NOX")
 BOSTON_LAYOUTS = (("boston_house_prices.csv",), ("boston.txt",))
@@ -46,7 +48,7 @@ def read_boston(folder: Path) -> RawDataSet:
     path = next(file for (name,) in BOSTON_LAYOUTS if (file := plain_or_gzipped(folder, name)).is_file())
     numbers = read_numbers(path)
     if numbers.size != 506 * 14:
-        raise DataError(f"{path} holds {numbers.size} numbers instead of 506 × 14; fetch it again")
+        raise DataError(f"{path} holds {numbers.size} numbers instead of 506 × 14; download it again")
     table = numbers.reshape(506, 14)
     return RawDataSet(x=table[:, :13], y=table[:, 13:], classes=None)
 
@@ -84,3 +86,17 @@ def read_cifar10(folder: Path) -> RawDataSet:
     x = np.concatenate([images for images, _ in parts])
     y = np.concatenate([labels for _, labels in parts])
     return RawDataSet(x=x, y=y, classes=10, test_rows=np.arange(len(x) - len(parts[-1][0]), len(x)))
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array in an idx file, as MNIST has it: a type, the dimensions, then the values, all big-endian."""
+    content = read_bytes(path)
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_DTYPES:
+        raise DataError(f"{path} is not an idx file; download it again")
+    header = 4 + 4 * content[3]
+    shape = np.frombuffer(content, ">u4", count=content[3], offset=4) if len(content) >= header else np.zeros(0)
+    dtype = np.dtype(IDX_DTYPES[content[2]])
+    if len(content) != header + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+        raise DataError(f"{path} is truncated or damaged; download it again")
+    values = np.frombuffer(content, dtype, offset=header).reshape(shape.astype(np.int64))
+    return values.astype(dtype.newbyteorder("="), copy=False)

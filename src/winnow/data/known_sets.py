@@ -39,7 +39,7 @@ def known_set(name: str) -> KnownSet:
     """The set of that name."""
     if name in KNOWN_SETS:
         return KNOWN_SETS[name]
-    raise DataError(f"there is no data set '{name}'; {suggest(name, KNOWN_SETS)} (or give data.path)")
+    raise DataError(f"unknown data set '{name}'; {suggest(name, KNOWN_SETS)} (or set data.path)")
 
 
 def _mnist_file(name: str, md5: str) -> Download:

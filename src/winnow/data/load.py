@@ -32,7 +32,7 @@ def check_source(settings: DataSettings) -> None:
     if settings.path is not None:
         check_own_file(settings.path, settings)
     else:
-        settings.refuse((*COLUMN_SETTINGS, "task", "tokens"), f"the known set '{known_set(settings.name).name}'")
+        settings.require_unset((*COLUMN_SETTINGS, "task", "tokens"), f"the known set '{known_set(settings.name).name}'")
 
 
 def _load(settings: DataSettings, directory: Path | None, on_progress: DownloadProgress | None) -> DataSet | OnDemand:

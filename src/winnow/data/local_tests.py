@@ -16,12 +16,16 @@ def assign_official_tests(
     the classes of its training, about as often. No row goes to two clients.
     """
     if dataset.test_rows is None:
-        raise DataError(f"data.own_test = 'official': {dataset.name} has no official test split; give a share, as 0.2")
+        raise DataError(
+            f"data.local_test = 'official': {dataset.name} has no official test split; set a share such as 0.2"
+        )
     if dataset.classes is None:
-        raise DataError("data.own_test = 'official' goes by classes, but this is a regression; give a share, as 0.2")
+        raise DataError(
+            "data.local_test = 'official' needs class labels, and a regression has none; set a share such as 0.2"
+        )
     if not len(spare):
         raise DataError(
-            "data.own_test = 'official': the server holds the whole test split; lower data.reference or data.test"
+            "data.local_test = 'official': the server uses the whole test split; lower data.reference or data.test"
         )
     held = np.zeros((len(offsets) - 1, dataset.classes), np.int64)
     np.add.at(held, (np.repeat(np.arange(len(held)), np.diff(offsets)), dataset.y[rows].astype(np.int64)), 1)

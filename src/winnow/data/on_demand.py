@@ -18,7 +18,7 @@ from winnow.data.types import AS_GIVEN, ClientsOnDemand, DataConditions, Example
 LoadClient: TypeAlias = Callable[[int], Any]
 """Gives the features and targets of a client, a pair of arrays, by its number: the same ones every time."""
 
-PREPARTITIONED = "data that are divided into clients already"
+PREPARTITIONED = "data that are already partitioned by client"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +40,7 @@ class OnDemand:
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, int | np.integer) or self.clients < 1:
-            raise DataError(f"{self.name}: clients = {self.clients!r}, but it must be a whole number, at least one")
+            raise DataError(f"{self.name}: clients must be a whole number, 1 or greater, not {self.clients!r}")
         if not callable(self.load):
             raise DataError(f"{self.name}: load must be a function that takes a client's number")
         given = np.asarray(self.sizes)
@@ -50,19 +50,21 @@ class OnDemand:
                 f" it is {given.dtype} of shape {given.shape}"
             )
         if given.min() < 1:
-            raise DataError(f"{self.name}: client {int(np.argmin(given))} has size {given.min()}; leave it out")
+            raise DataError(
+                f"{self.name}: client {int(np.argmin(given))} has size {given.min()}; remove it or give it samples"
+            )
 
-    def divided(self, *, reference_at_clients: bool) -> FederatedData:
+    def to_federated(self, *, reference_at_clients: bool) -> FederatedData:
         """The clients, ready to be loaded, and what the server holds."""
         reference, test = self._held("reference", self.reference), self._held("test", self.test)
         if reference is None and not reference_at_clients:
-            raise DataError(f"{self.name}: there is no reference set; give one, or name reference_clients")
+            raise DataError(f"{self.name}: there is no reference set; pass one, or set reference_clients")
         like = reference or test or _loaded(self.load, 0, self.classes, tokens=self.tokens)
         nothing = Examples(x=like.x[:0], y=like.y[:0])
         sizes = np.full(self.clients, self.sizes, np.int64)
-        load = _CheckedLoad(load=self.load, sizes=sizes, classes=self.classes, tokens=self.tokens, like=nothing)
+        load = _CheckedLoad(load=self.load, sizes=sizes, classes=self.classes, tokens=self.tokens, template=nothing)
         return FederatedData(
-            clients=ClientsOnDemand(sizes=sizes, load=load, classes=self.classes, like=nothing),
+            clients=ClientsOnDemand(sizes=sizes, load=load, classes=self.classes, template=nothing),
             reference=reference or nothing,
             test=test or nothing,
             conditions=DataConditions(labels=(AS_GIVEN,), of_client=np.zeros(self.clients, np.int64)),
@@ -85,16 +87,16 @@ class _CheckedLoad:
     sizes: Indices
     classes: int | None
     tokens: bool
-    like: Examples
+    template: Examples
 
     def __call__(self, client: int) -> Examples:
         loaded = _loaded(self.load, client, self.classes, tokens=self.tokens)
         if len(loaded) != self.sizes[client]:
-            raise DataError(f"client {client}: {len(loaded)} rows were loaded, but its size is {self.sizes[client]}")
-        for what, own, common in (("x", loaded.x, self.like.x), ("y", loaded.y, self.like.y)):
+            raise DataError(f"client {client}: {len(loaded)} rows were loaded, but sizes says {self.sizes[client]}")
+        for what, own, common in (("x", loaded.x, self.template.x), ("y", loaded.y, self.template.y)):
             if own.shape[1:] != common.shape[1:]:
                 raise DataError(
-                    f"client {client}: a row of {what} has the shape {own.shape[1:]}, but elsewhere {common.shape[1:]}"
+                    f"client {client}: rows of {what} have shape {own.shape[1:]}; other clients' {common.shape[1:]}"
                 )
         return loaded
 
@@ -148,14 +150,14 @@ def _classes(targets: Sequence[NDArray[Any]], task: ProblemType, folder: Path) -
     if task == "regression" or (task == "auto" and kinds == {"f"}):
         return None
     if not kinds <= set("iufb"):
-        raise DataError(f"{folder}: labels must be whole numbers from 0 on")
+        raise DataError(f"{folder}: labels must be whole numbers, 0 or greater")
     return int(max(y.max(initial=0) for y in targets)) + 1
 
 
 def check_prepartitioned(settings: DataSettings, clients: int) -> None:
     """Refuse settings that say how to divide, to hold out, to scale or to spoil, and another number of clients."""
-    settings.refuse(
-        ("partition", "corruptions", "reference", "test", "scale", "own_test", *COLUMN_SETTINGS), PREPARTITIONED
+    settings.require_unset(
+        ("partition", "corruptions", "reference", "test", "scale", "local_test", *COLUMN_SETTINGS), PREPARTITIONED
     )
     if settings.clients != clients:
-        raise DataError(f"data.clients = {settings.clients}, but the data have {clients} clients; leave it out")
+        raise DataError(f"data.clients = {settings.clients}, but the data have {clients} clients; remove data.clients")

@@ -58,15 +58,15 @@ def _kind(y: NDArray[Any], task: ProblemType, where: str) -> ProblemType:
     distinct = len(np.unique(y)) if y.dtype.kind in "iu" else 0
     if distinct > MANY_CLASSES or (distinct > FEW_CLASSES and distinct * ROWS_PER_CLASS > len(y)):
         raise DataError(
-            f"{where}: the targets are whole numbers with {distinct} different values in {len(y)} rows, classes or"
-            ' quantities; say which: data.task = "classification" or "regression"'
+            f"{where}: the targets are whole numbers with {distinct} distinct values in {len(y)} rows, which could be"
+            ' classes or quantities; choose one: data.task = "classification" or "regression"'
         )
     return "classification"
 
 
 def _labels(y: NDArray[Any], classes: int | None, where: str) -> Indices:
     if y.ndim != 1:
-        raise DataError(f"{where}: class labels must be one a row, but y is {y.shape}; use floats for a regression")
+        raise DataError(f"{where}: y must have one class label per row, not shape {y.shape}; use floats for regression")
     if classes is not None:
         return _checked_labels(y, classes, where)
     if y.dtype.kind == "f":
@@ -88,7 +88,7 @@ def _checked_labels(y: NDArray[Any], classes: int, where: str) -> Indices:
 def _identifiers(x: NDArray[Any], where: str) -> Indices:
     identifiers = x.astype(np.int64)
     if (identifiers != x).any() or identifiers.min(initial=0) < 0:
-        raise DataError(f"{where}: tokens are whole numbers from 0 on; x holds others, leave out data.tokens")
+        raise DataError(f"{where}: tokens must be whole numbers, 0 or greater, and x has others; remove data.tokens")
     return identifiers
 
 

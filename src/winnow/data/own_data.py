@@ -67,7 +67,7 @@ def from_torch(
 def stack_pairs(dataset: MapStyleDataset, name: str) -> Pair:
     """All features and all targets of a map-style torch `Dataset`."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise DataError(f"{name} has no length or no indices; pass a map-style torch Dataset")
+        raise DataError(f"{name} has no length or cannot be indexed; pass a map-style torch Dataset")
     if len(dataset) == 0:
         raise DataError(f"{name}: there are no rows")
     try:
@@ -81,13 +81,13 @@ def apply_settings(given: Pair | DataSet | OnDemand, settings: DataSettings) -> 
     """Data that were passed in Python, understood and scaled as the settings say."""
     if isinstance(given, OnDemand):
         check_prepartitioned(settings, given.clients)
-        settings.refuse(("task", "tokens"), "an OnDemand, which has its own")
+        settings.require_unset(("task", "tokens"), "OnDemandData, which sets it itself")
         return given
-    settings.refuse(COLUMN_SETTINGS, "data that are no table")
+    settings.require_unset(COLUMN_SETTINGS, "data without named columns")
     if isinstance(given, tuple):
         x, y = given
         return from_arrays(x, y, name=settings.name, task=settings.task, scale=settings.scale, tokens=settings.tokens)
-    settings.refuse(("task", "tokens"), "a DataSet, which has its own")
+    settings.require_unset(("task", "tokens"), "a DataSet, which sets it itself")
     fields = {name: value for name, value in vars(given).items() if name != "name"}
     return to_data_set(RawDataSet(**fields, tokens=given.tokens), given.name, settings.scale, default=unscaled)
 
@@ -101,13 +101,11 @@ def check_own_file(path: Path, settings: DataSettings) -> None:
         raise DataError(f"there is no file {path}; check data.path")
     kind = own_file_type(path)
     if kind is None:
-        raise DataError(
-            f"{path}: files of this kind are not read; use {', '.join(OWN_FILE_TYPES[:-1])} or {OWN_FILE_TYPES[-1]}"
-        )
+        raise DataError(f"{path}: unsupported file type; use {', '.join(OWN_FILE_TYPES[:-1])} or {OWN_FILE_TYPES[-1]}")
     if kind == ".npz":
-        settings.refuse(COLUMN_SETTINGS, "an .npz file, which has no columns")
+        settings.require_unset(COLUMN_SETTINGS, "an .npz file, which has no columns")
     elif not settings.targets:
-        raise DataError(f'{path}: say which columns to predict: data.targets = ["…"]')
+        raise DataError(f'{path}: set the columns to predict: data.targets = ["…"]')
 
 
 def read_own_file(path: Path, settings: DataSettings) -> RawDataSet:
@@ -134,7 +132,7 @@ def _read_table(table: DataTable, settings: DataSettings) -> RawDataSet:
     apart = {*settings.targets, settings.owner}
     features = settings.features or [name for name in table.columns if name not in apart]
     if not features:
-        raise DataError(f"{table.path}: no columns are left for features")
+        raise DataError(f"{table.path}: no columns remain for features")
     y = _table_targets(table, settings.targets, settings.task)
     return raw_from_arrays(
         table.numbers(features),

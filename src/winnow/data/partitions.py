@@ -103,7 +103,7 @@ class ClassesPerClient(Partition):
                 " lower per_client"
             )
         if self.rows is not None and self.rows < self.per_client:
-            raise DataError(f"partition classes: rows = {self.rows} is too few for {self.per_client} classes a client")
+            raise DataError(f"partition classes: rows = {self.rows} are too few for {self.per_client} classes a client")
         held = self._draw_classes(len(present), clients, rng)
         client_of = np.full(pool.size, -1, dtype=np.int64)
         for index, label in enumerate(present):
@@ -136,13 +136,14 @@ class NaturalPartition(Partition):
     def assign(self, pool: RowPool, clients: int, rng: np.random.Generator) -> Assignment:
         if pool.owners is None:
             raise DataError(
-                "partition natural: the data name no owners; set data.owner (or fetch mnist's writers) or use another"
+                "partition natural: the data have no owners; set data.owner (for mnist, download the writer labels), "
+                "or choose another partition"
             )
         owners = np.unique(pool.owners[pool.owners >= 0])
         if len(owners) == 0:
             raise DataError("partition natural: none of the clients' rows has an owner; choose another partition")
         if clients > len(owners):
-            raise DataError(f"partition natural: {clients} clients asked for but there are {len(owners)} owners")
+            raise DataError(f"partition natural: {clients} clients requested, but the data have {len(owners)} owners")
         if clients:
             owners = np.sort(rng.choice(owners, clients, replace=False))
         place = np.searchsorted(owners, pool.owners)

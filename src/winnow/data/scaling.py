@@ -52,7 +52,7 @@ SCALINGS: dict[Scale, Scaling] = {"standard": standard, "minmax": minmax, "none"
 def to_data_set(raw: RawDataSet, name: str, scale: Scale, default: Scaling) -> DataSet:
     """The data set, scaled as asked for. Tokens stay what they are."""
     if raw.tokens and scale in ("standard", "minmax"):
-        raise DataError(f"{name}: tokens are identifiers and cannot be scaled; leave out data.scale")
+        raise DataError(f"{name}: tokens are identifiers and cannot be scaled; remove data.scale")
     scaling = unscaled if raw.tokens else SCALINGS.get(scale, default)
     return DataSet(
         name=name,

@@ -61,7 +61,7 @@ class DataSettings(Settings):
     partition: Partition = IidPartition()
     reference: RowsOrShare = 0.1
     test: RowsOrShare = 0.1
-    own_test: LocalTest = 0.0
+    local_test: LocalTest = 0.0
     corruptions: tuple[Corruption, ...] = ()
 
     @model_validator(mode="before")
@@ -94,15 +94,15 @@ class DataSettings(Settings):
     def _possible(self) -> Self:
         total = sum(corruption.fraction for corruption in self.corruptions)
         if total > 1 + 1e-9:
-            raise ValueError(f"the fractions of the corruptions sum to {total:g}; together they may be at most 1")
+            raise ValueError(f"the fractions of the corruptions sum to {total:g}; the sum must be at most 1")
         if self.clients == 0 and not isinstance(self.partition, NaturalPartition):
-            raise ValueError("clients = 0 (all owners) needs the partition natural; otherwise say how many clients")
+            raise ValueError("clients = 0 (one per owner) needs partition natural; otherwise set the number of clients")
         if self.reference == 0:
-            raise ValueError("reference = 0 leaves nothing to evaluate on; give a number of rows or a share")
+            raise ValueError("reference = 0 leaves no data to evaluate on; set a number of rows or a share")
         return self
 
-    def refuse(self, keys: Iterable[str], what: str) -> None:
+    def require_unset(self, keys: Iterable[str], what: str) -> None:
         """A setting that would have no effect is a mistake."""
         for key in keys:
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise DataError(f"data.{key} means nothing for {what}; leave it out")
+                raise DataError(f"data.{key} has no effect on {what}; remove it")

@@ -35,9 +35,9 @@ def split_into_folders(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out} is not empty; choose another --out")
-    if settings.own_test == "official":
-        raise ConfigError("data.own_test = 'official' cannot be split over sites; use a share such as 0.2")
-    spread = federate(load(settings, data_directory), settings.model_copy(update={"own_test": 0.0}), seed)
+    if settings.local_test == "official":
+        raise ConfigError("data.local_test = 'official' cannot be split over sites; use a share such as 0.2")
+    spread = federate(load(settings, data_directory), settings.model_copy(update={"local_test": 0.0}), seed)
     if len(spread.clients) < sites:
         raise ConfigError(
             f"--sites {sites}: the data has only {len(spread.clients)} clients; use at most {len(spread.clients)} sites"
@@ -56,7 +56,7 @@ def split_into_folders(
 
 def _write_parties(spread: FederatedData, settings: DataSettings, sites: int, out: Path) -> list[PartyFolder]:
     name, classes = settings.name, spread.clients.classes
-    judging = {"own_test": settings.own_test} if settings.own_test else {}
+    judging = {"local_test": settings.local_test} if settings.local_test else {}
     parties = []
     for number, own in enumerate(np.array_split(np.arange(len(spread.clients)), sites), start=1):
         folder = out / f"site-{number}"

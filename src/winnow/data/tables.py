@@ -48,7 +48,7 @@ def check_columns(table: DataTable, names: Sequence[str], purpose: str) -> None:
     for name in names:
         if name not in table.columns:
             instead = suggest(name, table.columns, at_most=COLUMNS_SHOWN)
-            raise DataError(f"{table.path} has no column '{name}' (asked for as {purpose}); {instead}")
+            raise DataError(f"{table.path} has no column '{name}' (named as {purpose}); {instead}")
 
 
 def check_finite(numbers: Numbers, columns: Sequence[str], path: Path) -> Numbers:
@@ -69,9 +69,9 @@ class CsvTable:
         self.path = path
         self.columns = next(self._rows(), [])
         if not self.columns:
-            raise DataError(f"{path} is empty; a header line and rows are needed")
+            raise DataError(f"{path} is empty; it must have a header line and rows")
         if repeated := [name for name, times in Counter(self.columns).items() if times > 1]:
-            raise DataError(f"{path} has more than one column '{repeated[0]}'; give each a name of its own")
+            raise DataError(f"{path} has more than one column '{repeated[0]}'; column names must be unique")
         if next(self._cells(), None) is None:
             raise DataError(f"{path} has a header but no rows")
         self._check_widths()
@@ -155,7 +155,7 @@ class CsvTable:
                     cell = f"'{row[place]}'" if row[place] else "an empty cell"
                     return DataError(
                         f"{self.path}: column '{name}', data row {number} holds {cell}, not a number;"
-                        " mend it or leave the column out of features"
+                        " correct it or remove the column from features"
                     )
         return None
 

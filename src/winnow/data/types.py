@@ -107,7 +107,7 @@ class ClientData:
         rows = self.rows_of(client)
         return Examples(x=self.x[rows], y=self.y[rows])
 
-    def traits(self) -> tuple[NDArray[Any], ...]:
+    def fingerprint_arrays(self) -> tuple[NDArray[Any], ...]:
         """Arrays that tell these clients from others: everything but the features, of which every few rows must do."""
         return self.x[:: 1 + self.x.nbytes // FINGERPRINT_BYTES], self.y, self.rows, self.offsets
 
@@ -119,26 +119,26 @@ class ClientsOnDemand:
     sizes: Indices
     load: Callable[[int], Examples]
     classes: int | None
-    like: Examples
+    template: Examples
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     @property
     def sample_bytes(self) -> int:
-        return int(np.prod(self.like.x.shape[1:])) * self.like.x.itemsize
+        return int(np.prod(self.template.x.shape[1:])) * self.template.x.itemsize
 
     def gather(self, clients: Indices) -> ClientData:
         """The samples of these clients, which are the clients 0, 1, 2 … of what is returned."""
         offsets = np.concatenate([[0], np.cumsum(self.sizes[clients])])
-        x = np.empty((offsets[-1], *self.like.x.shape[1:]), self.like.x.dtype)
-        y = np.empty((offsets[-1], *self.like.y.shape[1:]), self.like.y.dtype)
+        x = np.empty((offsets[-1], *self.template.x.shape[1:]), self.template.x.dtype)
+        y = np.empty((offsets[-1], *self.template.y.shape[1:]), self.template.y.dtype)
         for place, client in enumerate(clients.tolist()):
             own, rows = self.load(client), slice(offsets[place], offsets[place + 1])
             x[rows], y[rows] = own.x, own.y
         return ClientData(x=x, y=y, rows=np.arange(len(x)), offsets=offsets, classes=self.classes)
 
-    def traits(self) -> tuple[NDArray[Any], ...]:
+    def fingerprint_arrays(self) -> tuple[NDArray[Any], ...]:
         """Arrays that tell these clients from others as far as a look at a few of them can."""
         few = self.gather(np.unique(np.linspace(0, len(self) - 1, FINGERPRINT_CLIENTS).astype(np.int64)))
         return few.x, few.y, self.sizes
@@ -166,5 +166,5 @@ class FederatedData:
     reference: Examples
     test: Examples
     conditions: DataConditions
-    own_test: ClientData | None = None
-    """Samples that each client keeps out of its own training, to judge the model that it uses itself."""
+    local_test: ClientData | None = None
+    """Samples that each client keeps out of its own training, to evaluate the model that it uses itself."""

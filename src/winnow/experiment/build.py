@@ -92,7 +92,7 @@ def prepare_run(
     federated = federate(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
-    data, own_test = _client_tensors(federated, set_up_device(experiment.engine))
+    data, local_test = _client_tensors(federated, set_up_device(experiment.engine))
     setup = set_up_training(experiment, inputs, data.first_samples(PROBE_SAMPLES), federated.clients.classes, stream)
     found = fingerprint(federated, setup.initial, setup.loss)
     if expected_fingerprint not in ("", found):
@@ -102,11 +102,11 @@ def prepare_run(
     if snapshot is not None:
         snapshot = _to_device(data.device, snapshot)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    plan, site = setup.plan(sizes), setup.site(data, own_test)
+    plan, site = setup.plan(sizes), setup.site(data, local_test)
     training = setup.workflow(
         plan,
         sizes=sizes,
-        own_test_sizes=None if federated.own_test is None else federated.own_test.sizes,
+        local_test_sizes=None if federated.local_test is None else federated.local_test.sizes,
         reference=federated.reference,
         test=federated.test,
         store=store,
@@ -126,7 +126,7 @@ def prepare_run(
         "chunk": _chunk(experiment, site, len(sizes)),
     }
     engine = experiment.engine.model_copy(update=chosen)
-    rebuild = partial(_rebuild_site, data, own_test, setup.module, setup.loss, plan.layer, engine)
+    rebuild = partial(_rebuild_site, data, local_test, setup.module, setup.loss, plan.layer, engine)
     pool = open_worker_pool(engine, site, rebuild, sizes)
     simulation = _simulation(experiment, engine, site, pool, federated, store, snapshot)
     return PreparedRun(
@@ -149,13 +149,13 @@ def data_settings_for(experiment: Experiment) -> DataSettings:
 
 def _client_tensors(federated: FederatedData, device: torch.device) -> tuple[ClientSamples, TensorData | None]:
     """The clients' samples, and their local tests on the same tensors."""
-    clients, own_test = federated.clients, federated.own_test
+    clients, local_test = federated.clients, federated.local_test
     if isinstance(clients, ClientsOnDemand):
         return LazyTensorData(loader=clients, device=device), None
     data = TensorData.from_client_data(clients, device)
-    if own_test is None:
+    if local_test is None:
         return data, None
-    return data, TensorData(x=data.x, y=data.y, rows=own_test.rows, offsets=own_test.offsets)
+    return data, TensorData(x=data.x, y=data.y, rows=local_test.rows, offsets=local_test.offsets)
 
 
 def _simulation(
@@ -192,14 +192,14 @@ def _chunk(experiment: Experiment, site: LearningSite, clients: int) -> int | No
         return experiment.engine.chunk
     x, y = site.data.first_samples(PROBE_SAMPLES)
     fit = clients_that_fit(site.execution, x, y, experiment.local, free_bytes(site.data.device))
-    training = experiment.pace.together(experiment.select.cohort_size(clients), clients)
-    together = clients if experiment.judge.tune_epochs else training
+    training = experiment.schedule.together(experiment.select.cohort_size(clients), clients)
+    together = clients if experiment.evaluation.tune_epochs else training
     return fit if fit < together else None
 
 
 def _rebuild_site(
     data: ClientSamples,
-    own_test: TensorData | None,
+    local_test: TensorData | None,
     module: nn.Module,
     loss: Loss,
     layer: str | None,
@@ -212,7 +212,7 @@ def _rebuild_site(
     evaluator = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
     return LearningSite(
-        data=data, execution=chosen, evaluator=evaluator, initial=initial, own_test=own_test, randomness=stream
+        data=data, execution=chosen, evaluator=evaluator, initial=initial, local_test=local_test, randomness=stream
     )
 
 

@@ -26,7 +26,7 @@ def build_evaluator(
     evaluator: ModelEvaluator,
     *,
     sizes: NDArray[np.int64],
-    own_test_sizes: NDArray[np.int64] | None,
+    local_test_sizes: NDArray[np.int64] | None,
     reference: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
     store: ClientStore | None,
@@ -35,31 +35,31 @@ def build_evaluator(
 
     `store` is what clients keep, where one process has it all.
     """
-    judge: Evaluator = (
+    first: Evaluator = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
         else ServerEvaluator("reference", evaluator, reference, plan.metric)
     )
     beside: list[Evaluator] = []
-    if len(test[0]) and not (plan.private and plan.judged_by != "reference"):  # its private part nobody trains
+    if len(test[0]) and not (plan.private and plan.evaluated_by != "reference"):  # its private part nobody trains
         beside.append(ServerEvaluator("test", evaluator, test, plan.metric))
-    if own_test_sizes is not None:
-        judging = np.flatnonzero(own_test_sizes).tolist()
+    if local_test_sizes is not None:
+        judging = np.flatnonzero(local_test_sizes).tolist()
         settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric)
         beside.append(PersonalEvaluator(judging, settings, plan.private))
-        if experiment.judge.tune_epochs:
+        if experiment.evaluation.tune_epochs:
             beside.append(_fine_tuned_evaluator(experiment, judging, plan, store))
-    return CombinedEvaluator(judge, *beside)
+    return CombinedEvaluator(first, *beside)
 
 
 def _fine_tuned_evaluator(
     experiment: Experiment, judging: list[int], plan: TrainingPlan, store: ClientStore | None
 ) -> FineTunedEvaluator:
-    asked = experiment.judge
+    asked = experiment.evaluation
     own = asked.tune_from == "own"
     if store is None and not own:
         raise ConfigError(
-            "judge.tune_from = 'average' needs the state of all clients, which only a simulation has; use 'own'"
+            "evaluation.tune_from = 'average' needs the state of all clients, which only a simulation has; use 'own'"
         )
     tuning = FineTuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
     settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric, tuning=tuning)

@@ -155,7 +155,7 @@ def _label(prepared: PreparedRun) -> RunLabel:
         metric=prepared.plan.metric,
         target=experiment.target,
         inputs=prepared.fingerprint,
-        judged_by=experiment.judge.by,
+        evaluated_by=experiment.evaluation.by,
     )
 
 

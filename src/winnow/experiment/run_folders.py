@@ -77,7 +77,7 @@ def budget_exhausted_reason(path: Path) -> str | None:
     summary = RunFolder.open(path).summary()
     if summary.stopped is None:
         return None
-    spent = "; ".join(privacy_spent_lines(summary.spent))
+    spent = "; ".join(privacy_spent_lines(summary.privacy_spent))
     return f"{path} has spent its privacy budget ({spent}) and cannot continue: {summary.stopped}"
 
 

@@ -111,9 +111,9 @@ class TrainingSetup:
     @cached_property
     def execution(self) -> Execution:
         engine = self.experiment.engine
-        pace = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
+        benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
         return choose_execution(
-            self.module, *self.probe, self.loss, engine.execution, engine.threads, pace, engine.precision
+            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision
         )
 
     @cached_property
@@ -139,14 +139,14 @@ class TrainingSetup:
     def evaluator(self) -> ModelEvaluator:
         return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
 
-    def site(self, data: ClientSamples, own_test: TensorData | None) -> LearningSite:
+    def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
         """A party that hosts these data."""
         return LearningSite(
             data=data,
             execution=self.execution,
             evaluator=self.evaluator,
             initial=self.initial,
-            own_test=own_test,
+            local_test=local_test,
             randomness=self.randomness,
         )
 
@@ -176,7 +176,7 @@ class TrainingSetup:
         notices = (
             execution.notice,
             untrainable,
-            reference_evaluation_notice(experiment.judge.by, self.private),
+            reference_evaluation_notice(experiment.evaluation.by, self.private),
             experiment.client.notice(module),
         )
         return TrainingPlan(
@@ -189,7 +189,7 @@ class TrainingSetup:
             elements=profile_bytes // ELEMENT_BYTES,
             layout=StateLayout.of(module),
             private=self.private,
-            judged_by=experiment.judge.by,
+            evaluated_by=experiment.evaluation.by,
             ledger=self._open_accountant,
             parameters=sum(p.numel() for p in module.parameters()),
             layer=self.layer,
@@ -201,7 +201,7 @@ class TrainingSetup:
         plan: TrainingPlan,
         *,
         sizes: NDArray[np.int64],
-        own_test_sizes: NDArray[np.int64] | None,
+        local_test_sizes: NDArray[np.int64] | None,
         reference: Examples,
         test: Examples,
         store: ClientStore | None,
@@ -213,7 +213,7 @@ class TrainingSetup:
             plan,
             self.evaluator,
             sizes=sizes,
-            own_test_sizes=own_test_sizes,
+            local_test_sizes=local_test_sizes,
             reference=held,
             test=tested,
             store=store,
@@ -232,7 +232,9 @@ class TrainingSetup:
             return None
         x, y = (tensor[: max(1, round(sizes.mean()))] for tensor in held)
         if not len(x):
-            raise ConfigError('collect.parameters = "public" needs samples at the server, which has none; use "sum"')
+            raise ConfigError(
+                'collect.parameter_source = "public" needs samples at the server, which has none; use "sum"'
+            )
         return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
 
 
@@ -258,4 +260,4 @@ def set_up_device(engine: EngineSettings) -> torch.device:
 
 
 def _evaluated_by_clients(experiment: Experiment) -> bool:
-    return bool(experiment.reference_clients) or experiment.judge.by != "reference"
+    return bool(experiment.reference_clients) or experiment.evaluation.by != "reference"

@@ -33,7 +33,7 @@ def explain_run(run: "RunPlotData") -> "PrivacyExplanation | None":
         experiment = Experiment.model_validate(tomllib.loads(run.config_text))
     except (ValidationError, tomllib.TOMLDecodeError):
         return None
-    told = make_privacy_report(experiment, run.summary.spent)
+    told = make_privacy_report(experiment, run.summary.privacy_spent)
     return PrivacyExplanation(text="\n".join(_lines(told)), warnings=told.warnings)
 
 

@@ -17,7 +17,7 @@ from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
 
 LOCAL_NOISE_FILTERS = (LocalDp, SparseVectorTechnique)
 """Filters after which an update is private at the client."""
-NOISY_PROFILES_SETTING = 'select.matching = { name = "noisy", clip = 1.0, noise_multiplier = 1.0 }'
+NOISY_PROFILES_SETTING = 'select.profile_comparison = { name = "noisy", clip = 1.0, noise_multiplier = 1.0 }'
 
 
 def privacy_warnings(experiment: Experiment) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _profiles_beside(experiment: Experiment) -> str | None:
     return (
         f"{guard}, but clients send FedProf profiles (means over their samples) in the clear; set "
         f"{NOISY_PROFILES_SETTING}, "
-        'or select.matching = "encrypted" with reference_clients = [0], or choose another select.name'
+        'or select.profile_comparison = "encrypted" with reference_clients = [0], or choose another select.name'
     )
 
 
@@ -128,12 +128,14 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
 
 
 def _scores_beside_noise(experiment: Experiment) -> str | None:
-    judged = experiment.reference_clients or experiment.judge.by != "reference" or experiment.judge.tune_epochs
+    judged = (
+        experiment.reference_clients or experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs
+    )
     if not judged or not _adds_noise(experiment):
         return None
     return (
         "clients send scores of each model without noise, and ε does not cover them; evaluate at the server instead "
-        "(judge.by = 'reference')"
+        "(evaluation.by = 'reference')"
     )
 
 
@@ -149,10 +151,10 @@ def _bound_after_noise(experiment: Experiment) -> str | None:
 
 def _largest_after_noise(experiment: Experiment) -> str | None:
     for before, after in _ordered_filter_pairs(experiment):
-        if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.keep) == "top-k":
+        if isinstance(before, LocalDp) and isinstance(after, Compress) and _name(after.sparsify) == "top-k":
             return (
-                'filters: keep.name = "top-k" after "local-dp" keeps the values that noise made large; use "random-k", '
-                "which does not depend on values"
+                'filters: sparsify.name = "top-k" after "local-dp" keeps the values that noise made large; use '
+                '"random-k", which does not depend on values'
             )
     return None
 
@@ -171,21 +173,21 @@ def _noise_twice(experiment: Experiment) -> str | None:
 
 def _sum_of_two(experiment: Experiment) -> str | None:
     collect = experiment.collect
-    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.fewest > 2:
+    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.min_clients > 2:
         return None
     return (
-        "collect.fewest = 2: in a sum of two updates, each client can subtract its own and learn the other's; "
+        "collect.min_clients = 2: in a sum of two updates, each client can subtract its own and learn the other's; "
         "set it to 3 or more"
     )
 
 
 def _all_the_weight(experiment: Experiment) -> str | None:
     collect = experiment.collect
-    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.heaviest < 1:
+    if not isinstance(collect, SecureAggregation | HomomorphicAggregation) or collect.max_weight_share < 1:
         return None
     return (
-        "collect.heaviest = 1 lets a server give one client almost all the weight and read its update from the sum; "
-        "lower it"
+        "collect.max_weight_share = 1 lets a server give one client almost all the weight and read its update from "
+        "the sum; lower it"
     )
 
 

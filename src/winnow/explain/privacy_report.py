@@ -98,7 +98,7 @@ def _parties(experiment: Experiment) -> Iterator[PartyKnowledge]:
     yield _party("the server", _to_server(experiment))
     collect = experiment.collect
     if isinstance(collect, HomomorphicAggregation):
-        yield _party(f"client {collect.holder}, who holds the key", ["the sum of the updates of each round"])
+        yield _party(f"client {collect.key_holder}, who holds the key", ["the sum of the updates of each round"])
     if isinstance(collect, SecureAggregation) and collect.keeper:
         named = isinstance(collect.keeper, str)
         where = f", which is site {collect.keeper} in a deployed job (a simulation runs its own)" if named else ""
@@ -130,7 +130,7 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
         yield _profiles(experiment)
     if experiment.reference_clients:
         yield "the score of every model on the reference clients' samples"
-    if experiment.judge.by != "reference" or experiment.judge.tune_epochs:
+    if experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs:
         yield "the score of each client's own model on its local test samples"
     yield "how many samples each client has, which clients were selected, and when each replied"
 

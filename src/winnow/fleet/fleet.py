@@ -62,7 +62,7 @@ class Fleet(ABC):
         A task that is repeated, by a resumed run for example, costs what it cost before.
         """
 
-    def vanished(self, clients: NDArray[np.int64], round: int) -> NDArray[np.bool_]:
+    def dropouts(self, clients: NDArray[np.int64], round: int) -> NDArray[np.bool_]:
         """Which of these clients vanish while they train in a round: each with probability `dropout`."""
         if self.dropout == 0:
             return np.zeros(len(clients), bool)

@@ -45,17 +45,19 @@ def read_trace(path: Path, clients: int) -> NDArray[np.float64]:
     numbers = _numbers(path, columns)
     client, seconds = (numbers[:, columns.index(name)] for name in REQUIRED_COLUMNS)
     number = numbers[:, columns.index(OPTIONAL_COLUMN)] if OPTIONAL_COLUMN in columns else np.ones(len(numbers))
-    _refuse(path, ~np.isin(client, np.arange(clients)), f"client is not a number from 0 to {clients - 1}")
-    _refuse(path, (number < 1) | (number % 1 != 0), "round is not a whole number from 1")
-    _refuse(path, ~np.isfinite(seconds) | (seconds < 0), "seconds is not a number from 0")
+    _refuse(path, ~np.isin(client, np.arange(clients)), f"client must be a whole number from 0 to {clients - 1}")
+    _refuse(path, (number < 1) | (number % 1 != 0), "round must be a whole number, 1 or greater")
+    _refuse(path, ~np.isfinite(seconds) | (seconds < 0), "seconds must be a finite number, 0 or greater")
     place = (number.astype(np.int64) - 1) * clients + client.astype(np.int64)
     first = np.unique(place, return_index=True)[1]
-    _refuse(path, ~np.isin(np.arange(len(place)), first), "the client has that round already")
+    _refuse(path, ~np.isin(np.arange(len(place)), first), "duplicate entry for this client and round")
     table = np.full((int(number.max()), clients), np.nan)
     table.reshape(-1)[place] = seconds
     if np.isnan(table).any():
         row, column = np.argwhere(np.isnan(table))[0]
-        raise DataError(f"{path}: client {column} has no seconds for round {row + 1}; every client needs every round")
+        raise DataError(
+            f"{path}: no time for client {column} in round {row + 1}; every client needs a row for every round"
+        )
     return table
 
 
@@ -69,7 +71,7 @@ def _columns(path: Path) -> list[str]:
         raise DataError(f"fleet.path: {path}: cannot be read ({error.__class__.__name__})") from None
     if sorted(columns) not in (sorted(REQUIRED_COLUMNS), sorted((*REQUIRED_COLUMNS, OPTIONAL_COLUMN))):
         found = ", ".join(columns) or "nothing"
-        raise DataError(f"{path}: the first line must name client, seconds and perhaps round; it has {found}")
+        raise DataError(f"{path}: the header must be client, seconds and optionally round; found: {found}")
     return columns
 
 
@@ -79,12 +81,12 @@ def _numbers(path: Path, columns: list[str]) -> NDArray[np.float64]:
             next(file)
             lines = [line for line in file if not line.isspace()]
         if not lines:
-            raise DataError(f"{path}: there are no rows below the first line")
+            raise DataError(f"{path}: the file has a header but no rows")
         numbers: NDArray[np.float64] = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2)
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: {error}".split("\n", 1)[0]) from None
     if numbers.shape[1] != len(columns):
-        raise DataError(f"{path}: {numbers.shape[1]} cells a row below {len(columns)} columns")
+        raise DataError(f"{path}: rows have {numbers.shape[1]} cells but the header has {len(columns)} columns")
     return numbers
 
 

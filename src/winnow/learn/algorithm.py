@@ -30,7 +30,7 @@ class Algorithm:
     client: ClientUpdate = field(default_factory=PlainUpdate)
     collect: Collect = field(default_factory=PlainCollect)
     server: ServerOptimiser = field(default_factory=ReplaceModel)
-    pace: Schedule = field(default_factory=SynchronousRounds)
+    schedule: Schedule = field(default_factory=SynchronousRounds)
 
     @property
     def parts(self) -> tuple[AlgorithmPart, ...]:
@@ -68,7 +68,7 @@ class Recipe:
     collect: Callable[..., Collect] | None = None
     aggregate: Callable[..., AggregationRule] | None = None
     server: Callable[..., ServerOptimiser] | None = None
-    pace: Callable[..., Schedule] | None = None
+    schedule: Callable[..., Schedule] | None = None
     parts: InitVar[None] = None
 
     known: ClassVar[dict[str, "Recipe"]] = {}

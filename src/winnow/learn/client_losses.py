@@ -36,7 +36,7 @@ def request_losses(
     settings = LossEvaluationSettings()
     tasks = [
         Task(
-            name="value",
+            name="evaluate-loss",
             client=k,
             round=turn.round,
             version=turn.version,

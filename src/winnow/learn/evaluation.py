@@ -95,7 +95,15 @@ class ReferenceClientsEvaluator:
         settings = ReferenceEvaluationSettings(metric=self._metric)
         payload: Payload = {} if seeded else {"model": _without(state, self._private)}
         return [
-            Task(name="assess", client=k, round=round, version=version, payload=payload, settings=settings, work=work)
+            Task(
+                name="evaluate-reference",
+                client=k,
+                round=round,
+                version=version,
+                payload=payload,
+                settings=settings,
+                work=work,
+            )
             for k in self._size
         ]
 
@@ -162,7 +170,8 @@ def _client_scores(
     """The clients' scores, summarised; empty where nobody answers."""
     payload: Payload = {"model": model}
     tasks = [
-        Task(name="judge", client=k, round=round, version=version, payload=payload, settings=settings) for k in clients
+        Task(name="evaluate-personal", client=k, round=round, version=version, payload=payload, settings=settings)
+        for k in clients
     ]
     replies = [outcome for outcome in send_tasks(tasks) if isinstance(outcome, Reply)]
     if not replies:

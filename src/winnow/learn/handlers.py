@@ -111,8 +111,8 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
             stored=own,
         )
         models = settings.client.fine_tune(job, models, tuning.epochs)
-    assert site.own_test is not None
-    seen = score_personal_models(site.execution, site.evaluator, models, site.own_test, clients, settings.metric)
+    assert site.local_test is not None
+    seen = score_personal_models(site.execution, site.evaluator, models, site.local_test, clients, settings.metric)
     reports = metrics_by_client({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})
     return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
 
@@ -120,7 +120,7 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
 HANDLERS: dict[str, Handler[LearningSite]] = {
     "train": train_clients,
     "profile": profile_clients,
-    "value": evaluate_losses,
-    "assess": evaluate_reference,
-    "judge": evaluate_personal,
+    "evaluate-loss": evaluate_losses,
+    "evaluate-reference": evaluate_reference,
+    "evaluate-personal": evaluate_personal,
 }

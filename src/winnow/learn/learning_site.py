@@ -26,7 +26,7 @@ class LearningSite:
     evaluator: ModelEvaluator
     initial: ModelState
     """The model every party builds from the broadcast seed."""
-    own_test: TensorData | None = None
+    local_test: TensorData | None = None
     """Samples that clients keep out of their training."""
     randomness: Randomness = secure_stream
 

@@ -108,7 +108,7 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
             return one_line(f"the reply has an unexpected part {str(part)[:80]!r}")
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
-    if PROFILE in wanted and expected.reference is not None and reply.task.name != "assess":
+    if PROFILE in wanted and expected.reference is not None and reply.task.name != "evaluate-reference":
         return expected.reference.fault(reply.payload[PROFILE])
     return None
 
@@ -118,9 +118,9 @@ def _wanted(task: Task, expected: ExpectedReply) -> tuple[str, ...] | None:
     if task.name == "train":
         profiled = isinstance(task.settings, TrainSettings) and task.settings.profile
         return (*expected.reply_parts, PROFILE) if profiled else expected.reply_parts
-    if task.name == "profile" or (task.name == "assess" and task.work.profile_bytes):
+    if task.name == "profile" or (task.name == "evaluate-reference" and task.work.profile_bytes):
         return (PROFILE,)
-    return () if task.name in ("assess", "value", "judge") else None
+    return () if task.name in ("evaluate-reference", "evaluate-loss", "evaluate-personal") else None
 
 
 def _form_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
@@ -158,7 +158,7 @@ def _metrics_fault(reply: Reply) -> str | None:
     return None if score is None else _score_fault(reply, score)
 
 
-_METRICS = {"train": TRAINING_METRICS, "value": LOSS_METRICS, "profile": frozenset[str]()}
+_METRICS = {"train": TRAINING_METRICS, "evaluate-loss": LOSS_METRICS, "profile": frozenset[str]()}
 
 
 def _score_fault(reply: Reply, metric: str) -> str | None:

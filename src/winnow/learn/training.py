@@ -1,4 +1,4 @@
-"""The workflow of a training run: invite, collect, aggregate, assess (FedProf's algorithm 2), at some pace."""
+"""The workflow of a training run: select, collect, aggregate, evaluate (FedProf's algorithm 2), on some schedule."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -48,9 +48,13 @@ class TrainingWorkflow:
     """
 
     def __init__(
-        self, plan: TrainingPlan, initial: ModelState, judge: CombinedEvaluator, emulate: EmulateUpdate | None = None
+        self,
+        plan: TrainingPlan,
+        initial: ModelState,
+        evaluator: CombinedEvaluator,
+        emulate: EmulateUpdate | None = None,
     ) -> None:
-        self._plan, self.evaluator, self._emulate = plan, judge, emulate
+        self._plan, self.evaluator, self._emulate = plan, evaluator, emulate
         self.round = 0
         self._now = 0.0
         self.initial = self.model = initial
@@ -68,7 +72,7 @@ class TrainingWorkflow:
         self._rejections: list[Rejection] = []
         self._simulated = False
         self.schedule_state = Snapshot(arrays={}, values={})
-        """What the pace itself must remember: what is under way when a round ends."""
+        """What the schedule itself must remember: what is under way when a round ends."""
 
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
         self._simulated = federation.simulated
@@ -83,7 +87,7 @@ class TrainingWorkflow:
             selection.restore(self._selected)
             if self._plan.profile_bytes and self._evaluation.profile is None:
                 self._evaluate(federation)  # the reference profile could not be kept: its holder makes another
-        yield from self._plan.algorithm.pace.run(self, selection, federation)
+        yield from self._plan.algorithm.schedule.run(self, selection, federation)
         if self._budget_exhausted and self.round < self._plan.rounds:
             yield Stopped(round=self.round, at=federation.clock.now, reason=self._budget_exhausted)
 
@@ -261,7 +265,7 @@ class TrainingWorkflow:
         self._evaluation = self.evaluator.evaluate(
             self.model, self.round, self.round, partial(self._send_tasks, federation)
         )
-        score = self._evaluation.metrics.get(self._plan.judged_by, {}).get(self._plan.metric)
+        score = self._evaluation.metrics.get(self._plan.evaluated_by, {}).get(self._plan.metric)
         if score is not None and score > self._best_score:
             self.best, self._best_score = self.model, score
 
@@ -290,7 +294,7 @@ class TrainingWorkflow:
             at=self._now,
             version=self.round,
             metrics={**self._current_evaluation.metrics, **self._round_metrics(gathered)},
-            folded=np.array([reply.task.client for reply in gathered.aggregated], np.int64),
+            aggregated=np.array([reply.task.client for reply in gathered.aggregated], np.int64),
             loss=float(np.nanmean(losses)) if np.isfinite(losses).any() else float("nan"),
             joules=spent.joules,
             cost=spent,

@@ -34,7 +34,7 @@ class TrainingPlan:
     """The names of what stays with the clients: it is neither sent nor aggregated."""
     ledger: AccountantFactory = no_accountant
     """Opens the account of the privacy that the run costs, for a population."""
-    judged_by: str = "reference"
+    evaluated_by: str = "reference"
     """Whose scores decide which model is best: the reference set's, the clients', or theirs after fine-tuning."""
     parameters: int = 0
     """The number of the model's parameters."""

@@ -15,17 +15,17 @@ LILLIEFORS_FACTOR = 0.895
 MIN_DEVIATION = 1e-12
 
 
-def describe(values: NDArray[np.float64], *, of: str, row: str, column: str, series: str) -> DistributionResultLine:
+def describe(values: NDArray[np.float64], *, item: str, row: str, column: str, series: str) -> DistributionResultLine:
     """The distribution of some values and how near it is to the normal one with their mean and deviation."""
     if not np.isfinite(values).all():
-        raise ModelError(f"{of}, {row}, {column}: not all values are finite; lower local.learning_rate")
+        raise ModelError(f"{item}, {row}, {column}: some values are not finite; lower local.learning_rate")
     ordered = np.sort(np.asarray(values, np.float64))
     mean, sd = float(ordered.mean()), float(ordered.std(ddof=1))
     bins = min(MAX_BINS, round(2 * len(ordered) ** (1 / 3)))  # Rice's rule
     density, edges = np.histogram(ordered, bins=bins, density=True)
     standard = (ordered - mean) / max(sd, MIN_DEVIATION)
     return DistributionResultLine(
-        of=of,
+        item=item,
         row=row,
         column=column,
         series=series,

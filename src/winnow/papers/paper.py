@@ -33,16 +33,16 @@ class ReproductionOptions:
 class PaperRun:
     """A federated run that a table or figure needs. Several pieces may ask for the same one."""
 
-    of: str
+    item: str
     algorithm: str
     experiment: Experiment
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.of, self.algorithm, str(self.experiment.seed)
+        return self.item, self.algorithm, str(self.experiment.seed)
 
     def folder(self, out: Path) -> Path:
-        return out / "runs" / self.of / f"{self.algorithm}-seed{self.experiment.seed}"
+        return out / "runs" / self.item / f"{self.algorithm}-seed{self.experiment.seed}"
 
     def line(self, out: Path, wanted: ReproductionOptions) -> RunResultLine:
         """What came of it, once it is finished."""
@@ -50,9 +50,9 @@ class PaperRun:
         clocked = isinstance(self.experiment.fleet, TimedFleetSettings)  # which knows no energy
         return run_result_line(
             view,
-            of=self.of,
+            item=self.item,
             algorithm=self.algorithm,
-            invited_wh=None if clocked else wh_of_all_selected(view, self.experiment, wanted.data_directory),
+            selected_wh=None if clocked else wh_of_all_selected(view, self.experiment, wanted.data_directory),
             counted=isinstance(self.experiment.select, ProfileSelector),
             clocked=clocked,
         )
@@ -74,7 +74,7 @@ class PaperItem(ABC):
         """The federated runs whose lines it shows."""
         return []
 
-    def unknown(self) -> list[str]:
+    def unknown_algorithms(self) -> list[str]:
         """Algorithms of the paper that this version does not know."""
         return []
 
@@ -83,7 +83,7 @@ class PaperItem(ABC):
         return {run.experiment.data.name for run in self.runs(wanted)}
 
     @property
-    def wants_accelerator(self) -> bool:
+    def needs_gpu(self) -> bool:
         """Whether a CPU would take days, so that it is computed on one only when asked for by name."""
         return False
 
@@ -95,12 +95,12 @@ class PaperItem(ABC):
         """What it shows besides runs, as far as the lines do not have it."""
         return []
 
-    def computed(self, lines: ResultLines) -> bool:
+    def has_results(self, lines: ResultLines) -> bool:
         """Whether its body, where it has one, is made of lines rather than of what is known without any run."""
         return True
 
     @abstractmethod
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         """Its part of the page; empty where the lines hold nothing for it."""
 
 
@@ -111,12 +111,12 @@ class Paper:
     name: str
     title: str
     lead: str
-    pieces: tuple[PaperItem, ...]
+    items: tuple[PaperItem, ...]
 
-    def named(self, names: Sequence[str]) -> list[PaperItem]:
-        """The pieces of these names, where `fig3` stands for all cases of that figure; all where none is named."""
-        known = {name for piece in self.pieces for name in piece.names}
+    def select_items(self, names: Sequence[str]) -> list[PaperItem]:
+        """The items of these names, where `fig3` stands for all cases of that figure; all where none is named."""
+        known = {name for item in self.items for name in item.names}
         for name in names:
             if name not in known:
-                raise ConfigError(f"{self.name} has no {name!r}; {suggest(name, known)}")
-        return [piece for piece in self.pieces if not names or piece.names & set(names)]
+                raise ConfigError(f"{self.name} has no table or figure {name!r}; {suggest(name, known)}")
+        return [item for item in self.items if not names or item.names & set(names)]

@@ -26,17 +26,19 @@ def plan_reproduction(
     runs: dict[tuple[str, ...], PaperRun] = {}
     measurements, left_out = list[PaperItem](), dict[str, None]()
     present = {each.name for each in catalogue(wanted.data_directory) if each.present}
-    for piece in paper.named(names):
-        missing = [run for run in piece.runs(wanted) if run.key not in known]
-        left_out |= dict.fromkeys(f"{piece.name}: {name} is not known to this version" for name in piece.unknown())
-        if not missing and piece.measured(wanted, known):
+    for item in paper.select_items(names):
+        missing = [run for run in item.runs(wanted) if run.key not in known]
+        left_out |= dict.fromkeys(
+            f"{item.name}: this version does not implement {name}" for name in item.unknown_algorithms()
+        )
+        if not missing and item.measured(wanted, known):
             continue
-        absent = piece.data_sets(wanted) - present
+        absent = item.data_sets(wanted) - present
         if absent:
-            left_out[f"{piece.name}: left out; {', '.join(sorted(absent))} is not here (winnow data get NAME)"] = None
-        elif piece.wants_accelerator and piece.name not in names and not torch.cuda.is_available():
-            left_out[f"{piece.name}: left out; a CPU would take days (name {piece.name} to run it all the same)"] = None
+            left_out[f"{item.name}: skipped; missing data {', '.join(sorted(absent))} (winnow data get NAME)"] = None
+        elif item.needs_gpu and item.name not in names and not torch.cuda.is_available():
+            left_out[f"{item.name}: skipped; it would take days on a CPU (name {item.name} to run it anyway)"] = None
         else:
             runs |= {run.key: run for run in missing}
-            measurements += [] if piece.measured(wanted, known) else [piece]
+            measurements += [] if item.measured(wanted, known) else [item]
     return ReproductionPlan(runs=tuple(runs.values()), measurements=tuple(measurements), left_out=tuple(left_out))

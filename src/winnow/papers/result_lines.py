@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from winnow.config.renamed import ALGORITHMS
 from winnow.core import RunError
 from winnow.report.plot_data import read_plot_data
 from winnow.runs import RunView
@@ -18,28 +19,28 @@ MAX_SCORED_CLIENTS = 20
 
 
 class SelectionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each client was invited; `condition` says by its place in `labels` what was done to its data."""
+    """How often each client was selected; `condition` says by its place in `labels` what was done to its data."""
 
     labels: tuple[str, ...]
     condition: tuple[int, ...]
-    invitations: tuple[int, ...]
+    selections: tuple[int, ...] = msgspec.field(name="invitations")
 
 
 class RunResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_field="kind", omit_defaults=True):
-    """What one run gave: `of` names the table or figure, `algorithm` the row or curve; the trace starts at round 0."""
+    """What one run gave: `item` is the table or figure, `algorithm` the row or curve; the trace starts at round 0."""
 
-    of: str
+    item: str = msgspec.field(name="of")
     algorithm: str
     seed: int
     rounds: int
     best: float | None = None
     test_best: float | None = None
-    own_best: float | None = None
-    """The best mean over clients of the model that each uses itself, on samples of its own (`data.own_test`)."""
+    local_test_best: float | None = msgspec.field(default=None, name="own_best")
+    """The best mean over clients of the model that each uses itself, on samples of its own (`data.local_test`)."""
     rounds_to_target: int | None = None
     seconds_to_target: float | None = None
     wh_to_target: float | None = None
-    invited_wh_to_target: float | None = None
+    selected_wh_to_target: float | None = msgspec.field(default=None, name="invited_wh_to_target")
     """With the work of those whose replies were not waited for, where there were any."""
     trace: tuple[float | None, ...] = ()
     tuned: tuple[float | None, ...] = ()
@@ -51,7 +52,7 @@ class RunResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="run", tag_fi
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.of, self.algorithm, str(self.seed)
+        return self.item, self.algorithm, str(self.seed)
 
 
 class DistributionResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="sample", tag_field="kind"):
@@ -61,7 +62,7 @@ class DistributionResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="sam
     (i + 1/2)/m for i < m, standardised. `distance` and `correlation` measure how normal it is (see `normality`).
     """
 
-    of: str
+    item: str = msgspec.field(name="of")
     row: str
     column: str
     series: str
@@ -77,7 +78,7 @@ class DistributionResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="sam
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.of, self.row, self.column, self.series
+        return self.item, self.row, self.column, self.series
 
 
 class LinearCaseResultLine(
@@ -85,12 +86,12 @@ class LinearCaseResultLine(
 ):
     """FedRep and SRPFL on one problem of the linear case, to a target of 1.2 times FedRep's `floor`.
 
-    `starters` clients estimated the start. `fedrep` and `srpfl` are distances by round, kept for one problem a figure.
+    `initial_clients` estimated the start. `fedrep` and `srpfl` are distances by round, kept for one problem a figure.
     """
 
-    of: str
+    item: str = msgspec.field(name="of")
     clients: int
-    starters: int
+    initial_clients: int = msgspec.field(name="starters")
     seed: int
     start: float
     floor: float
@@ -104,7 +105,7 @@ class LinearCaseResultLine(
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.of, str(self.clients), str(self.starters), str(self.seed)
+        return self.item, str(self.clients), str(self.initial_clients), str(self.seed)
 
     @property
     def ratio(self) -> float | None:
@@ -115,7 +116,7 @@ class LinearCaseResultLine(
 class TrafficResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="uplink", tag_field="kind"):
     """Bytes that crossed the connection for each of a round's `clients`, both ways, without a mask keeper's own."""
 
-    of: str
+    item: str = msgspec.field(name="of")
     algorithm: str
     clients: int
     up: float
@@ -123,7 +124,7 @@ class TrafficResultLine(msgspec.Struct, frozen=True, kw_only=True, tag="uplink",
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.of, self.algorithm, "uplink"
+        return self.item, self.algorithm, "uplink"
 
 
 ResultLine: TypeAlias = RunResultLine | DistributionResultLine | LinearCaseResultLine | TrafficResultLine
@@ -143,10 +144,17 @@ def read_lines(path: Path) -> list[ResultLine]:
     lines = []
     for number, text in enumerate(texts, start=1):
         try:
-            lines.append(_DECODER.decode(text))
+            lines.append(_with_new_name(_DECODER.decode(text)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"{path}, line {number}, is no result: {error}") from None
+            raise RunError(f"{path}, line {number}: not a valid result line: {error}") from None
     return lines
+
+
+def _with_new_name(line: ResultLine) -> ResultLine:
+    """Lines outlive the names of algorithms."""
+    if isinstance(line, RunResultLine) and line.algorithm in ALGORITHMS:
+        return msgspec.structs.replace(line, algorithm=ALGORITHMS[line.algorithm])
+    return line
 
 
 def write_lines(path: Path, lines: ResultLines) -> None:
@@ -155,48 +163,50 @@ def write_lines(path: Path, lines: ResultLines) -> None:
         write_atomically(path, lambda temporary: temporary.write_bytes(text))
 
 
-def run_result_lines(lines: ResultLines, of: str, algorithm: str) -> list[RunResultLine]:
+def run_result_lines(lines: ResultLines, item: str, algorithm: str) -> list[RunResultLine]:
     """All runs of a row or curve, by seed."""
     found = (line for line in lines.values() if isinstance(line, RunResultLine))
-    return sorted((line for line in found if (line.of, line.algorithm) == (of, algorithm)), key=lambda line: line.seed)
+    return sorted(
+        (line for line in found if (line.item, line.algorithm) == (item, algorithm)), key=lambda line: line.seed
+    )
 
 
-def distribution_result_lines(lines: ResultLines, of: str) -> list[DistributionResultLine]:
-    return [line for line in lines.values() if isinstance(line, DistributionResultLine) and line.of == of]
+def distribution_result_lines(lines: ResultLines, item: str) -> list[DistributionResultLine]:
+    return [line for line in lines.values() if isinstance(line, DistributionResultLine) and line.item == item]
 
 
-def linear_case_result_lines(lines: ResultLines, of: str) -> list[LinearCaseResultLine]:
-    return [line for line in lines.values() if isinstance(line, LinearCaseResultLine) and line.of == of]
+def linear_case_result_lines(lines: ResultLines, item: str) -> list[LinearCaseResultLine]:
+    return [line for line in lines.values() if isinstance(line, LinearCaseResultLine) and line.item == item]
 
 
 def run_result_line(
-    view: RunView, *, of: str, algorithm: str, invited_wh: float | None = None, counted: bool, clocked: bool = False
+    view: RunView, *, item: str, algorithm: str, selected_wh: float | None = None, counted: bool, clocked: bool = False
 ) -> RunResultLine:
-    """A finished run as a line. Where clients are to be `counted` it says how often each was invited and its scores;
+    """A finished run as a line. Where clients are to be `counted` it says how often each was selected and its scores;
     `clocked`, it says when each point of the trace was reached.
     """
     summary, run = view.summary(), read_plot_data(view)
-    readings = [point.value(summary.judged_by, summary.metric) for point in run.points]
+    readings = [point.value(summary.evaluated_by, summary.metric) for point in run.points]
     tuned = [point.value(TUNED, summary.metric) for point in run.points]
     own = [value for point in run.points if (value := point.value(CLIENTS, summary.metric)) is not None]
     few = run.scores is not None and run.scores.values.shape[1] <= MAX_SCORED_CLIENTS
     counts = SelectionCounts(
         labels=run.participation.labels,
         condition=tuple(run.participation.of_client.tolist()),
-        invitations=tuple(run.participation.invitations.tolist()),
+        selections=tuple(run.participation.selections.tolist()),
     )
     return RunResultLine(
-        of=of,
+        item=item,
         algorithm=algorithm,
         seed=view.label.seed,
         rounds=summary.rounds,
         best=summary.best.value if summary.best else None,
         test_best=summary.test_best.value if summary.test_best else None,
-        own_best=max(own, default=None),
+        local_test_best=max(own, default=None),
         rounds_to_target=summary.rounds_to_target,
         seconds_to_target=summary.seconds_to_target,
         wh_to_target=summary.wh_to_target,
-        invited_wh_to_target=invited_wh,
+        selected_wh_to_target=selected_wh,
         trace=_trace(readings),
         tuned=_trace(tuned) if any(value is not None for value in tuned) else (),
         seconds=rounded((point.seconds for point in run.points), 4) if clocked else (),

@@ -10,13 +10,13 @@ from winnow.report.html_page import page
 from winnow.report.markup import section
 from winnow.runs.atomic_write import one_line_errors, write_text_atomically
 
-NOT_COMPUTED = TextBlock("Not computed yet.")
+NOT_COMPUTED = TextBlock("No results yet.")
 
 
 def write_html_page(path: Path, paper: Paper, lines: ResultLines, names: Sequence[str] = ()) -> Path:
     """Write the page to `path`, whole or not at all: one file that opens offline.
 
-    It shows the pieces of these names, or all; others where the lines hold something for them.
+    It shows the items of these names, or all; others where the lines hold something for them.
     """
     shown = ((title, blocks or [NOT_COMPUTED]) for title, blocks in _shown(paper, lines, names))
     sections = (section(title, *map(as_html, blocks)) for title, blocks in shown)
@@ -37,7 +37,7 @@ def write_markdown_page(path: Path, paper: Paper, lines: ResultLines, names: Seq
 
 
 def _shown(paper: Paper, lines: ResultLines, names: Sequence[str]) -> Iterator[tuple[str, list[PageBlock]]]:
-    for piece in paper.pieces:
-        blocks = piece.body(lines)
-        if not names or piece.names & set(names) or (blocks and piece.computed(lines)):
-            yield piece.title, blocks
+    for item in paper.items:
+        blocks = item.blocks(lines)
+        if not names or item.names & set(names) or (blocks and item.has_results(lines)):
+            yield item.title, blocks

@@ -1,6 +1,6 @@
 """What an algorithm costs that sets more clients to work than it waits for (CFCFM).
 
-A run's own energy counts the replies that were waited for, as the paper's table does. This is what all the invited
+A run's own energy counts the replies that were waited for, as the paper's table does. This is what all the selected
 would have spent by the same round, had each of them finished.
 """
 
@@ -16,14 +16,14 @@ from winnow.runs.summary import JOULES_PER_WH
 
 
 def wh_of_all_selected(view: RunView, experiment: Experiment, data_directory: Path | None) -> float | None:
-    """Wh up to the target; None where everyone invited was waited for, or the target was not reached."""
+    """Wh up to the target; None where everyone selected was waited for, or the target was not reached."""
     last, events = view.summary().rounds_to_target, list(view.events())
-    folded = sum(len(event.folded) for event in events if isinstance(event, RoundFinished))
-    invited = [event for event in events if isinstance(event, Selected)]
-    if last is None or sum(len(event.clients) for event in invited) <= folded:
+    aggregated = sum(len(event.aggregated) for event in events if isinstance(event, RoundFinished))
+    selected = [event for event in events if isinstance(event, Selected)]
+    if last is None or sum(len(event.clients) for event in selected) <= aggregated:
         return None
     joules = _joules(experiment, _message_bytes(view), data_directory)
-    return float(sum(joules[event.clients].sum() for event in invited if event.round <= last) / JOULES_PER_WH)
+    return float(sum(joules[event.clients].sum() for event in selected if event.round <= last) / JOULES_PER_WH)
 
 
 def _joules(

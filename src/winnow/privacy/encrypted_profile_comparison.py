@@ -45,13 +45,13 @@ class EncryptedComparison(ProfileComparison):
 
     def check_data(self, data: DataSummary) -> None:
         holders, elements = data.reference_clients, data.profile_length
-        ckks.library('select.matching = "encrypted"')
+        ckks.library('select.profile_comparison = "encrypted"')
         if len(holders) != 1:
             number = f"names {len(holders)}" if holders else "names none"
             example = holders[0] if holders else 3
             raise ConfigError(
-                'reference_clients: select.matching = "encrypted" needs one client, who holds the reference set '
-                f"and the secret key; the list {number}: write reference_clients = [{example}]"
+                'reference_clients: select.profile_comparison = "encrypted" needs one client, who holds the reference '
+                f"set and the secret key; the list {number}: write reference_clients = [{example}]"
             )
         if elements > ckks.SLOTS:
             raise ConfigError(
@@ -60,8 +60,8 @@ class EncryptedComparison(ProfileComparison):
             )
 
     def conflict(self, whole: Algorithm) -> str | None:
-        if not isinstance(whole.pace, SynchronousRounds):
-            return 'select.matching = "encrypted" needs pace.name = "rounds": all of a round belongs to one version'
+        if not isinstance(whole.schedule, SynchronousRounds):
+            return 'select.profile_comparison = "encrypted" needs schedule.name = "rounds": a round is of one version'
         return None
 
     def privacy_text(self) -> str:
@@ -95,11 +95,11 @@ class _EncryptedMatcher(ReferenceProfileBuilder):
         if self._context is not None:
             return
         work = Work(download_bytes=SEED_BYTES, upload_bytes=KEYS_BYTES)
-        for reply in ask([_task("make-keys", self._holder, {}, work)], self._read_keys):
+        for reply in ask([_task("profile-make-keys", self._holder, {}, work)], self._read_keys):
             assert isinstance(reply, Reply)
             key = reply.payload["keys"]["encrypt"]
             payload: Payload = {"keys": {"encrypt": key}}
-            ask([_task("take-key", k, payload, Work(download_bytes=key.nbytes)) for k in range(self._clients)])
+            ask([_task("profile-set-key", k, payload, Work(download_bytes=key.nbytes)) for k in range(self._clients)])
 
     def _read_keys(self, reply: Reply) -> str | None:
         """What is wrong with the holder's keys; if nothing is, they are used from now on."""
@@ -143,7 +143,9 @@ class EncryptedReference(ReferenceProfile):
         compared = [compare_encrypted(self._read(part), self._sealed) for part in parts]
         payload: Payload = {"divergences": {f"{i}": each.ciphertext for i, each in enumerate(compared)}}
         work = Work(download_bytes=sum(each.ciphertext.nbytes for each in compared), upload_bytes=8 * len(compared))
-        found = ask([_task("decrypt", self._holder, payload, work)], lambda reply: _values_fault(reply, len(compared)))
+        found = ask(
+            [_task("profile-decrypt", self._holder, payload, work)], lambda reply: _values_fault(reply, len(compared))
+        )
         if not found:
             return np.full(len(compared), np.nan)
         assert isinstance(found[0], Reply)

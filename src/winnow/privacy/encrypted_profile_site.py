@@ -30,9 +30,9 @@ class EncryptedProfileSite:
 
     def extension(self) -> SiteExtension:
         handlers: dict[str, Handler[Any]] = {
-            "make-keys": self.make_keys,
-            "take-key": self.take_key,
-            "decrypt": self.decrypt,
+            "profile-make-keys": self.make_keys,
+            "profile-set-key": self.take_key,
+            "profile-decrypt": self.decrypt,
         }
         return SiteExtension(handlers=handlers, filters=(self.seal,))
 

@@ -31,8 +31,8 @@ class ProgressHeader:
     title: str
     metric: str
     rounds: int
-    judged_by: str = "reference"
-    promised: Mapping[str, PrivacyBudget] = field(default_factory=dict)
+    evaluated_by: str = "reference"
+    privacy_budgets: Mapping[str, PrivacyBudget] = field(default_factory=dict)
 
 
 class ProgressState:
@@ -54,7 +54,7 @@ class ProgressState:
         point = self._track.follow(event)
         if point is not None:
             self.point = point
-            reading = point.value(self.headline.judged_by, self.headline.metric)
+            reading = point.value(self.headline.evaluated_by, self.headline.metric)
             self.value = self.value if reading is None else reading
             seen = (self.best, self.value)
             self.best = max((value for value in seen if value is not None and not math.isnan(value)), default=None)
@@ -88,7 +88,7 @@ class ProgressState:
             f"device {format_duration(self.point.seconds)}",
             *([f"{self.point.joules / JOULES_PER_WH:.3g} Wh"] if self.point.joules else []),
             f"{self.invited} invited",
-            *privacy_spent_lines(self.point.metrics.get(PRIVACY, {}), self.headline.promised),
+            *privacy_spent_lines(self.point.metrics.get(PRIVACY, {}), self.headline.privacy_budgets),
         ]
         return " · ".join(parts)
 
@@ -199,8 +199,8 @@ class Progress:
                 title=title(self._experiment),
                 metric=prepared.plan.metric,
                 rounds=self._experiment.rounds,
-                judged_by=self._experiment.judge.by,
-                promised=read_privacy_budgets(self._experiment.model_dump()),
+                evaluated_by=self._experiment.evaluation.by,
+                privacy_budgets=read_privacy_budgets(self._experiment.model_dump()),
             )
         )
         for event in self._earlier:

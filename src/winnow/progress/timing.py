@@ -108,7 +108,7 @@ class RoundTimer:
     def on_event(self, event: object) -> None:
         """Count the work of a finished round."""
         if isinstance(event, RoundFinished):
-            sizes = self._prepared.simulation.population.sizes[event.folded]
+            sizes = self._prepared.simulation.population.sizes[event.aggregated]
             local = self._prepared.experiment.local
             self._samples += sum(float(size) * local.passes(int(size)) for size in sizes)
             self._rounds += 1

@@ -12,18 +12,18 @@ from winnow.report.number_format import MeanAndSd, mean_sd_text
 from winnow.report.plot_data import RunPlotData
 from winnow.report.tables import Cells
 
-EVALUATED_MODELS = {"clients": "its own model", "tuned": "the model once tuned"}
-"""What each client judges, by the data that its scores are filed under."""
+EVALUATED_MODELS = {"clients": "client's model", "tuned": "fine-tuned model"}
+"""What each client evaluates, by the data that its scores are filed under."""
 
 SPREAD_METRICS = ("spread", "lowest_decile", "highest_decile")
 
 
 def fairness_header(metric: str) -> Cells:
-    return ("Algorithm", "Each client judges", f"Mean {metric}", "Spread", "Lowest decile", "Highest decile")
+    return ("Algorithm", "Evaluated model", f"Mean {metric}", "Spread", "Lowest decile", "Highest decile")
 
 
 def fairness_table(groups: Mapping[str, Sequence[RunPlotData]]) -> list[Cells]:
-    """The last readings over clients, on average over an algorithm's runs; nothing where clients do not judge."""
+    """The last readings over clients, on average over an algorithm's runs; nothing where clients do not evaluate."""
     return [
         (algorithm, what, *(mean_sd_text(MeanAndSd.of(column), decimals=4) for column in zip(*readings, strict=True)))
         for algorithm, runs in groups.items()
@@ -73,7 +73,7 @@ def fairness_bands(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
 
 
 def _curves(run: RunPlotData, data: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
-    """Columns: round, mean, lowest and highest decile, for the rounds in which clients judged."""
+    """Columns: round, mean, lowest and highest decile, for the rounds in which clients evaluated."""
     names = (run.label.metric, "lowest_decile", "highest_decile")
     rows = [
         (point.round, *(point.value(data, name) for name in names)) for point in run.points if data in point.metrics

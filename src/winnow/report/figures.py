@@ -35,10 +35,10 @@ def progress(groups: Mapping[str, Sequence[RunPlotData]], axis: str) -> go.Figur
     metric = next(iter(groups.values()))[0].label.metric
     for index, (algorithm, runs) in enumerate(groups.items()):
         name, ink = escape(algorithm), colour(index)
-        curves = [_curve(run, run.label.judged_by, AXES[axis]) for run in runs]
+        curves = [_curve(run, run.label.evaluated_by, AXES[axis]) for run in runs]
         if len(runs) == 1:
             figure.add_trace(_line(curves[0], name, ink, width=2.5))
-            if runs[0].label.judged_by == REFERENCE:
+            if runs[0].label.evaluated_by == REFERENCE:
                 test = _curve(runs[0], TEST, AXES[axis])
                 figure.add_trace(_line(test, f"{name}, test set", ink, width=1.5, dash="dot"))
             continue
@@ -89,9 +89,9 @@ def participation(run: ParticipationCounts) -> go.Figure:
         if not len(members):
             continue
         name, look = escape(condition), {"color": colour(index), "line": {"width": 0}}
-        counts = run.invitations[members]
+        counts = run.selections[members]
         if by_client:
-            hover = "client %{customdata}<br>%{y} invitations"
+            hover = "client %{customdata}<br>selected %{y} times"
             bars = go.Bar(x=place[members], y=counts, customdata=members, hovertemplate=hover)
         else:
             bars = go.Bar(x=[name], y=[counts.mean()], error_y={"array": [counts.std()], "color": "#888888"})
@@ -100,7 +100,7 @@ def participation(run: ParticipationCounts) -> go.Figure:
         middles, labels = _groups(run, run.of_client[run.order])
         figure.update_xaxes(tickvals=middles, ticktext=labels)
     figure.update_xaxes(showgrid=False, title="Clients" if by_client else None)
-    figure.update_yaxes(title="Invitations" if by_client else "Invitations a client")
+    figure.update_yaxes(title="Times selected" if by_client else "Times selected per client")
     figure.update_layout(bargap=0.15, barmode="overlay")
     return apply_layout(figure, height=340)
 

@@ -14,11 +14,11 @@ ALL_CLIENTS = "all clients"
 
 @dataclass(frozen=True, kw_only=True)
 class ParticipationCounts:
-    """How often each client was invited, and what was done to its data."""
+    """How often each client was selected, and what was done to its data."""
 
     labels: tuple[str, ...]
     of_client: NDArray[np.int64]
-    invitations: NDArray[np.int64]
+    selections: NDArray[np.int64]
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -43,44 +43,44 @@ class RunPlotData:
     points: tuple[HistoryPoint, ...]
     participation: ParticipationCounts
     scores: ScoreHistory | None
-    refusals: Mapping[str, Sequence[int]]
-    """By reason, the rounds of the replies that were not folded; the most frequent first."""
+    rejections: Mapping[str, Sequence[int]]
+    """By reason, the rounds of the replies that were not aggregated; the most frequent first."""
     config_text: str
 
 
 def read_plot_data(view: RunView) -> RunPlotData:
     """Read a run's events once and keep what is drawn."""
     events = list(view.events())
-    refusals: dict[str, list[int]] = {}
+    rejections: dict[str, list[int]] = {}
     for event in events:
         if isinstance(event, Rejected):
-            refusals.setdefault(event.reason, []).append(event.round)
+            rejections.setdefault(event.reason, []).append(event.round)
     scores = _scores([event for event in events if isinstance(event, Scored)])
-    invited = [event for event in events if isinstance(event, Selected)]
+    selected = [event for event in events if isinstance(event, Selected)]
     return RunPlotData(
         label=view.label,
-        summary=view.summarised(events),
+        summary=view.summary_of(events),
         points=tuple(points(events)),
-        participation=_participation(view, invited, clients=scores.values.shape[1] if scores else 0),
+        participation=_participation(view, selected, clients=scores.values.shape[1] if scores else 0),
         scores=scores,
-        refusals=dict(sorted(refusals.items(), key=lambda item: -len(item[1]))),
+        rejections=dict(sorted(rejections.items(), key=lambda item: -len(item[1]))),
         config_text=view.config_text,
     )
 
 
-def _participation(view: RunView, invited: list[Selected], clients: int) -> ParticipationCounts:
-    """Count invitations. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
-    heard_of = max([clients, *(int(event.clients.max()) + 1 for event in invited if len(event.clients))])
+def _participation(view: RunView, selected: list[Selected], clients: int) -> ParticipationCounts:
+    """Count selections. Without recorded conditions, the clients heard of (at least `clients`) are one group."""
+    heard_of = max([clients, *(int(event.clients.max()) + 1 for event in selected if len(event.clients))])
     if view.conditions:
         labels, of_client = tuple(view.conditions["labels"]), np.asarray(view.conditions["of_client"], np.int64)
     else:
         labels, of_client = (ALL_CLIENTS,), np.zeros(heard_of, np.int64)
     if heard_of > len(of_client):
         raise RunError(f"{view.path} is damaged: its log names client {heard_of - 1}, its conditions do not")
-    invitations = np.zeros(len(of_client), np.int64)
-    for event in invited:
-        np.add.at(invitations, event.clients, event.counts)
-    return ParticipationCounts(labels=labels, of_client=of_client, invitations=invitations)
+    selections = np.zeros(len(of_client), np.int64)
+    for event in selected:
+        np.add.at(selections, event.clients, event.counts)
+    return ParticipationCounts(labels=labels, of_client=of_client, selections=selections)
 
 
 def _scores(scored: list[Scored]) -> ScoreHistory | None:

@@ -39,8 +39,8 @@ def privacy_section(groups: Mapping[str, Sequence[RunPlotData]], explain: Explai
     rows = [row for algorithm, runs in groups.items() for run in runs for row in _spent(algorithm, run)]
     pieces = []
     if rows:
-        caption = "The ε that runs have spent, with the budget that they keep within. Less tells less."
-        pieces += [table(caption, HEADER, rows), figure_html(spent_by_round(groups), "The ε that was spent by round")]
+        caption = "Privacy spent (ε) and budget of each run. A smaller ε is a stronger guarantee."
+        pieces += [table(caption, HEADER, rows), figure_html(spent_by_round(groups), "Privacy spent (ε) by round")]
     pieces += [paragraph(line) for algorithm, runs in groups.items() for run in runs for line in _ends(algorithm, run)]
     for algorithm, runs in groups.items():
         explained = explain(runs[0])
@@ -54,7 +54,7 @@ def spent_by_round(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
     figure = go.Figure()
     for index, (algorithm, runs) in enumerate(groups.items()):
         for run in runs:
-            for name in run.summary.spent:
+            for name in run.summary.privacy_spent:
                 figure.add_trace(_line(run, name, _called(algorithm, run, name), colour(index)))
     figure.update_xaxes(title="Round")
     figure.update_yaxes(title="ε", rangemode="tozero")
@@ -77,8 +77,8 @@ def _words(guarantee: str) -> str:
 
 
 def _spent(algorithm: str, run: RunPlotData) -> Iterator[tuple[str, ...]]:
-    for name, value in run.summary.spent.items():
-        promise = run.summary.promised.get(name)
+    for name, value in run.summary.privacy_spent.items():
+        promise = run.summary.privacy_budgets.get(name)
         budget = f"{promise.budget:g}" if promise and promise.budget is not None else "none"
         delta = f"{promise.delta:g}" if promise else MISSING
         yield f"{algorithm}, seed {run.label.seed}", _words(name), f"{value:.4g}", budget, delta

@@ -36,13 +36,13 @@ NAMED_UP_TO = 6
 def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = no_explanation) -> Path:
     """Write the report of these runs to `path`, whole or not at all; `explain` says what a run means for privacy."""
     if not runs:
-        raise RunError("there is no run to report on; name at least one run folder")
+        raise RunError("no runs given; name at least one run folder")
     metrics = sorted({run.label.metric for run in runs})
     if len(metrics) > 1:
-        raise RunError(f"runs judged by different metrics ({', '.join(metrics)}) cannot share a report; report on each")
+        raise RunError(f"runs with different metrics ({', '.join(metrics)}) cannot share a report; write one for each")
     groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
-    sections = (_headline, _progress, _fairness, _participation, _scores, _costs, private, _refusals, _configurations)
+    sections = (_headline, _progress, _fairness, _participation, _scores, _costs, private, _rejections, _configurations)
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
     with one_line_errors(path):
         write_text_atomically(path, text)
@@ -51,7 +51,7 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
 
 def _title(groups: Groups) -> str:
     names = sorted({run.label.name for runs in groups.values() for run in runs})
-    rivals = " against ".join(groups) if len(groups) <= NAMED_UP_TO else f"{len(groups)} algorithms"
+    rivals = " vs ".join(groups) if len(groups) <= NAMED_UP_TO else f"{len(groups)} algorithms"
     return f"{', '.join(names)}: {rivals}"
 
 
@@ -59,11 +59,11 @@ def _lead(groups: Groups) -> str:
     runs = [run for group in groups.values() for run in group]
     label, seeds = runs[0].label, sorted({run.label.seed for run in runs})
     target = _common_target(runs)
-    aim = "" if target is None else f", aiming at {target:g}"
+    aim = "" if target is None else f", target {target:g}"
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     return (
         f"Up to {max(run.summary.rounds for run in runs)} rounds, {seed_text}. "
-        f"Judged by {label.metric} {_judges(groups)}{aim}."
+        f"Evaluated by {label.metric} {_evaluated_how(groups)}{aim}."
     )
 
 
@@ -73,9 +73,9 @@ def _common_target(runs: Sequence[RunPlotData]) -> float | None:
     return targets.pop() if len(targets) == 1 else None
 
 
-def _judges(groups: Groups) -> str:
-    """Who judged, in words; by algorithm where that differs."""
-    of = {algorithm: EVALUATED_BY_TEXT[runs[0].label.judged_by] for algorithm, runs in groups.items()}
+def _evaluated_how(groups: Groups) -> str:
+    """On whose data, in words; by algorithm where that differs."""
+    of = {algorithm: EVALUATED_BY_TEXT[runs[0].label.evaluated_by] for algorithm, runs in groups.items()}
     if len(set(of.values())) == 1:
         return next(iter(of.values()))
     return "; ".join(f"{algorithm} {how}" for algorithm, how in of.items())
@@ -103,11 +103,11 @@ def _run_cards(run: RunPlotData) -> list[str]:
     rounds = MISSING if summary.rounds_to_target is None else str(summary.rounds_to_target)
     shown = [
         card(f"Best {run.label.metric}", _value(summary.best), _best_note(run)),
-        card("Rounds", rounds, f"{goal}; {summary.rounds} in all"),
-        card(f"{run.label.clock.capitalize()} time", f"{number_text(minutes)} min", f"{goal}; {in_all} min in all"),
+        card("Rounds", rounds, f"{goal}; {summary.rounds} in total"),
+        card(f"{run.label.clock.capitalize()} time", f"{number_text(minutes)} min", f"{goal}; {in_all} min in total"),
     ]
     if summary.wh:
-        energy = f"{goal}; {number_text(summary.wh)} Wh in all"
+        energy = f"{goal}; {number_text(summary.wh)} Wh in total"
         shown.append(card("Energy", f"{number_text(summary.wh_to_target)} Wh", energy))
     return shown
 
@@ -133,7 +133,7 @@ def _progress(groups: Groups) -> str:
     metric = next(iter(groups.values()))[0].label.metric
     against = ("rounds", f"{figures.clock(groups)} time", "energy of all devices")
     by_round, *by_cost = (
-        figure_html(figures.progress(groups, axis), f"Against {what}: {metric} {_judges(groups)}")
+        figure_html(figures.progress(groups, axis), f"Against {what}: {metric} {_evaluated_how(groups)}")
         for axis, what in zip(_axes(groups), against, strict=False)
     )
     several = any(len(runs) > 1 for runs in groups.values())
@@ -153,9 +153,9 @@ def _fairness(groups: Groups) -> str:
         return ""
     metric = next(iter(groups.values()))[0].label.metric
     caption = f"Mean {metric} over clients by round; the band is from the lowest to the highest decile of clients"
-    note = "Every client counts once. After the last round in which they judged; mean ± standard deviation over seeds."
+    note = "Every client counts once. Values from the last evaluated round; mean ± standard deviation over seeds."
     return section(
-        "Client by client",
+        "Fairness across clients",
         figure_html(fairness.fairness_bands(groups), caption),
         table(note, fairness.fairness_header(metric), rows),
     )
@@ -166,13 +166,13 @@ def _participation(groups: Groups) -> str:
     for algorithm, runs in groups.items():
         first = runs[0]
         counts = [run.participation for run in runs]
-        caption = f"{algorithm}, seed {first.label.seed}: invitations by client, grouped by what was done to its data"
+        caption = f"{algorithm}, seed {first.label.seed}: times each client was selected, grouped by data condition"
         pieces += [
             subheading(algorithm),
             figure_html(figures.participation(first.participation), caption),
             table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
         ]
-    return section("Who was invited", *pieces)
+    return section("Client selection", *pieces)
 
 
 def _scores(groups: Groups) -> str:
@@ -182,32 +182,32 @@ def _scores(groups: Groups) -> str:
         if scored is None or scored.scores is None:
             continue
         caption = (
-            f"{algorithm}, seed {scored.label.seed}: how likely each client was to be drawn, "
-            "relative to a uniform draw; bright is likely"
+            f"{algorithm}, seed {scored.label.seed}: selection probability of each client, "
+            "relative to uniform selection; brighter is more likely"
         )
         pieces.append(figure_html(figures.score_map(scored.scores, scored.participation), caption))
-    return section("Scores by round", *pieces) if pieces else ""
+    return section("Selection scores by round", *pieces) if pieces else ""
 
 
 def _costs(groups: Groups) -> str:
     pieces = []
     for algorithm, runs in groups.items():
         summaries = [run.summary for run in runs]
-        caption = f"{algorithm}: what all devices spent together, {_seeds(runs).lower()}."
+        caption = f"{algorithm}: total over all devices, {_seeds(runs).lower()}."
         moved = "; ".join(f"{way} {much}" for way, much in tables.traffic(summaries).items())
         pieces += [table(caption, *tables.cost_cells(summaries)), paragraph(f"Clients {moved}.") if moved else ""]
     return section("Costs", *pieces)
 
 
-def _refusals(groups: Groups) -> str:
+def _rejections(groups: Groups) -> str:
     rows = [
         (reason, algorithm, str(run.label.seed), _span(rounds), f"{len(rounds):,}")
         for algorithm, runs in groups.items()
         for run in runs
-        for reason, rounds in list(run.refusals.items())[:REASONS_SHOWN]
+        for reason, rounds in list(run.rejections.items())[:REASONS_SHOWN]
     ]
     if not rows:
-        return section("Refused replies", paragraph("None: every reply that was waited for was sound."))
+        return section("Rejected replies", paragraph("None: all awaited replies were valid."))
     abandoned = [
         paragraph(f"{algorithm}, seed {run.label.seed}: {abandoned_text(run.summary)}.")
         for algorithm, runs in groups.items()
@@ -215,9 +215,9 @@ def _refusals(groups: Groups) -> str:
         if run.summary.abandoned
     ]
     return section(
-        "Refused replies",
+        "Rejected replies",
         *abandoned,
-        table("Replies that were not folded.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
+        table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
 
 

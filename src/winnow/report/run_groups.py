@@ -27,7 +27,7 @@ class _Group:
     settings: FlatConfig
     runs: dict[int, tuple[RunView, RunPlotData]] = field(default_factory=dict)
 
-    def holds(self, view: RunView, run: RunPlotData) -> bool:
+    def contains(self, view: RunView, run: RunPlotData) -> bool:
         """Whether this very run, or a copy of it, is here already."""
         known = self.runs.get(view.label.seed)
         return known is not None and (_same_folder(known[0], view) or known[1].points == run.points)
@@ -43,7 +43,7 @@ def group_by_experiment(views: Sequence[RunView]) -> dict[str, list[RunPlotData]
     for view in views:
         run, settings = read_plot_data(view), _settings(view) if len(views) > 1 else {}
         alike = [g for g in groups if (g.algorithm, g.settings) == (view.label.algorithm, settings)]
-        if any(group.holds(view, run) for group in alike):
+        if any(group.contains(view, run) for group in alike):
             continue
         group = next((group for group in alike if view.label.seed not in group.runs), None)
         if group is None:

@@ -54,9 +54,9 @@ def comparison_cells(rows: Sequence[ComparisonRow], metric: str, target: float |
         f"Best {metric}",
         f"Test {metric}",
         f"Reached {goal}",
-        "Rounds to it",
-        "Minutes to it",
-        "Wh to it",
+        "Rounds to target",
+        "Minutes to target",
+        "Wh to target",
     )
     lines = [row.cells() for row in rows]
     return (header, lines) if any(row.energy for row in rows) else (header[:-1], [line[:-1] for line in lines])
@@ -87,9 +87,9 @@ def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
 COST_HEADER: Cells = (
     "Spent on",
     "Device seconds",
-    "Device seconds a round",
+    "Device seconds per round",
     "Joules",
-    "Joules a round",
+    "Joules per round",
     "Wh",
     "Share of energy",
 )
@@ -118,11 +118,11 @@ def cost_cells(summaries: Sequence[Summary]) -> tuple[Cells, list[Cells]]:
 
 def traffic(summaries: Sequence[Summary]) -> dict[str, str]:
     """What clients sent and received, on average over an algorithm's runs; empty where nobody counted bytes."""
-    cost, invitations = _mean_cost([summary.cost for summary in summaries]), [each.invitations for each in summaries]
+    cost, selections = _mean_cost([summary.cost for summary in summaries]), [each.selections for each in summaries]
     moved = {"sent": cost.sent_bytes, "received": cost.received_bytes}
-    times = max(float(np.mean(invitations)), 1.0)
+    times = max(float(np.mean(selections)), 1.0)
     return {
-        way: f"{size_text(count / times)} a client and round, {size_text(count)} in all"
+        way: f"{size_text(count / times)} per client and round, {size_text(count)} in total"
         for way, count in moved.items()
         if count
     }
@@ -132,24 +132,24 @@ def _mean_cost(costs: Sequence[Cost]) -> Cost:
     return Cost(*np.mean(costs, axis=0).tolist())
 
 
-PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Invitations", "Invitations a client", "Relative to clean")
+PARTICIPATION_HEADER: Cells = ("Data", "Clients", "Times selected", "Times selected per client", "Relative to clean")
 
 
 def participation_table(participations: Sequence[ParticipationCounts]) -> list[Cells]:
-    """How often clients were invited, by what was done to their data, on average over an algorithm's runs."""
-    clients, invitations = dict[str, int](), dict[str, int]()
+    """How often clients were selected, by what was done to their data, on average over an algorithm's runs."""
+    clients, selections = dict[str, int](), dict[str, int]()
     for run in participations:
         for index, condition in enumerate(run.labels):
             members = run.of_client == index
             clients[condition] = clients.get(condition, 0) + int(members.sum())
-            invitations[condition] = invitations.get(condition, 0) + int(run.invitations[members].sum())
+            selections[condition] = selections.get(condition, 0) + int(run.selections[members].sum())
     runs = len(participations)
-    rates = {name: invitations[name] / count for name, count in clients.items() if count}
+    rates = {name: selections[name] / count for name, count in clients.items() if count}
     return [
         (
             name,
             number_text(clients[name] / runs),
-            number_text(invitations[name] / runs),
+            number_text(selections[name] / runs),
             number_text(rate),
             _relative(rate, rates),
         )

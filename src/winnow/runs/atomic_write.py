@@ -48,7 +48,7 @@ class FileLock:
         except BlockingIOError:
             self._file.close()
             raise RunError(
-                f"{path.parent} is being written by another process; wait for it or choose another --out"
+                f"{path.parent} is in use by another process; wait for it to finish or choose another --out"
             ) from None
 
     def release(self) -> None:

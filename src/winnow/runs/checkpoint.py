@@ -108,7 +108,7 @@ def _report_damage(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path) -> RunError:
-    return RunError(f"{path} is damaged; delete it to begin the run again, or choose another --out")
+    return RunError(f"{path} is damaged; delete it to restart the run, or choose another --out")
 
 
 def _save(path: Path, tensors: dict[str, "torch.Tensor"], header: Mapping[str, str]) -> None:

@@ -56,11 +56,11 @@ def _integers(values: list[int]) -> Any:
 
 
 _REVIVE: dict[str, Callable[[Any], Any]] = {
+    "aggregated": _integers,
     "at": _number,
     "clients": _integers,
     "cost": lambda cost: Cost(**_numbers(cost)),
     "counts": _integers,
-    "folded": _integers,
     "joules": _number,
     "loss": _number,
     "metrics": lambda metrics: {data: _numbers(values) for data, values in metrics.items()},
@@ -84,7 +84,7 @@ class EventLog:
             yield event
         if finished < self._rounds:
             raise RunError(
-                f"{self._path} holds {finished} of the run's {self._rounds} rounds; the run is damaged, make it again"
+                f"{self._path} holds {finished} of the run's {self._rounds} rounds; the log is damaged, repeat the run"
             )
 
     def _written(self) -> Iterator[AnyEvent]:

@@ -79,7 +79,7 @@ class RunFolder:
     def resume(cls, path: Path) -> tuple[Self, Snapshot | None]:
         """Take up a run at its last checkpoint; without one (None) it begins again."""
         if not (path / file_names.LABEL).is_file():
-            raise RunError(f"{path} holds no run to resume; leave out --resume to begin one")
+            raise RunError(f"{path} contains no run to resume; remove --resume to start one")
         with one_line_errors(path):
             lock = FileLock(path / file_names.LOCK)
             try:
@@ -183,14 +183,14 @@ class RunFolder:
 def _check_folder_is_free(path: Path) -> None:
     """A new run may use a folder that holds nothing, or what a process killed while creating a run left behind."""
     if (path / file_names.RESULT).exists():
-        raise RunError(f"{path} holds a finished run; choose another --out")
+        raise RunError(f"{path} contains a finished run; choose another --out")
     if (path / file_names.LABEL).exists():
         raise RunError(
-            f"{path} holds an unfinished run; continue it with --resume (resume=True in Python) or choose another --out"
+            f"{path} contains an unfinished run; continue it with --resume (resume=True in Python) or use another --out"
         )
     ours = {file_names.LOCK, file_names.CONFIG, file_names.CONDITIONS}
     if any(entry.name not in ours and not is_leftover(entry) for entry in path.iterdir()):
-        raise RunError(f"{path} is not empty and holds no run; choose another --out")
+        raise RunError(f"{path} is not empty and contains no run; choose another --out")
 
 
 def _last_checkpoint(path: Path) -> Checkpoint | None:

@@ -1,4 +1,4 @@
-"""What a run is called: enough to tell it from others and to judge it."""
+"""What a run is called: enough to tell it from others and to compare them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,12 +9,12 @@ import msgspec
 
 from winnow.core import RunError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLabel:
-    """A run's name, algorithm and seed, the metric it is judged by and on whose data, and the value aimed at."""
+    """A run's name, algorithm and seed, its metric and on whose data, and the target."""
 
     name: str
     algorithm: str
@@ -22,7 +22,7 @@ class RunLabel:
     metric: str
     target: float | None = None
     inputs: str = ""
-    judged_by: Literal["reference", "clients", "tuned"] = "reference"
+    evaluated_by: Literal["reference", "clients", "tuned"] = "reference"
     clock: Literal["device", "wall"] = "device"
     """Whose seconds the run's are: those of simulated devices, or real ones."""
 
@@ -34,8 +34,13 @@ class RunLabel:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             schema = record.pop("schema")
+            if schema == 1:
+                raise RunError(
+                    f"{path.parent} was made by Winnow 0.1, whose log this version does not read; run it again or "
+                    "use 0.1"
+                )
             if schema != SCHEMA:
-                raise RunError(f"{path} has schema {schema}, this version of Winnow reads {SCHEMA}")
+                raise RunError(f"{path} has schema {schema}; this version of Winnow reads schema {SCHEMA}")
             return msgspec.convert(record, cls)
         except (AttributeError, KeyError, ValueError):
             raise RunError(f"{path} is damaged; choose another --out") from None

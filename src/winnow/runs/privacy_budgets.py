@@ -34,5 +34,11 @@ def read_privacy_budgets(config: Mapping[str, Any]) -> dict[str, PrivacyBudget]:
 def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Where parts that promise something stand in a configuration."""
     collect, select = config.get("collect", {}), config.get("select", {})
-    found = (collect, collect.get("encoding"), *config.get("filters", ()), config.get("client"), select.get("matching"))
+    found = (
+        collect,
+        collect.get("encoding"),
+        *config.get("filters", ()),
+        config.get("client"),
+        select.get("profile_comparison"),
+    )
     return (part for part in found if isinstance(part, Mapping))

@@ -19,9 +19,9 @@ def retimed_events(events: Iterable[AnyEvent], seconds: float) -> Iterator[AnyEv
 
 def with_communication_cost(run: RunView, seconds: float) -> RunView:
     """The run as if `fleet.communication` had been so many seconds, for a run in plain rounds."""
-    pace, fleet = run.config["pace"]["name"], run.config["fleet"]
-    if pace != "rounds":
-        raise ConfigError(f"pace.name = {pace!r}: replies may come in another order with another communication cost")
+    schedule, fleet = run.config["schedule"]["name"], run.config["fleet"]
+    if schedule != "rounds":
+        raise ConfigError(f"schedule.name = {schedule!r}: another communication cost could change the order of replies")
     if "communication" not in fleet:
-        raise ConfigError(f"fleet.name = {fleet.get('name')!r} has no communication cost that could be changed")
+        raise ConfigError(f"fleet.name = {fleet.get('name')!r} has no communication cost to change")
     return replace(run, log=list(retimed_events(run.log, seconds - fleet["communication"])))

@@ -17,7 +17,7 @@ REFERENCE, TEST, PRIVACY = "reference", "test", "privacy"
 EVALUATED_BY_TEXT = {
     REFERENCE: "on the reference set",
     "clients": "by each client on its own samples",
-    "tuned": "by each client on its own samples, once it has tuned the model",
+    "tuned": "by each client on its own samples, after fine-tuning",
 }
 """Whose scores may decide, and what to call that in a sentence."""
 
@@ -48,7 +48,7 @@ class AbandonedRounds:
 class Summary:
     """The outcome of a run.
 
-    `best` and `last` are measured on the reference set, or by the clients themselves if the run is `judged_by` them;
+    `best` and `last` are measured on the reference set, or by the clients themselves if the run is `evaluated_by` them;
     `test_best` and `test_last` are the test set's readings of the same two models. What was needed to reach the target
     is None where it was not reached. `seconds` is the run's clock, while `cost` adds up what all devices spent, side by
     side or not.
@@ -67,43 +67,45 @@ class Summary:
     seconds: float
     wh: float
     cost: Cost
-    refused: int
-    judged_by: str = REFERENCE
+    rejected: int
+    evaluated_by: str = REFERENCE
     stopped: str | None = None
     """Why the run ended before its rounds were done."""
-    spent: Mapping[str, float] = field(default_factory=dict)
+    privacy_spent: Mapping[str, float] = field(default_factory=dict)
     """What privacy it cost, by the guarantee's name: {"epsilon": …}."""
-    promised: Mapping[str, PrivacyBudget] = field(default_factory=dict)
+    privacy_budgets: Mapping[str, PrivacyBudget] = field(default_factory=dict)
     """At which δ, and up to which ε, by the same names; known where the configuration is."""
     abandoned: AbandonedRounds | None = None
-    invitations: int = 0
+    selections: int = 0
     """How often a client was asked to train, over all rounds and clients."""
 
 
-def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, judged_by: str = REFERENCE) -> Summary:
-    """Judge a run by `metric` as `judged_by` has it: the highest is best, the first at `target` or above reaches it."""
-    track, points, costs, refused, stopped = RunHistory(), list[HistoryPoint](), list[Cost](), 0, None
-    vain, invitations = _AbandonedRoundCounter(), 0
+def summarise(
+    events: Iterable[AnyEvent], *, metric: str, target: float | None, evaluated_by: str = REFERENCE
+) -> Summary:
+    """Score a run by `metric` as `evaluated_by` has it: the highest is best, the first at `target` or above counts."""
+    track, points, costs, rejected, stopped = RunHistory(), list[HistoryPoint](), list[Cost](), 0, None
+    abandoned, selections = _AbandonedRoundCounter(), 0
     for event in events:
         point = track.follow(event)
         if point is not None:
             points.append(point)
         if isinstance(event, RoundFinished):
             costs.append(event.cost)
-        refused += isinstance(event, Rejected)
+        rejected += isinstance(event, Rejected)
         stopped = event.reason if isinstance(event, Stopped) else None
-        invitations += len(event.clients) if isinstance(event, Selected) else 0
-        vain.follow(event)
-    judged = [point for point in points if _reading(point, judged_by, metric)]
-    best = max(judged, key=lambda point: point.metrics[judged_by][metric], default=None)
-    last = judged[-1] if judged else None
-    reached = _first_at(judged, judged_by, metric, target)
+        selections += len(event.clients) if isinstance(event, Selected) else 0
+        abandoned.follow(event)
+    evaluated = [point for point in points if _reading(point, evaluated_by, metric)]
+    best = max(evaluated, key=lambda point: point.metrics[evaluated_by][metric], default=None)
+    last = evaluated[-1] if evaluated else None
+    reached = _first_at(evaluated, evaluated_by, metric, target)
     return Summary(
         metric=metric,
         target=target,
         rounds=max((point.round for point in points), default=0),
-        best=_reading(best, judged_by, metric),
-        last=_reading(last, judged_by, metric),
+        best=_reading(best, evaluated_by, metric),
+        last=_reading(last, evaluated_by, metric),
         test_best=_reading(best, TEST, metric),
         test_last=_reading(last, TEST, metric),
         rounds_to_target=reached.round if reached else None,
@@ -112,12 +114,12 @@ def summarise(events: Iterable[AnyEvent], *, metric: str, target: float | None, 
         seconds=points[-1].seconds if points else 0.0,
         wh=points[-1].joules / JOULES_PER_WH if points else 0.0,
         cost=Cost.total(costs),
-        refused=refused,
-        judged_by=judged_by,
+        rejected=rejected,
+        evaluated_by=evaluated_by,
         stopped=stopped,
-        spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
-        abandoned=vain.abandoned,
-        invitations=invitations,
+        privacy_spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
+        abandoned=abandoned.result,
+        selections=selections,
     )
 
 
@@ -137,7 +139,7 @@ def result_record(
         "algorithm": label.algorithm,
         "seed": label.seed,
         "metric": summary.metric,
-        "judged_by": summary.judged_by,
+        "evaluated_by": summary.evaluated_by,
         "target": summary.target,
         "rounds": summary.rounds,
         "best": _record(summary.best),
@@ -148,13 +150,13 @@ def result_record(
         "wh_to_target": summary.wh_to_target,
         "seconds": summary.seconds,
         "wh": summary.wh,
-        "invitations": summary.invitations,
+        "selections": summary.selections,
         "cost": summary.cost.record(),
-        "refused": summary.refused,
+        "rejected": summary.rejected,
         "stopped": summary.stopped,
         "abandoned": asdict(summary.abandoned) if summary.abandoned else None,
-        "privacy": dict(summary.spent),
-        "promised": {name: asdict(promise) for name, promise in summary.promised.items()},
+        "privacy": dict(summary.privacy_spent),
+        "privacy_budgets": {name: asdict(promise) for name, promise in summary.privacy_budgets.items()},
         "parameters": parameters,
         "private": list(private),
         "message_bytes": message_bytes,
@@ -163,11 +165,13 @@ def result_record(
     }
 
 
-def privacy_spent_lines(spent: Mapping[str, float], promised: Mapping[str, PrivacyBudget] | None = None) -> list[str]:
+def privacy_spent_lines(
+    spent: Mapping[str, float], privacy_budgets: Mapping[str, PrivacyBudget] | None = None
+) -> list[str]:
     """What privacy a run has cost, as people read it: `ε 4.85 of 8, at δ = 0.001`."""
-    promised = promised or {}
+    privacy_budgets = privacy_budgets or {}
     return [
-        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {privacy_spent_text(value, promised.get(name))}"
+        f"{name.replace('_', ' ').replace('epsilon', 'ε')} {privacy_spent_text(value, privacy_budgets.get(name))}"
         for name, value in spent.items()
     ]
 
@@ -182,8 +186,8 @@ def privacy_spent_text(value: float, promise: PrivacyBudget | None, digits: int 
 def privacy_spent_rows(summary: Summary) -> list[tuple[str, str]]:
     """Each guarantee's name and what it has come to, exactly enough to be compared with a budget."""
     return [
-        (name.replace("_", " "), privacy_spent_text(value, summary.promised.get(name), digits=4))
-        for name, value in summary.spent.items()
+        (name.replace("_", " "), privacy_spent_text(value, summary.privacy_budgets.get(name), digits=4))
+        for name, value in summary.privacy_spent.items()
     ]
 
 
@@ -211,12 +215,12 @@ class _AbandonedRoundCounter:
         if isinstance(event, Rejected):
             self._in_round[event.reason] += 1
         if isinstance(event, RoundFinished):
-            if self._in_round and not len(event.folded):
+            if self._in_round and not len(event.aggregated):
                 self._reasons[self._reason_of_round()] += 1
             self._in_round = Counter()
 
     @property
-    def abandoned(self) -> AbandonedRounds | None:
+    def result(self) -> AbandonedRounds | None:
         if not self._reasons:
             return None
         return AbandonedRounds(rounds=self._reasons.total(), reasons=dict(self._reasons.most_common()))
@@ -235,10 +239,12 @@ def _reading(point: HistoryPoint | None, data: str, metric: str) -> MetricReadin
     )
 
 
-def _first_at(judged: Sequence[HistoryPoint], judged_by: str, metric: str, target: float | None) -> HistoryPoint | None:
+def _first_at(
+    evaluated: Sequence[HistoryPoint], evaluated_by: str, metric: str, target: float | None
+) -> HistoryPoint | None:
     if target is None:
         return None
-    return next((point for point in judged if point.metrics[judged_by][metric] >= target), None)
+    return next((point for point in evaluated if point.metrics[evaluated_by][metric] >= target), None)
 
 
 def _record(reading: MetricReading | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from winnow.runs.checkpoint import CheckpointInfo
 from winnow.runs.digests import BLOCK, LogDigest, digest_of
 from winnow.runs.event_log import EventLog
 
-REPAIR_ADVICE = "restore the file from a copy, or make the run again with another --out"
+REPAIR_ADVICE = "restore the file from a backup, or repeat the run with another --out"
 
 
 def read_description_files(folder: Path) -> dict[str, bytes]:
@@ -25,12 +25,10 @@ def check_integrity(folder: Path, covered: CheckpointInfo, described: Mapping[st
     """
     for name, allowed in covered.files.items():
         if digest_of(described[name]) not in allowed:
-            raise RunError(
-                f"{folder / name} is damaged: it is not what it was after round {covered.round}; {REPAIR_ADVICE}"
-            )
+            raise RunError(f"{folder / name} is damaged: it has changed since round {covered.round}; {REPAIR_ADVICE}")
     log = folder / file_names.EVENTS
     if not log.exists() or log.stat().st_size < covered.events_bytes:
-        raise RunError(f"{log} is damaged: it is shorter than it was after round {covered.round}; {REPAIR_ADVICE}")
+        raise RunError(f"{log} is damaged: it is missing or shorter than after round {covered.round}; {REPAIR_ADVICE}")
     found = LogDigest.of(log, covered.events_bytes).blocks()
     if covered.events_blocks and found != covered.events_blocks:
         _name_damage(log, found, covered)
@@ -45,6 +43,6 @@ def _name_damage(log: Path, found: Sequence[str], covered: CheckpointInfo) -> No
         before = file.read(block * BLOCK).count(b"\n")
         within = file.read(min(BLOCK, covered.events_bytes - block * BLOCK)).count(b"\n")
     raise RunError(
-        f"{log} is damaged: it is not what it was after round {covered.round}, somewhere between lines "
+        f"{log} is damaged: it has changed since round {covered.round}, somewhere between lines "
         f"{before + 1} and {before + max(within, 1)}; {REPAIR_ADVICE}"
     )

@@ -55,7 +55,7 @@ class RunView:
     def read(cls, path: Path) -> Self:
         """The run in a folder, finished or not, even while it is being written."""
         if not (path / file_names.LABEL).is_file():
-            raise RunError(f"{path} holds no run: there is no {file_names.LABEL} in it")
+            raise RunError(f"{path} contains no run: {file_names.LABEL} is missing")
         with one_line_errors(path):
             finished = (path / file_names.RESULT).exists()
             _refuse_damaged(path)
@@ -74,16 +74,16 @@ class RunView:
         return iter(self.log)
 
     def summary(self) -> Summary:
-        return self.summarised(self.log)
+        return self.summary_of(self.log)
 
-    def summarised(self, events: Iterable[AnyEvent]) -> Summary:
+    def summary_of(self, events: Iterable[AnyEvent]) -> Summary:
         """The summary of this run's events for whoever has read them already."""
         label = self.label
-        summary = summarise(events, metric=label.metric, target=label.target, judged_by=label.judged_by)
-        if not summary.spent:
+        summary = summarise(events, metric=label.metric, target=label.target, evaluated_by=label.evaluated_by)
+        if not summary.privacy_spent:
             return summary
         known = read_privacy_budgets(self.config)
-        return replace(summary, promised={name: known[name] for name in summary.spent if name in known})
+        return replace(summary, privacy_budgets={name: known[name] for name in summary.privacy_spent if name in known})
 
     @property
     def config(self) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class SimulatedFederation(Generic[Site]):
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
             costs = self.fleet.costs(clients, self._population.sizes[clients], work, number)
             finish = (begun + costs.seconds).tolist()
-            gone = (self.fleet.vanished(clients, number) & (work.training_passes > 0)).tolist()
+            gone = (self.fleet.dropouts(clients, number) & (work.training_passes > 0)).tolist()
             for i, at, cost, drops_out in zip(members, finish, costs.rows(work), gone, strict=True):
                 yield _Arrival(at, first + i, tasks[i], cost, drops_out)
 

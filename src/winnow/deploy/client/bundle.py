@@ -25,7 +25,7 @@ from winnow.experiment.run_workflow import WorkflowSpec
 from winnow.experiment.setup import RunInputs
 from winnow.learn.collect import Collect
 
-JOB_DATA_KEYS = ("name", "own_test")
+JOB_DATA_KEYS = ("name", "local_test")
 """All that a job says of data: where they are and how they are spread is the sites' business."""
 
 

@@ -55,7 +55,7 @@ def _label(config: str, events: Sequence[AnyEvent]) -> RunLabel:
         seed=table.get("seed", 0),
         metric=min(names_of - {"loss", "spread", "lowest_decile", "highest_decile"}, default="accuracy"),
         target=table.get("target"),
-        judged_by=table.get("judge", {}).get("by", "reference"),
+        evaluated_by=table.get("evaluation", {}).get("by", "reference"),
     )
 
 

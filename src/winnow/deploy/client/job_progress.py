@@ -60,7 +60,7 @@ class LogFormatter:
             self._rejected.add(event.client)
         if not isinstance(event, RoundFinished):
             return None
-        count, rejected, self._rejected = len(event.folded), len(self._rejected), set()
+        count, rejected, self._rejected = len(event.aggregated), len(self._rejected), set()
         parts = [_scores(event)] if event.metrics else []
         parts.append(f"{count} client{'s' if count != 1 else ''} aggregated")
         parts += [f"{rejected} rejected or missing"] if rejected else []

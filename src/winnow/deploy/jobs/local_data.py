@@ -3,7 +3,7 @@
 A table has a `folder` (an .npz a client) or a `file` (.csv, .parquet or .npz), and what Winnow's [data] section says of
 files: targets, features, owner, task, tokens. The rows of a file are one client's, or with `owner` each owner's.
 `classes` is how many classes there are, or their labels in the order of their numbers: sites must number them alike.
-`own_test` is the share of its samples that each client judges by. `scale` is "none" or numbers that all share.
+`local_test` is the share of its samples that each client judges by. `scale` is "none" or numbers that all share.
 """
 
 import json
@@ -30,7 +30,7 @@ SOURCES = ("folder", "file")
 MAX_IN_MEMORY_BYTES = 1 << 28
 """Data of no more bytes are read once; larger ones when they are needed."""
 
-DEPLOYMENT_KEYS = {*SOURCES, "classes", "own_test", "reference", "test", "scale"}
+DEPLOYMENT_KEYS = {*SOURCES, "classes", "local_test", "reference", "test", "scale"}
 """Keys of a table that the [data] section does not have."""
 
 
@@ -39,18 +39,18 @@ class SiteData:
     """What a site's clients hold."""
 
     clients: ClientData | ClientsOnDemand
-    own_test: ClientData | None
+    local_test: ClientData | None
     tokens: bool
     columns: str = ""
     labels: str = ""
 
     def description(self) -> DataDescription:
         """What a job may know."""
-        like = self.clients.like if isinstance(self.clients, ClientsOnDemand) else self.clients
+        like = self.clients.template if isinstance(self.clients, ClientsOnDemand) else self.clients
         classes = self.clients.classes
         return DataDescription(
             sizes=self.clients.sizes.tolist(),
-            own_test_sizes=[] if self.own_test is None else self.own_test.sizes.tolist(),
+            local_test_sizes=[] if self.local_test is None else self.local_test.sizes.tolist(),
             sample_shape=list(like.x.shape[1:]),
             outputs=classes if classes is not None else like.y.shape[1],
             classification=classes is not None,
@@ -72,15 +72,15 @@ def load_site_data(name: str, table: Mapping[str, Any], seed: int, salt: str = "
         clients = _of_file(name, Path(table["file"]), table)
     columns = _columns(Path(table["file"]), table) if source == "file" else []
     labels = table["classes"] if isinstance(table.get("classes"), list) else []
-    own_test = None
-    share = table.get("own_test", 0.0)
+    local_test = None
+    share = table.get("local_test", 0.0)
     if share:
         if isinstance(clients, ClientsOnDemand):
             clients = clients.gather(np.arange(len(clients)))
-        clients, own_test = split_local_tests(clients, float(share), seed)
+        clients, local_test = split_local_tests(clients, float(share), seed)
     return SiteData(
         clients=clients,
-        own_test=own_test,
+        local_test=local_test,
         tokens=bool(table.get("tokens", False)),
         columns=_digest(salt, columns),
         labels=_digest(salt, labels),
@@ -123,7 +123,7 @@ def _held(name: str, path: Path, table: Mapping[str, Any]) -> Examples:
         classes, tokens = _classes(name, table, y), bool(table.get("tokens", False))
         part = OnDemand(
             clients=1, sizes=1, load=lambda client: (x, y), classes=classes, reference=(x, y), tokens=tokens, name=name
-        ).divided(reference_at_clients=False)
+        ).to_federated(reference_at_clients=False)
         return Examples(x=_scaled(name, part.reference.x, table), y=part.reference.y)
     data = _of_file(name, path, table)
     return Examples(x=data.x[data.rows], y=data.y[data.rows])
@@ -149,7 +149,7 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> ClientsOnDemand:
         classes=classes,
         tokens=bool(table.get("tokens", False)),
         name=name,
-    ).divided(reference_at_clients=True)
+    ).to_federated(reference_at_clients=True)
     assert isinstance(spread.clients, ClientsOnDemand)
     return spread.clients
 

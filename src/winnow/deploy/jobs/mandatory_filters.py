@@ -26,12 +26,12 @@ from winnow.privacy.secagg.protocol_tasks import (
 ALLOWED_EXTRA_PARTS: dict[str, set[str]] = {
     "train": {"profile"},
     "profile": {"profile"},
-    "assess": {"profile"},
-    "value": set(),
-    "judge": set(),
-    "make-keys": {"keys"},
-    "take-key": set(),
-    "decrypt": {"divergences"},
+    "evaluate-reference": {"profile"},
+    "evaluate-loss": set(),
+    "evaluate-personal": set(),
+    "profile-make-keys": {"keys"},
+    "profile-set-key": set(),
+    "profile-decrypt": {"divergences"},
     **{
         step: {SECURE}
         for step in (ADVERTISE_KEYS, CLOSE_SESSION, SHARE_KEYS, MASKED_INPUT, CONSISTENCY_CHECK, UNMASK, DEPOSIT_SEED)

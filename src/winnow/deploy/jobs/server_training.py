@@ -33,13 +33,13 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
     described = common_description(members)
     setup = _setup(experiment, inputs, described, held)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
-    tested = np.array([size for member in members for size in member.data.own_test_sizes], np.int64)
+    tested = np.array([size for member in members for size in member.data.local_test_sizes], np.int64)
     nothing = zero_examples(described, 0)
     plan = setup.plan(sizes)
     training = setup.workflow(
         plan,
         sizes=sizes,
-        own_test_sizes=tested if len(tested) == len(sizes) else None,
+        local_test_sizes=tested if len(tested) == len(sizes) else None,
         reference=held[0] or nothing,
         test=held[1] or nothing,
         store=None,
@@ -52,7 +52,7 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
         on_event,
         now=training.now,
         rounds=experiment.rounds,
-        deadline=experiment.job.deadline,
+        deadline=experiment.job.task_timeout,
         around=lambda federation: (
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
@@ -124,7 +124,7 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
         seed=experiment.seed,
         metric=plan.metric,
         target=experiment.target,
-        judged_by=experiment.judge.by,
+        evaluated_by=experiment.evaluation.by,
     )
     view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
     drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)

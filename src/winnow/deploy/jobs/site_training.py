@@ -33,9 +33,9 @@ from winnow.privacy.dp.site_release_limits import SiteReleaseLimits
 SETTINGS_TYPES: Mapping[str, type] = {
     "train": TrainSettings,
     "profile": ProfileSettings,
-    "value": LossEvaluationSettings,
-    "assess": ReferenceEvaluationSettings,
-    "judge": PersonalEvaluationSettings,
+    "evaluate-loss": LossEvaluationSettings,
+    "evaluate-reference": ReferenceEvaluationSettings,
+    "evaluate-personal": PersonalEvaluationSettings,
 }
 
 
@@ -45,7 +45,7 @@ def training_handlers(
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
     device = set_up_device(experiment.engine)
     setup = set_up_training(experiment, inputs, _probe(data.clients, device), data.clients.classes, secure_stream)
-    own_test = None if data.own_test is None else _in_memory(data.own_test, first, device)
+    local_test = None if data.local_test is None else _in_memory(data.local_test, first, device)
     collecting = experiment.collect.site_extension(secure_stream, identities)
     besides = collecting.around(experiment.select.comparison.site_extension(secure_stream))
     limits = SiteReleaseLimits(
@@ -57,8 +57,8 @@ def training_handlers(
         held=bool(collecting.handlers),
     )
     return SiteHandlers(
-        site=setup.site(_samples(data.clients, first, device), own_test),
-        handlers={**_needed(experiment, setup, own_test), **besides.handlers},
+        site=setup.site(_samples(data.clients, first, device), local_test),
+        handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(_as_signed(experiment, setup), *limits.around(), *site_filters(experiment.filters, secure_stream)),
         outer_filters=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
@@ -68,14 +68,14 @@ def training_handlers(
 
 
 def _needed(
-    experiment: Experiment, setup: TrainingSetup, own_test: TensorData | None
+    experiment: Experiment, setup: TrainingSetup, local_test: TensorData | None
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
         "profile": setup.layer is None,
-        "value": not experiment.select.requests_losses,
-        "assess": not experiment.reference_clients,
-        "judge": own_test is None,
+        "evaluate-loss": not experiment.select.requests_losses,
+        "evaluate-reference": not experiment.reference_clients,
+        "evaluate-personal": local_test is None,
     }
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
@@ -122,7 +122,7 @@ def _check_model(task: Task, own: Arrays) -> None:
 def _tuned_as_signed(asked: FineTuning | None, experiment: Experiment) -> bool:
     return asked is None or (asked.local, asked.epochs, asked.seed) == (
         experiment.local,
-        experiment.judge.tune_epochs,
+        experiment.evaluation.tune_epochs,
         experiment.seed,
     )
 

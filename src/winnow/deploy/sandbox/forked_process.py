@@ -13,7 +13,7 @@ import msgspec
 
 from winnow.deploy.sandbox.launch import LaunchSpec
 
-FORK_SERVER_VARIABLE = "WINNOW_PRELOADED"
+FORK_SERVER_VARIABLE = "WINNOW_FORK_SERVER"
 """The environment variable with the path of the fork server's socket; without it processes are started anew."""
 
 

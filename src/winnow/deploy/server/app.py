@@ -76,7 +76,12 @@ class WinnowServer:
         revocations = kit.watch_revocations()
         identify, admit = peer_identifier(kit.authority), _admit(revocations)
         server = serve(
-            self._bind_address(), Tls.of(kit), router, identify=identify, admit=admit, calls=config.limits.calls
+            self._bind_address(),
+            Tls.of(kit),
+            router,
+            identify=identify,
+            admit=admit,
+            calls=config.limits.concurrent_calls,
         )
         with ExitStack() as closing:
             closing.callback(self.database.close)
@@ -86,8 +91,10 @@ class WinnowServer:
             closing.callback(warm_runner.close)
             resources = self._resources(revocations, audit, traffic, warm_runner)
             election = LeaderElection(resources, lease, router)
-            if config.metrics is not None:
-                closing.enter_context(serve_metrics(config.metrics, PrometheusCollector(router, queries, traffic)))
+            if config.metrics_address is not None:
+                closing.enter_context(
+                    serve_metrics(config.metrics_address, PrometheusCollector(router, queries, traffic))
+                )
             await server.start()
             log.info(
                 "server %s of project %s is listening at %s (database %s)",

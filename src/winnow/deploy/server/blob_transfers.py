@@ -117,7 +117,7 @@ class BlobTransfers:
 
     def _slot(self, peer: Peer) -> asyncio.Semaphore:
         """To be held during a transfer: a peer with too many under way waits for one to end."""
-        return self._slots.setdefault(peer.name, asyncio.Semaphore(self.limits.transfers))
+        return self._slots.setdefault(peer.name, asyncio.Semaphore(self.limits.concurrent_transfers))
 
 
 def _check_size(blob: Blob, limit_mb: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from winnow.config.renamed import SERVER_KEYS, old_key
 from winnow.core import ConfigError, Settings
 from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
 
@@ -24,17 +25,17 @@ class ServerLimits(Settings):
     """Of one reply."""
     inbox_mb: int = Field(default=65_536, ge=1)
     """Of a site's replies to one job that wait for being folded."""
-    calls: int = Field(default=64, ge=8)
+    concurrent_calls: int = Field(default=64, ge=8)
     """Requests that one party may have under way at the same time, transfers and followed logs included."""
-    transfers: int = Field(default=4, ge=1)
+    concurrent_transfers: int = Field(default=4, ge=1)
     """That one party may have under way at the same time."""
-    lines: int = Field(default=100_000, ge=0)
+    log_lines: int = Field(default=100_000, ge=0)
     """That a job may add to its log."""
-    jobs: int = Field(default=16, ge=1)
+    running_jobs: int = Field(default=16, ge=1)
     """That run at the same time; the others wait."""
-    code_mb: int = Field(default=4096, ge=64)
+    custom_code_memory_mb: int = Field(default=4096, ge=64)
     """Of memory, for the process of a job that brings code of its own."""
-    code_disk_mb: int = Field(default=20_000, ge=64)
+    custom_code_disk_mb: int = Field(default=20_000, ge=64)
     """Of files, for the same."""
 
 
@@ -54,11 +55,11 @@ class ServerConfig(Settings):
     """Seconds after which a standby takes over from a silent leader; a leader that the database does not answer for so
     long steps down.
     """
-    join: float = Field(default=10.0, ge=0)
+    join_wait: float = Field(default=10.0, ge=0)
     """Seconds to wait for further sites once a job has as many as it needs."""
     job_days: float = Field(default=MAX_JOB_AGE_DAYS, gt=0)
     """Days for which a job can be submitted after its author signed it."""
-    metrics: str | None = None
+    metrics_address: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
     sandbox: Literal["required", "none"] = "required"
     """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
@@ -82,12 +83,14 @@ def read_config(path: Path, *, required: bool = False) -> ServerConfig:
             raise ConfigError(f"{path}: no such file") from None
         return ServerConfig()
     try:
-        return _anchored(ServerConfig.model_validate(tomllib.loads(text)), path.parent)
+        table = tomllib.loads(text)
+        return _anchored(ServerConfig.model_validate(table), path.parent)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        problem = old_key(table, SERVER_KEYS) or f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ConfigError(f"{path}: {problem}") from error
 
 
 def _anchored(config: ServerConfig, folder: Path) -> ServerConfig:

@@ -60,7 +60,7 @@ class Leader:
         fenced = FencedDatabase(database=resources.database, token=token)
         self._writes, self._queries = LeaderWrites(fenced=fenced), Queries(database=resources.database)
         self._blobs = open_blob_store(fenced, resources.state_folder / "blobs")
-        self.job_logs = JobLogs(self._writes, resources.audit, max_lines=config.limits.lines)
+        self.job_logs = JobLogs(self._writes, resources.audit, max_lines=config.limits.log_lines)
         self.hub = SiteHub(config, self._writes, self.job_logs, revoked=resources.trust.revoked)
         inboxes = ReplyInboxes(jobs, config.limits)
         self.control = SiteControl(self.hub)
@@ -76,13 +76,13 @@ class Leader:
             inboxes=inboxes,
             jobs=jobs,
             data=config.data,
-            memory_mb=config.limits.code_mb,
-            disk_mb=config.limits.code_disk_mb,
+            memory_mb=config.limits.custom_code_memory_mb,
+            disk_mb=config.limits.custom_code_disk_mb,
             unsandboxed=config.sandbox == "none" and sandbox_unavailable_reason() is not None,
             runner=resources.runner,
             warm_runner=resources.warm_runner,
         )
-        self.scheduler = Scheduler(context, join_wait=config.join, max_running=config.limits.jobs)
+        self.scheduler = Scheduler(context, join_wait=config.join_wait, max_running=config.limits.running_jobs)
         self.hub.set_listener(self.scheduler)
         self.transfers = BlobTransfers(
             limits=config.limits,

@@ -151,7 +151,7 @@ class RunningJob:
             if outcome is not None:
                 return outcome
         if process.exceeded_disk:
-            limit = f"{context.disk_mb} MB (limits.code_disk_mb in server.toml)"
+            limit = f"{context.disk_mb} MB (limits.custom_code_disk_mb in server.toml)"
             return JobOutcome(failure=f"the job's process was stopped: it wrote more than {limit}")
         return None
 

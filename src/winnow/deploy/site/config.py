@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from winnow.config.renamed import SITE_KEYS, old_key
 from winnow.core.errors import ConfigError
 from winnow.deploy.site import resource_pool
 from winnow.deploy.trust.signing import MAX_JOB_AGE_DAYS
@@ -43,7 +44,7 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A [data.NAME] table: a `file`, a `folder` with an .npz a client, or a `query` to the database at `url`.
 
     The other keys mean what they mean in a job's own [data] section. `classes` is how many there are or their labels,
-    in an order that all sites share; `own_test` is the share of its samples that each client judges by.
+    in an order that all sites share; `local_test` is the share of its samples that each client judges by.
     """
 
     file: str | None = None
@@ -57,7 +58,7 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: bool | UnsetType = UNSET
     scale: str | dict[str, list[float]] | UnsetType = UNSET
     classes: Annotated[int, Meta(ge=2)] | list[str | int] | UnsetType = UNSET
-    own_test: Annotated[float, Meta(ge=0, lt=1)] | UnsetType = UNSET
+    local_test: Annotated[float, Meta(ge=0, lt=1)] | UnsetType = UNSET
 
     @property
     def path(self) -> str | None:
@@ -107,13 +108,14 @@ def load_config(kit: Path, path: Path | None = None) -> SiteConfig:
     if path is None and not chosen.exists():
         return _with_absolute_paths(SiteConfig(), kit)
     try:
-        config = msgspec.convert(tomllib.loads(chosen.read_text()), SiteConfig)
+        table = tomllib.loads(chosen.read_text())
+        config = msgspec.convert(table, SiteConfig)
     except OSError as error:
         raise ConfigError(f"{chosen} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{chosen} is not valid TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{chosen}: {error}") from error
+        raise ConfigError(f"{chosen}: {old_key(table, SITE_KEYS) or error}") from error
     for name, data in config.data.items():
         if problem := _problem(data, chosen.parent):
             raise ConfigError(f"{chosen}: [data.{name}] {problem}")

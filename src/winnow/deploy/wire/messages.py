@@ -53,7 +53,7 @@ class DataDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What a job learns about a site's data: how many clients hold how many samples, of which shape and kind."""
 
     sizes: list[Count]
-    own_test_sizes: list[Count] = []
+    local_test_sizes: list[Count] = []
     sample_shape: list[Count] = []
     outputs: Count = 0
     """Classes of a classification, targets of a regression."""

@@ -86,7 +86,7 @@ class _ValuationSelection(Selection):
 
 afl = Recipe(
     name="afl",
-    summary="selection by the loss on clients' data, partial aggregation",
+    summary="selection by clients' losses, partial aggregation",
     select=ValuationSelector,
     aggregate=PartialAggregation,
 )

@@ -28,7 +28,9 @@ class CyclicSchedule(Schedule):
     def conflict(self, whole: Algorithm) -> str | None:
         if whole.client.needs:
             name = getattr(whole.client, "name", "")
-            return f"pace.name = 'cyclic' hands models from client to client; client.name = {name!r} needs the server"
+            return (
+                f"schedule.name = 'cyclic' hands models from client to client; client.name = {name!r} needs the server"
+            )
         return None
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
@@ -83,5 +85,5 @@ cyclic = Recipe(
     summary="the model is passed from client to client",
     select=UniformSelector,
     aggregate=PartialAggregation,
-    pace=CyclicSchedule,
+    schedule=CyclicSchedule,
 )

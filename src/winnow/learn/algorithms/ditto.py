@@ -17,17 +17,18 @@ PERSONAL = "personal"
 class DittoUpdate(ClientUpdate):
     """v_k ← v_k − η·(∇f_k(v_k) + λ·(v_k − θ)), from where v_k was left; it stays at the client.
 
-    The global model is trained as ever. A client's first v_k is the first global model that it receives. `pull` is λ:
-    1, or 0.1 where strong attacks are feared, as the paper chooses where a client cannot tune it.
+    The global model is trained as ever. A client's first v_k is the first global model that it receives.
+    `proximal_weight` is λ: 1, or 0.1 where strong attacks are feared, as the paper chooses where a client cannot
+    tune it.
     """
 
     name: Literal["ditto"] = "ditto"
-    pull: float = Field(1.0, ge=0)
+    proximal_weight: float = Field(1.0, ge=0)
     training_factor: ClassVar[float] = 2.0
 
     def update(self, job: LocalTraining) -> LocalResult:
         trained = job.train()
-        own = job.train(job.stored_part(PERSONAL, job.model), proximal_weight=self.pull, anchor=job.model)
+        own = job.train(job.stored_part(PERSONAL, job.model), proximal_weight=self.proximal_weight, anchor=job.model)
         return LocalResult(model=trained.states, trained=trained, keep={PERSONAL: own.states})
 
     def personal_model(self, model: ModelState, kept: Payload) -> ModelState:

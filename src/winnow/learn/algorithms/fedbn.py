@@ -22,7 +22,7 @@ class LocalBatchNormUpdate(ClientUpdate):
     uses itself has its own. A model without batch normalisation is trained as by FedAvg-RP.
     """
 
-    name: Literal["own-norms"] = "own-norms"
+    name: Literal["local-batch-norm"] = "local-batch-norm"
 
     def update(self, job: LocalTraining) -> LocalResult:
         names = norm_names(job.execution.module)

@@ -35,17 +35,19 @@ class BufferedSchedule(Schedule):
     """
 
     name: Literal["buffered"] = "buffered"
-    goal: int | None = Field(None, ge=1)
+    buffer_size: int | None = Field(None, ge=1)
 
     @property
     def min_training_clients(self) -> int:
-        return self.goal or 1
+        return self.buffer_size or 1
 
     def conflict(self, whole: Algorithm) -> str | None:
-        rule, goal = whole.aggregate, self.goal or DEFAULT_BUFFER_SIZE
-        if goal < rule.min_clients:
+        rule, size = whole.aggregate, self.buffer_size or DEFAULT_BUFFER_SIZE
+        if size < rule.min_clients:
             name = getattr(rule, "name", "")
-            return f"pace.goal = {goal}: aggregate.name = {name!r} needs {rule.min_clients} updates a version; raise it"
+            return (
+                f"schedule.buffer_size = {size}: aggregate.name = {name!r} needs {rule.min_clients} updates; raise it"
+            )
         return None
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
@@ -56,7 +58,7 @@ class BufferedSchedule(Schedule):
                 selected = selection.propose(turn)
                 places, sent, arrived = len(selected.clients), list[int](), list[Outcome]()
                 idle = _idle(selected, selection, turn, underway, sent)
-                while len(arrived) < min(self.goal or DEFAULT_BUFFER_SIZE, places):
+                while len(arrived) < min(self.buffer_size or DEFAULT_BUFFER_SIZE, places):
                     vacant = max(0, places - len(underway))  # a selection may have proposed more before
                     fresh = list(dict.fromkeys(islice(idle, vacant)))
                     underway.send(training, federation, fresh)
@@ -126,5 +128,5 @@ fedbuff = Recipe(
     summary="asynchronous: a full buffer of replies makes a new version",
     select=UniformSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
-    pace=BufferedSchedule,
+    schedule=BufferedSchedule,
 )

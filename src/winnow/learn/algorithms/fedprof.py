@@ -38,11 +38,11 @@ class ProfileSelector(Selector):
     alpha: NotNegative | tuple[NotNegative, ...] = 10.0
     divergence: Literal["raw", "normalised"] = "raw"
     layer: str | None = None
-    matching: ProfileComparison = PlainComparison()
+    profile_comparison: ProfileComparison = PlainComparison()
 
     @property
     def comparison(self) -> ProfileComparison:
-        return self.matching
+        return self.profile_comparison
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str:
         return default_layer(module, x) if self.layer is None else check_layer(module, self.layer)

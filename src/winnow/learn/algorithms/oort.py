@@ -25,27 +25,27 @@ class UtilitySelector(SelectorWithoutReplacement):
     """(U_k + √(0.1·log R / L_k)) · (T / t_k)^`penalty`, with U_k = n_k·√(mean loss²) over all of a client's samples.
 
     R is the round, L_k the last round in which the client took part, t_k how long it took; the last factor only counts
-    where t_k exceeds the preferred duration T. U_k is cut off at the quantile `clip` of all. A share of the invited,
-    which falls from `exploration` by `exploration_decay` a round to `exploration_least`, is drawn uniformly from those
+    where t_k exceeds the preferred duration T. U_k is clipped at the `clip_quantile` of all. A share of the invited,
+    which falls from `exploration` by `exploration_decay` a round to `exploration_min`, is drawn uniformly from those
     never tried: how quick they are is not known. The others are drawn by utility from the clients that reach `cut_off`
     times the utility of the last who would be among the best.
 
-    T is the percentile `preferred` of the measured durations, so that it fits any fleet. At the end of every
+    T is the percentile `preferred_percentile` of the measured durations, so that it fits any fleet. At the end of every
     `pacer_window` rounds in which less utility was gathered than in as many before, it is raised by `pacer_step`.
-    Clients that took part more than `blacklist` times are left out while enough others remain.
+    Clients that took part more than `max_participations` times are left out while enough others remain.
     """
 
     name: Literal["utility"] = "utility"
     exploration: float = Field(0.9, ge=0, le=1)
     exploration_decay: float = Field(0.98, gt=0, le=1)
-    exploration_least: float = Field(0.2, ge=0, le=1)
+    exploration_min: float = Field(0.2, ge=0, le=1)
     penalty: float = Field(2.0, ge=0)
     cut_off: float = Field(0.95, ge=0, le=1)
-    clip: float = Field(0.95, gt=0, le=1)
-    preferred: float = Field(30.0, ge=0, le=100)
+    clip_quantile: float = Field(0.95, gt=0, le=1)
+    preferred_percentile: float = Field(30.0, ge=0, le=100)
     pacer_step: float = Field(5.0, ge=0, le=100)
     pacer_window: int = Field(20, ge=1)
-    blacklist: int | None = Field(None, ge=1)
+    max_participations: int | None = Field(None, ge=1)
 
     @property
     def needs_start_loss(self) -> bool:
@@ -63,10 +63,10 @@ class _UtilitySelection(Selection):
         self._utility, self._seconds = np.zeros(clients), np.zeros(clients)
         self._last, self._times = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
         self._gathered = np.zeros(0)
-        self._preferred = settings.preferred
+        self._preferred = settings.preferred_percentile
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
-        tried, untried = self._within_blacklist()
+        tried, untried = self._within_max_participations()
         exploring = min(
             len(untried), max(round(self._exploration(turn) * self._cohort_size), self._cohort_size - len(tried))
         )
@@ -77,13 +77,13 @@ class _UtilitySelection(Selection):
 
     def _exploration(self, turn: SelectionContext) -> float:
         settings = self._settings
-        return max(settings.exploration_least, settings.exploration * settings.exploration_decay ** (turn.round - 1))
+        return max(settings.exploration_min, settings.exploration * settings.exploration_decay ** (turn.round - 1))
 
-    def _within_blacklist(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _within_max_participations(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those that were tried, and those that were not."""
         allowed = np.ones(len(self._times), bool)
-        if self._settings.blacklist is not None:
-            unlisted = self._times <= self._settings.blacklist
+        if self._settings.max_participations is not None:
+            unlisted = self._times <= self._settings.max_participations
             allowed = unlisted if unlisted.sum() >= self._cohort_size else allowed
         tried = self._last > 0
         return np.flatnonzero(allowed & tried), np.flatnonzero(allowed & ~tried)
@@ -100,7 +100,7 @@ class _UtilitySelection(Selection):
 
     def _utilities(self, turn: SelectionContext, tried: NDArray[np.int64]) -> NDArray[np.float64]:
         utility, seconds = self._utility[tried], self._seconds[tried]
-        clipped = np.minimum(utility, np.quantile(utility, self._settings.clip))
+        clipped = np.minimum(utility, np.quantile(utility, self._settings.clip_quantile))
         uncertainty = np.sqrt(0.1 * np.log(turn.round) / self._last[tried])
         duration = np.percentile(seconds, self._preferred)
         quickness = np.divide(duration, seconds, out=np.ones(len(tried)), where=seconds > duration)

@@ -14,12 +14,12 @@ from winnow.learn.selection import SelectedClients, Selection, SelectionContext,
 
 
 class PowerOfChoiceSelector(SelectorWithoutReplacement):
-    """d = `candidates`·K clients are drawn by the size of their data, without replacement; each tells its loss of the
-    present model, and the K with the highest are invited (the paper's π_pow-d). Ties are broken by chance.
+    """d = `candidate_factor`·K clients are drawn by the size of their data, without replacement; each tells its loss
+    of the present model, and the K with the highest are invited (the paper's π_pow-d). Ties are broken by chance.
     """
 
     name: Literal["power-of-choice"] = "power-of-choice"
-    candidates: float = Field(2.0, ge=1)
+    candidate_factor: float = Field(2.0, ge=1)
 
     @property
     def requests_losses(self) -> bool:
@@ -27,7 +27,7 @@ class PowerOfChoiceSelector(SelectorWithoutReplacement):
 
     def start(self, population: Population) -> Selection:
         cohort_size = self.cohort_size(len(population))
-        candidates = min(round(self.candidates * cohort_size), len(population))
+        candidates = min(round(self.candidate_factor * cohort_size), len(population))
         return _CandidateSelection(population, cohort_size, candidates)
 
 

@@ -32,7 +32,7 @@ class FairAggregation(AggregationRule):
 
     name: Literal["fair"] = "fair"
     q: float = Field(1.0, ge=0)
-    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
 
     @property
     def needs_start_loss(self) -> bool:
@@ -52,15 +52,23 @@ class _FairFold:
         self._h = 0.0
 
     def add(self, update: Contribution) -> None:
-        loss, reach = update.metrics.get("start_loss", math.nan) + TINY, update.metrics.get("reach", 0.0)
+        loss, total_step_size = (
+            update.metrics.get("start_loss", math.nan) + TINY,
+            update.metrics.get("total_step_size", 0.0),
+        )
         steps = update.metrics.get("steps", 0.0)
         squared = float(norm(minus(real(update.model), self._model))) ** 2
-        if not (loss > 0 and reach > 0 and 0 < steps <= LARGEST_INVERSE * reach and math.isfinite(squared)):
+        if not (
+            loss > 0
+            and total_step_size > 0
+            and 0 < steps <= LARGEST_INVERSE * total_step_size
+            and math.isfinite(squared)
+        ):
             self._sum.add(update.model, 0.0)  # nothing to weigh it by; if it is not finite, that must still show
             return
         if loss > self._unit:
             self._take_as_unit(loss)
-        inverse = steps / reach
+        inverse = steps / total_step_size
         weight = update.count * inverse * (loss / self._unit) ** self._q
         self._sum.add(update.model, weight)
         self._h += weight * (1 + self._q / loss * inverse * squared)

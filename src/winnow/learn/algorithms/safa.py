@@ -35,7 +35,7 @@ class LagTolerantSchedule(Schedule):
     """
 
     name: Literal["lag-tolerant"] = "lag-tolerant"
-    tolerance: int = Field(5, ge=0)
+    lag_tolerance: int = Field(5, ge=0)
 
     def together(self, cohort_size: int, clients: int) -> int:
         return clients
@@ -51,7 +51,7 @@ class LagTolerantSchedule(Schedule):
                 idle = [k for k in clients if k not in underway]
                 yield from training.announce(_selected(idle), federation)
                 underway.send(training, federation, idle)
-                lagging = {task.client for task in underway.tasks if turn.version - task.version > self.tolerance}
+                lagging = {task.client for task in underway.tasks if turn.version - task.version > self.lag_tolerance}
                 arrived = self._collect_replies(quota, picked_last, training, exchange, underway)
                 gathered = _fold(arrived, lagging, cache, training, federation)
                 gathered = training.apply(gathered, federation, arrived.surplus)
@@ -68,7 +68,7 @@ class LagTolerantSchedule(Schedule):
         for outcome in exchange:
             underway.done(outcome.task)
             sound = arrived.accept(outcome, training)
-            if sound is None or present - sound.task.version > self.tolerance:
+            if sound is None or present - sound.task.version > self.lag_tolerance:
                 continue
             (arrived.surplus if sound.task.client in picked_last else arrived.picked).append(sound)
             if len(arrived.picked) == quota:
@@ -156,5 +156,5 @@ safa = Recipe(
     summary="semi-asynchronous: the first replies end a round, stragglers continue",
     select=UniformSelector,
     aggregate=PartialAggregation,
-    pace=LagTolerantSchedule,
+    schedule=LagTolerantSchedule,
 )

@@ -39,8 +39,8 @@ class DoublingSelector(Selector):
     """In stage r, N clients are selected and the first n_r = min(N, 2^r·n₀) replies end the round (algorithm 1).
 
     Nobody's speed needs to be known: who answers first is fast (remark 3.2). N is `fraction` or `count`; `sample` says
-    how the N are drawn, uniformly unless given; `first` is n₀, a tenth of N unless given. New clients are drawn in each
-    round (algorithm 2) or for each stage (section 3); remark 3.1 has both.
+    how the N are drawn, uniformly unless given; `first_stage_clients` is n₀, a tenth of N unless given. New clients
+    are drawn in each round (algorithm 2) or for each stage (section 3); remark 3.1 has both.
 
     A stage lasts `rounds_per_stage` rounds. With `stage_target` it ends earlier, as soon as the mean training loss of a
     round's replies is at most stage_target·n₀/n_r: the more samples, the more accurately they are worth being fitted
@@ -49,11 +49,11 @@ class DoublingSelector(Selector):
 
     name: Literal["doubling"] = "doubling"
     sample: Selector | None = None
-    first: int | None = Field(None, ge=1)
+    first_stage_clients: int | None = Field(None, ge=1)
     rounds_per_stage: int = Field(10, ge=1)
     stage_target: float | None = Field(None, gt=0)
-    renew: Literal["round", "stage"] = "round"
-    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    resample_every: Literal["round", "stage"] = "round"
+    needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +113,7 @@ class DoublingSelector(Selector):
 
     def initial_replies(self, clients: int) -> int:
         most = self.cohort_size(clients)
-        return min(most, self.first or max(1, round(most / FIRST_STAGE_DIVISOR)))
+        return min(most, self.first_stage_clients or max(1, round(most / FIRST_STAGE_DIVISOR)))
 
     def start(self, population: Population) -> Selection:
         return _DoublingSelection(self, population)
@@ -135,7 +135,7 @@ class _DoublingSelection(Selection):
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
         sampled = self._held or self._sample.propose(turn)
-        if self._settings.renew == "stage":
+        if self._settings.resample_every == "stage":
             self._held = SelectedClients(clients=sampled.clients, counts=sampled.counts)
         replies = min(self._awaited, len(sampled.clients), sampled.until.replies or self._most)
         return SelectedClients(

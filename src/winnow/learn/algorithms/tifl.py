@@ -58,7 +58,7 @@ class _TierSelection(Selection):
         self._used, self._evaluated_version = 0, -1
 
     def propose(self, turn: SelectionContext) -> SelectedClients:
-        if turn.version != self._evaluated_version:  # a pace may have several proposals made for one version
+        if turn.version != self._evaluated_version:  # a schedule may have several proposals made for one version
             self._evaluate_tiers(turn)
         self._used = self._next_tier(turn.rng)
         members = np.flatnonzero(self._tier == self._used)

@@ -40,7 +40,7 @@ class StepBenchmark:
 
         The threads are those of native execution; torch has its own.
         """
-        kept = cache_folder("pace") / self._key(first, second, x, threads)
+        kept = cache_folder("benchmark") / self._key(first, second, x, threads)
         with contextlib.suppress(OSError, ValueError):
             return float(kept.read_text())
         found = self._seconds(first, x, y) / self._seconds(second, x, y)

@@ -4,12 +4,12 @@ Figure 2 is a sketch and figure 11 a diagram of the workflow: there is nothing i
 """
 
 from winnow.papers.fedprof import representation_samples
+from winnow.papers.fedprof.accuracy_curves import AccuracyCurvesFigure
 from winnow.papers.fedprof.data_conditions import ConditionsFigure
 from winnow.papers.fedprof.distribution_figures import DistributionFigure
 from winnow.papers.fedprof.profiling_overhead import OverheadTable
 from winnow.papers.fedprof.selection_figures import ScoresFigure, SelectionsFigure
 from winnow.papers.fedprof.tables import ResultTable
-from winnow.papers.fedprof.traces import AccuracyCurvesFigure
 from winnow.papers.paper import Paper
 
 TABLE1 = ResultTable(
@@ -18,12 +18,12 @@ TABLE1 = ResultTable(
     preset="gas-turbine",
     target=0.80,
     rounds={"full": 500, "partial": 500},
-    about="50 sensors, 10 % polluted and 40 % noisy, a fifth invited a round.",
+    about="50 sensors, 10 % polluted and 40 % noisy; a fifth selected per round.",
 )
 
 TABLE2 = ResultTable(
     name="table2",
-    title="Table 2: EMNIST digits, for which MNIST stands in",
+    title="Table 2: EMNIST digits (MNIST used instead)",
     preset="mnist",
     target=0.90,
     rounds={"full": 240, "partial": 80},
@@ -31,8 +31,9 @@ TABLE2 = ResultTable(
     about=(
         "MNIST stands in for EMNIST digits, which has four times as many images. 500 clients, 60 % of a client's images"
         " of one class, 15 % of the clients with irrelevant images, 20 % with blurred and 25 % with noisy ones; a"
-        " twentieth invited a round. The learning rate is 0.005, and 0.05 for the whole full group: a fold where the"
-        " absent count with the old model moves it by a twentieth. It was chosen on seed 0, where 0.005 is too slow."
+        " twentieth selected per round. The learning rate is 0.005, and 0.05 for the whole full group: an aggregation"
+        " in which unselected clients keep the old model moves the model by only a twentieth. It was chosen on seed 0,"
+        " where 0.005 is too slow."
     ),
 )
 
@@ -58,12 +59,12 @@ FEDPROF = Paper(
         " Representation Profiling (2022), ours beside the paper's. Mean ± standard deviation over seeds, measured on"
         " the reference set. MNIST stands in for EMNIST, and CIFAR-10 for CIFAR-100 in figure 3."
     ),
-    pieces=(
+    items=(
         TABLE1,
         TABLE2,
         TABLE3,
-        OverheadTable(name="table4", title="Table 4: what profiles cost"),
-        ConditionsFigure(name="fig1", title="Figure 1: four conditions of the data"),
+        OverheadTable(name="table4", title="Table 4: cost of profiling"),
+        ConditionsFigure(name="fig1", title="Figure 1: FedAvg under four data conditions"),
         DistributionFigure(
             name="fig3",
             title="Figure 3: a convolution and a residual block",
@@ -93,7 +94,7 @@ FEDPROF = Paper(
             for table in (TABLE1, TABLE2, TABLE3)
         ),
         *(
-            SelectionsFigure(name="fig7", title=f"Figure 7: whom FedProf invites on {table.preset}", table=table)
+            SelectionsFigure(name="fig7", title=f"Figure 7: clients selected by FedProf on {table.preset}", table=table)
             for table in (TABLE1, TABLE2)
         ),
         ScoresFigure(name="fig8", title="Figure 8: scores by round on cifar10", table=TABLE3),

@@ -31,7 +31,7 @@ class ConditionsFigure(PaperItem):
         setup = read_package_toml("setups.toml")[self.name]
         return [
             PaperRun(
-                of=self.name,
+                item=self.name,
                 algorithm=condition,
                 experiment=resolve(setup, sets=(*sets, *wanted.sets), seed=seed, rounds=wanted.rounds),
             )
@@ -39,15 +39,13 @@ class ConditionsFigure(PaperItem):
             for seed in range(wanted.seeds)
         ]
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         groups = {condition: run_result_lines(lines, self.name, condition) for condition in CONDITIONS}
         if not any(groups.values()):
             return []
         best = {name: MeanAndSd.of(run.best for run in runs) for name, runs in groups.items()}
         rows = [(name, str(len(runs)), mean_sd_text(best[name], decimals=3)) for name, runs in groups.items()]
-        caption = (
-            "FedAvg on MNIST, 100 clients, 30 a round: accuracy on the reference set under four conditions of the data"
-        )
+        caption = "FedAvg on MNIST, 100 clients, 30 a round: accuracy on the reference set under four data conditions"
         return [
             FigureBlock(metric_curves(groups, "accuracy"), caption),
             TableBlock("Best accuracy.", ("Condition", "Seeds", "Best"), rows),

@@ -29,7 +29,7 @@ class DistributionFigure(PaperItem):
     heavy: bool = False
 
     @property
-    def wants_accelerator(self) -> bool:
+    def needs_gpu(self) -> bool:
         return self.heavy
 
     def data_sets(self, wanted: ReproductionOptions) -> set[str]:
@@ -41,16 +41,16 @@ class DistributionFigure(PaperItem):
     def measure(self, wanted: ReproductionOptions, lines: ResultLines) -> list[DistributionResultLine]:
         return list(self.measurement(wanted))
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         found = distribution_result_lines(lines, self.name)
         if not found:
             return []
         return [
             TextBlock(f"{self.about} {read_note(self.name)}".strip()),
             FigureBlock(
-                histograms(found), "Densities, and the normal distributions with the same means and deviations"
+                histograms(found), "Densities and normal distributions with the same mean and standard deviation"
             ),
-            FigureBlock(quantile_plots(found), "Q–Q plots: on the line, a distribution is normal"),
+            FigureBlock(quantile_plots(found), "Q–Q plots; points of a normal distribution lie on the line"),
             TableBlock(MEASURES, ("Panels", "n", "Mean", "Deviation", "D", "Limit", "Below it", "r"), _summary(found)),
         ]
 

@@ -1,4 +1,4 @@
-"""Table 4: what profiles cost, by the fleet model (equations 31 and 34), beside the paper's averages."""
+"""Table 4: cost of profiling, by the fleet model (equations 31 and 34), beside the paper's averages."""
 
 from dataclasses import dataclass
 
@@ -78,10 +78,10 @@ def _round_of_work(experiment: Experiment, task: OverheadCase) -> Work:
 class OverheadTable(PaperItem):
     """Table 4 needs no run."""
 
-    def computed(self, lines: ResultLines) -> bool:
+    def has_results(self, lines: ResultLines) -> bool:
         return False
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         header = (
             "Task",
             "Seconds, paper",

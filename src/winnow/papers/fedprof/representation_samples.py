@@ -144,7 +144,7 @@ def _some(x: Features) -> Features:
 
 
 def _columns(
-    of: str, row: str, series: str, noun: str, values: NDArray[np.float64], first: int = 0
+    item: str, row: str, series: str, noun: str, values: NDArray[np.float64], first: int = 0
 ) -> Iterable[DistributionResultLine]:
     for place, column in enumerate(values.T, start=first + 1):
-        yield describe(column, of=of, row=row, column=f"{noun} {place}", series=series)
+        yield describe(column, item=item, row=row, column=f"{noun} {place}", series=series)

@@ -23,8 +23,8 @@ class _OfFedProf(PaperItem):
     table: ResultTable
 
     @property
-    def wants_accelerator(self) -> bool:
-        return self.table.wants_accelerator
+    def needs_gpu(self) -> bool:
+        return self.table.needs_gpu
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         return [run for run in self.table.group_runs("partial", wanted) if run.algorithm == FEDPROF]
@@ -35,16 +35,14 @@ class _OfFedProf(PaperItem):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionsFigure(_OfFedProf):
-    """Figure 7: invitations by client, clients ordered by what was done to their data."""
+    """Figure 7: selections by client, clients ordered by what was done to their data."""
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         runs = self.shown(lines)
         if not runs:
             return []
         counts = [_participation(run.counts) for run in runs]
-        caption = (
-            f"{self.table.preset}, seed {runs[0].seed}: invitations by client, grouped by what was done to its data"
-        )
+        caption = f"{self.table.preset}, seed {runs[0].seed}: times each client was selected, grouped by data condition"
         summary = f"Mean over {len(runs)} seeds." if len(runs) > 1 else f"Seed {runs[0].seed}."
         return [
             FigureBlock(figures.participation(counts[0]), caption),
@@ -56,13 +54,13 @@ class SelectionsFigure(_OfFedProf):
 class ScoresFigure(_OfFedProf):
     """Figure 8: scores λ/Λ by round, one row a client."""
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         run = next((run for run in self.shown(lines) if run.scores), None)
         if run is None:
             return []
         scores = ScoreHistory(rounds=np.arange(1, len(run.scores) + 1), values=np.array(run.scores))
         caption = (
-            f"{self.table.preset}, seed {run.seed}: how likely each client was to be drawn, relative to a uniform draw"
+            f"{self.table.preset}, seed {run.seed}: selection probability of each client, relative to uniform selection"
         )
         return [FigureBlock(figures.score_map(scores, _participation(run.counts)), caption)]
 
@@ -70,7 +68,7 @@ class ScoresFigure(_OfFedProf):
 def _participation(counts: SelectionCounts | None) -> ParticipationCounts:
     assert counts is not None, "only runs with counts are shown"
     return ParticipationCounts(
-        labels=counts.labels, of_client=_whole(counts.condition), invitations=_whole(counts.invitations)
+        labels=counts.labels, of_client=_whole(counts.condition), selections=_whole(counts.selections)
     )
 
 

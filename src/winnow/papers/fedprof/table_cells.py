@@ -70,14 +70,14 @@ class TableCell:
         return compact_spread_text(self.paper, self.column.decimals)
 
     @property
-    def behind(self) -> bool:
+    def worse_than_paper(self) -> bool:
         """Whether our runs do not reach the paper's value, and would not if they went on."""
-        if self.paper is None or not self.runs or (self.cut_short and not self._final):
+        if self.paper is None or not self.runs or (self.cut_short and not self._cannot_improve):
             return False
         return self.ours is None or not self.complete or not self.column.better(self.ours.mean, self.paper.mean)
 
     @property
-    def _final(self) -> bool:
+    def _cannot_improve(self) -> bool:
         """Whether more rounds change nothing: the target has been reached, which a best score never is for good."""
         return self.complete and not self.column.higher_is_better
 

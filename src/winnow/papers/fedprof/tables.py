@@ -24,7 +24,7 @@ ALGORITHM_TITLES = {
     "fedprox": "FedProx",
     "fedadam": "FedAdam",
     "afl": "AFL",
-    "clustered": "Clustered sampling",
+    "clustered-sampling": "Clustered sampling",
     "fedbn": "FedBN",
     "fedprof": "FedProf",
 }
@@ -42,10 +42,10 @@ class ResultTable(PaperItem):
     heavy: bool = False
 
     @property
-    def wants_accelerator(self) -> bool:
+    def needs_gpu(self) -> bool:
         return self.heavy
 
-    def unknown(self) -> list[str]:
+    def unknown_algorithms(self) -> list[str]:
         return [name for group in AGGREGATION_GROUPS for name in self.values(group) if name not in Recipe.known]
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
@@ -53,7 +53,7 @@ class ResultTable(PaperItem):
 
     def group_runs(self, group: str, wanted: ReproductionOptions) -> list[PaperRun]:
         return [
-            PaperRun(of=self.name, algorithm=algorithm, experiment=self._experiment(group, algorithm, seed, wanted))
+            PaperRun(item=self.name, algorithm=algorithm, experiment=self._experiment(group, algorithm, seed, wanted))
             for algorithm in self.values(group)
             if algorithm in Recipe.known
             for seed in range(wanted.seeds)
@@ -84,20 +84,20 @@ class ResultTable(PaperItem):
             for runs in [run_result_lines(lines, self.name, algorithm)]
         }
 
-    def computed(self, lines: ResultLines) -> bool:
+    def has_results(self, lines: ResultLines) -> bool:
         return any(self._runs_of_group(group, lines) for group in AGGREGATION_GROUPS)
 
     def _runs_of_group(self, group: str, lines: ResultLines) -> list[RunResultLine]:
         return [run for algorithm in self.values(group) for run in run_result_lines(lines, self.name, algorithm)]
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         pieces: list[PageBlock] = [TextBlock(self.about)]
         for group in AGGREGATION_GROUPS:
             cells = self.cells(group, lines)
             longest = max((run.rounds for run in self._runs_of_group(group, lines)), default=self.rounds[group])
             caption = (
-                f"Up to {longest} rounds, seeds in brackets; rounds, minutes and Wh until {self.target:g},"
-                " with the number of runs that reached it where not all did. ★ first in the group."
+                f"Up to {longest} rounds; number of seeds in brackets; rounds, minutes and Wh to reach {self.target:g},"
+                " with the number of runs that reached it if not all did. ★ best of the group."
             )
             pieces += [
                 HeadingBlock(f"{group.capitalize()} aggregation"),
@@ -121,11 +121,11 @@ class ResultTable(PaperItem):
         """Where we do not reach the paper's value, and why: one sentence an algorithm, one reason for those alike."""
         by_reason: dict[str, list[str]] = {}
         for algorithm, row in cells.items():
-            behind = [cell.column.title for cell in row if cell.behind]
+            behind = [cell.column.title for cell in row if cell.worse_than_paper]
             if behind:
                 reason = "" if row[0].cut_short else read_note(self.name, group, algorithm)  # notes are on whole runs
                 by_reason.setdefault(reason, []).append(f"{ALGORITHM_TITLES[algorithm]} ({', '.join(behind)})")
-        return [f"Behind the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
+        return [f"Worse than in the paper: {'; '.join(said)}. {reason}".strip() for reason, said in by_reason.items()]
 
     def _cut_short(self, group: str, lines: ResultLines) -> list[str]:
         """Runs that were ended before their time, after which they might have become better."""
@@ -137,21 +137,20 @@ class ResultTable(PaperItem):
         many = "All runs" if count == len(runs) else f"{count} of {len(runs)} runs"
         lasted = f"{ended[0]}" if len(ended) == 1 else f"{ended[0]} to {ended[-1]}"
         after = f"after {lasted} of {whole} rounds"
-        return [
-            f"{many} ended early, {after}: what they had not reached by then says nothing about the paper's values."
-        ]
+        return [f"{many} stopped early, {after}: targets not reached by then do not contradict the paper's values."]
 
     def _besides(self, group: str, lines: ResultLines) -> list[str]:
         """The energy of those who trained and were not merged, which the paper does not count; personal accuracy."""
         said = []
         for algorithm in self.values(group):
             runs, name = run_result_lines(lines, self.name, algorithm), ALGORITHM_TITLES[algorithm]
-            if invited := MeanAndSd.of(run.invited_wh_to_target for run in runs):
+            if invited := MeanAndSd.of(run.selected_wh_to_target for run in runs):
                 said.append(
-                    f"{name}: Wh of merged clients, as in the paper; of all invited, {compact_spread_text(invited, 2)}."
+                    f"{name}: Wh of aggregated clients, as in the paper; of all selected clients, "
+                    f"{compact_spread_text(invited, 2)}."
                 )
-            if own := MeanAndSd.of(run.own_best for run in runs):
-                said.append(f"{name}: {compact_spread_text(own, 3)} by each client's own model on samples of its own.")
+            if own := MeanAndSd.of(run.local_test_best for run in runs):
+                said.append(f"{name}: {compact_spread_text(own, 3)} with personalised models on local test sets.")
         return said
 
 

@@ -47,17 +47,17 @@ SECAGG = Paper(
     title="Compression under secure aggregation, reproduced",
     lead=(
         "Figures 2 and 3 of Prasad et al., Reconciling Security and Communication Efficiency in Federated Learning"
-        " (2022). Its data are not to be had, so others stand in; it prints curves, and says of product quantisation"
-        " that it sends 30 to 40 times less at no loss. Mean ± standard deviation over seeds."
+        " (2022). Its data sets are not available, so others are used; it prints curves, and reports that product"
+        " quantisation sends 30 to 40 times fewer bytes without loss of accuracy. Mean ± standard deviation over seeds."
     ),
-    pieces=(
+    items=(
         MNIST,
         CIFAR10,
         RefreshFigure(
             name="fig3",
-            title="Figure 3: renewal of the parameters",
+            title="Figure 3: refreshing the quantisation parameters",
             tradeoff=MNIST,
-            about="The federation of secagg-mnist, with ranges and codebooks that are renewed every so many rounds.",
+            about="The federation of secagg-mnist, with ranges and codebooks refreshed at different intervals.",
             periods=PERIODS,
             panels=(
                 tuple(tuple(scalar_code(8, margin, every) for every in PERIODS) for margin in (2, 6)),

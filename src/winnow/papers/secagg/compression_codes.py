@@ -26,7 +26,7 @@ def scalar_code(bits: int, margin: int, every: int = 1) -> CompressionCode:
         name=f"scalar-{bits}-{margin}{_every(every)}",
         title=f"b = {bits}, p = {bits + margin}",
         sets=(
-            *(*SECURE_SETTINGS, "collect.encoding.name=scalar", "collect.overflow=1.0"),
+            *(*SECURE_SETTINGS, "collect.encoding.name=scalar", "collect.max_overflow_share=1.0"),
             f"collect.encoding.bits={bits}",
             f"collect.encoding.margin={margin}",
             f"collect.encoding.refresh_every={every}",
@@ -39,7 +39,7 @@ def pruned_code(percent: int) -> CompressionCode:
         curve=PRUNED,
         name=f"pruned-{percent}",
         title=f"{percent} % of the weights, 8 bits",
-        sets=(*SECURE_SETTINGS, "collect.encoding.name=pruned", f"collect.encoding.fraction={percent / 100}"),
+        sets=(*SECURE_SETTINGS, "collect.encoding.name=random-pruning", f"collect.encoding.fraction={percent / 100}"),
     )
 
 
@@ -49,7 +49,7 @@ def product_code(codewords: int, block: int, every: int = 1) -> CompressionCode:
         name=f"product-{codewords}-{block}{_every(every)}",
         title=f"k = {codewords}, d = {block}",
         sets=(
-            *(*SECURE_SETTINGS, "collect.encoding.name=product"),
+            *(*SECURE_SETTINGS, "collect.encoding.name=product-quantisation-quantisation"),
             f"collect.encoding.codewords={codewords}",
             f"collect.encoding.block={block}",
             f"collect.encoding.refresh_every={every}",
@@ -61,4 +61,4 @@ def _every(rounds: int) -> str:
     return "" if rounds == 1 else f"-every-{rounds}"
 
 
-UNCOMPRESSED = CompressionCode(curve=PLAIN, name="none", title="neither masks nor compression")
+UNCOMPRESSED = CompressionCode(curve=PLAIN, name="none", title="no masking, no compression")

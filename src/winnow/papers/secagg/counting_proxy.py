@@ -25,7 +25,7 @@ class _Relayed(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         traffic = self.server.by_port.setdefault(self.client_address[1], ByteCounts())
         try:
-            onward = socket.create_connection(("127.0.0.1", self.server.behind))
+            onward = socket.create_connection(("127.0.0.1", self.server.server_port))
         except OSError:
             return  # the server is not there yet: who connects will try again
         with onward:
@@ -45,13 +45,13 @@ class _Relayed(socketserver.BaseRequestHandler):
 
 
 class CountingProxy(socketserver.ThreadingTCPServer):
-    """Listens at a port of its own and passes everything on to the one `behind` it."""
+    """Listens at a port of its own and passes everything on to `server_port`."""
 
     daemon_threads = True
 
-    def __init__(self, behind: int) -> None:
+    def __init__(self, server_port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Relayed)
-        self.behind = behind
+        self.server_port = server_port
         self.by_port: dict[int, ByteCounts] = {}
 
     @property
@@ -69,8 +69,8 @@ class CountingProxy(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def serve_counting_proxy(behind: int) -> Iterator[CountingProxy]:
-    with CountingProxy(behind) as relay:
+def serve_counting_proxy(server_port: int) -> Iterator[CountingProxy]:
+    with CountingProxy(server_port) as relay:
         thread = threading.Thread(target=relay.serve_forever, daemon=True)
         thread.start()
         try:

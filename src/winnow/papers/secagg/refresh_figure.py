@@ -31,7 +31,7 @@ class RefreshFigure(PaperItem):
         codes = [code for panel in self.panels for row in panel for code in row]
         return [self.tradeoff.run(code, seed, wanted) for code in codes for seed in range(wanted.seeds)]
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         rows = [row for panel in self.panels for row in panel]
         spreads = {code: self._spread(code, lines) for row in rows for code in row}
         if not any(spreads[code] for row in rows for code in row[1:]):
@@ -43,7 +43,7 @@ class RefreshFigure(PaperItem):
         )
         return [
             TextBlock(self.about),
-            FigureBlock(self._drawn(spreads), "Accuracy against the period of renewal"),
+            FigureBlock(self._drawn(spreads), "Accuracy against the refresh interval"),
             TableBlock("Accuracy, mean of the last rounds over seeds.", header, table),
         ]
 
@@ -60,7 +60,7 @@ class RefreshFigure(PaperItem):
         for column, panel in enumerate(self.panels, start=1):
             for index, row in enumerate(panel):
                 figure.add_trace(self._curve(row, spreads, colour(index)), row=1, col=column)
-        figure.update_xaxes(type="log", title="Rounds between renewals", tickvals=self.periods)
+        figure.update_xaxes(type="log", title="Rounds between refreshes", tickvals=self.periods)
         figure.update_yaxes(title="Accuracy", row=1, col=1)
         return apply_layout(figure, height=380).update_layout(legend={"y": 1.1}, margin={"t": 84})
 

@@ -33,7 +33,7 @@ class TradeOffFigure(PaperItem):
     def run(self, code: CompressionCode, seed: int, wanted: ReproductionOptions) -> PaperRun:
         sets = (*code.sets, *wanted.sets)
         return PaperRun(
-            of=self.name,
+            item=self.name,
             algorithm=code.name,
             experiment=resolve(self.preset, sets=sets, seed=seed, rounds=wanted.rounds),
         )
@@ -55,7 +55,7 @@ class TradeOffFigure(PaperItem):
         found = lines.get((self.name, code.name, "uplink"))
         return found if isinstance(found, TrafficResultLine) else None
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         shown = [(code, runs) for code in self.codes if (runs := run_result_lines(lines, self.name, code.name))]
         if not shown:
             return []
@@ -69,8 +69,8 @@ class TradeOffFigure(PaperItem):
         rounds = max(run.rounds for _, runs in shown for run in runs)
         caption = (
             f"Accuracy on held-out samples, mean of the last {LAST_ROUNDS} of {rounds} rounds, over seeds (in"
-            " brackets). Bytes are those that crossed the connection, of a client in a round, with all that is"
-            " around an update."
+            " brackets). Bytes are those sent over the connection per client and round, protocol overhead"
+            " included."
         )
         header = ("Code", "Bytes up", "Ratio", "Accuracy", "Against none")
         return TableBlock(caption, header, list(self._rows(shown, lines)))
@@ -130,6 +130,6 @@ def accuracy_bytes_figure(
         )
         if curve == CURVES[0] and spreads:
             figure.add_hline(y=spreads[0][2].mean, line={"dash": "dash", "width": 1, "color": GREY})
-    figure.update_xaxes(type="log", title="Bytes that a client sends in a round")
+    figure.update_xaxes(type="log", title="Bytes sent per client and round")
     figure.update_yaxes(title="Accuracy")
     return apply_layout(figure, height=420)

@@ -31,7 +31,7 @@ SMALL_DATA = ("data.partition={name='classes', per_client=2, rows=20}", "local.e
 
 
 def measure_traffic(
-    of: str, preset: str, codes: Sequence[CompressionCode], wanted: ReproductionOptions
+    item: str, preset: str, codes: Sequence[CompressionCode], wanted: ReproductionOptions
 ) -> list[TrafficResultLine]:
     """A line for each code."""
     invited = resolve(preset, sets=wanted.sets).select.count
@@ -39,17 +39,17 @@ def measure_traffic(
     each = ceil(invited / len(SITES))
     clients = each * len(SITES)
     sets = (*wanted.sets, f"data.clients={clients}", f"select.count={clients}", *SMALL_DATA)
-    behind = free_port()
+    server_port = free_port()
     with (
         TemporaryDirectory(prefix="winnow-wire-") as scratch,
-        serve_counting_proxy(behind) as relay,
+        serve_counting_proxy(server_port) as relay,
         local_federation(
             _job(preset, codes[0], sets, FEW_ROUNDS),
             len(SITES),
             Path(scratch) / "federation",
             data_directory=wanted.data_directory,
             port=relay.port,
-            listen=behind,
+            listen=server_port,
         ) as federation,
     ):
         lines = []
@@ -61,7 +61,7 @@ def measure_traffic(
                 (b - a) / (MORE_ROUNDS - FEW_ROUNDS) / (each * len(MEASURED_SITES))
                 for a, b in zip(few, more, strict=True)
             )
-            lines.append(TrafficResultLine(of=of, algorithm=code.name, clients=clients, up=up, down=down))
+            lines.append(TrafficResultLine(item=item, algorithm=code.name, clients=clients, up=up, down=down))
         return lines
 
 

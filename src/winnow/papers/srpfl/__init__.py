@@ -18,10 +18,10 @@ DATA_CASES = {
 FIXED_SPEEDS, DYNAMIC_SPEEDS = (), ("fleet.speeds=dynamic",)
 SAMPLED_CLIENTS = ("select.fraction=0.2",)
 FIGURE_SETTINGS = {
-    "fig3": (FIXED_SPEEDS, "Each client's time is drawn once from Exp(1); all 100 take part."),
+    "fig3": (FIXED_SPEEDS, "Each client's time is drawn once from Exp(1); all 100 clients participate."),
     "fig4": (
         DYNAMIC_SPEEDS,
-        "Times are drawn anew in every round, at rates that differ between clients; all 100 take part.",
+        "Times are drawn anew in every round, at rates that differ between clients; all 100 clients participate.",
     ),
     "fig5": (SAMPLED_CLIENTS, "Each client's time is drawn once from Exp(1); 20 of 100 are sampled in every round."),
     "fig6": (
@@ -50,11 +50,11 @@ SRPFL = Paper(
     title="SRPFL, reproduced",
     lead=(
         "Figures 3 to 6 and the linear case of Tziotis et al., Straggler-Resilient Personalized Federated Learning"
-        " (2022). The paper prints curves and no numbers, so that there is none to set ours beside. Mean ± standard"
+        " (2022). The paper prints curves but no numbers, so ours cannot be compared directly. Mean ± standard"
         " deviation over seeds. Accuracy is the mean over clients, each with its own model on its own test samples."
         " MNIST stands in for EMNIST and FEMNIST; CIFAR-100 is left out."
     ),
-    pieces=(
+    items=(
         LinearFigure(name="linear", title="The linear case: theorem 4.6"),
         TimeToTargetTable(name="times", title="Time to a target accuracy", figures=FIGURES),
         *FIGURES,

@@ -20,9 +20,9 @@ Floats: TypeAlias = NDArray[np.float64]
 class LinearCase:
     """Sizes of a problem. The defaults keep what theorem 4.5 asks for, up to its constants.
 
-    `first` is n₀, about 2d / log N for the populations of interest; `samples` is m, well above max(log N, d/n₀);
-    `rate` is η, below 1/(8 σ̄²_max,*), since the heads make (1/N) W*ᵀW* about the identity. `starters` says how many
-    clients estimate the first representation: algorithm 2 asks all of them, None.
+    `first_stage_clients` is n₀, about 2d / log N for the populations of interest; `samples` is m, well above
+    max(log N, d/n₀); `rate` is η, below 1/(8 σ̄²_max,*), since the heads make (1/N) W*ᵀW* about the identity.
+    `initial_clients` says how many clients estimate the first representation: algorithm 2 asks all of them, None.
     """
 
     clients: int
@@ -31,14 +31,16 @@ class LinearCase:
     samples: int = 20
     noise: float = 1.0
     rate: float = 0.1
-    first: int = 16
-    starters: int | None = None
+    first_stage_clients: int = 16
+    initial_clients: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.rank < min(self.dimension, self.samples):
-            raise ConfigError(f"rank {self.rank} must lie between 0 and the dimension and the samples a client")
-        if not self.rank <= self.first <= self.clients:
-            raise ConfigError(f"first = {self.first} must lie between the rank and the {self.clients} clients")
+            raise ConfigError(f"rank = {self.rank} must be above 0 and below the dimension and the samples per client")
+        if not self.rank <= self.first_stage_clients <= self.clients:
+            raise ConfigError(
+                f"first_stage_clients = {self.first_stage_clients} must be from the rank to {self.clients}, all clients"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +102,7 @@ class ConvergenceHistory:
     distances: Floats
     seconds: Floats
 
-    def reaches(self, target: float) -> int | None:
+    def first_round_below(self, target: float) -> int | None:
         """The first round after which the distance is at most the target."""
         below = np.flatnonzero(self.distances <= target)
         return int(below[0]) if len(below) else None
@@ -115,8 +117,8 @@ def run_linear_case(
     clients every round); a round lasts as long as its slowest participant.
     """
     truth = LinearGroundTruth.draw(case, seed)
-    starters = np.arange(case.clients if case.starters is None else case.starters)
-    basis = estimate_representation(*truth.batch(case, starters, stream(seed, "linear", "start")), case.rank)
+    initial_clients = np.arange(case.clients if case.initial_clients is None else case.initial_clients)
+    basis = estimate_representation(*truth.batch(case, initial_clients, stream(seed, "linear", "start")), case.rank)
     distances, seconds = [principal_angle_distance(basis, truth.representation)], [0.0]
     for number, count in enumerate(participants, start=1):
         if distances[-1] <= until:

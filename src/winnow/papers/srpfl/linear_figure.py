@@ -58,23 +58,23 @@ class LinearFigure(PaperItem):
         return [self._line(case, seed, measure(case, seed, rounds)) for case, seed in self._missing(wanted, lines)]
 
     def _missing(self, wanted: ReproductionOptions, lines: ResultLines) -> list[tuple[LinearCase, int]]:
-        known = {(line.clients, line.starters, line.seed) for line in linear_case_result_lines(lines, self.name)}
+        known = {(line.clients, line.initial_clients, line.seed) for line in linear_case_result_lines(lines, self.name)}
         return [
-            (LinearCase(clients=clients, starters=starters), seed)
+            (LinearCase(clients=clients, initial_clients=initial_clients), seed)
             for clients in self.populations
-            for starters in (LinearCase.first, clients)
+            for initial_clients in (LinearCase.first_stage_clients, clients)
             for seed in range(wanted.seeds)
-            if (clients, starters, seed) not in known
+            if (clients, initial_clients, seed) not in known
         ]
 
     def _line(self, case: LinearCase, seed: int, found: SpeedupMeasurement) -> LinearCaseResultLine:
-        drawn = seed == 0 and case.clients == self.populations[-1] and case.starters == case.first
-        theirs, ours = found.fedrep.reaches(found.target), found.srpfl.reaches(found.target)
+        drawn = seed == 0 and case.clients == self.populations[-1] and case.initial_clients == case.first_stage_clients
+        theirs, ours = found.fedrep.first_round_below(found.target), found.srpfl.first_round_below(found.target)
         assert theirs is not None, "no floor is higher than all distances"
         return LinearCaseResultLine(
-            of=self.name,
+            item=self.name,
             clients=case.clients,
-            starters=case.starters or case.clients,
+            initial_clients=case.initial_clients or case.clients,
             seed=seed,
             start=round(float(found.fedrep.distances[0]), 5),
             floor=round(found.floor, 6),
@@ -87,11 +87,11 @@ class LinearFigure(PaperItem):
             srpfl=rounded(found.srpfl.distances, 5) if drawn else (),
         )
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         found = sorted(linear_case_result_lines(lines, self.name), key=lambda line: (line.clients, line.seed))
         if not found:
             return []
-        few = [line for line in found if line.starters < line.clients]
+        few = [line for line in found if line.initial_clients < line.clients]
         blocks: list[PageBlock] = [TextBlock(ABOUT), *self._part("Start by n₀ clients", FEW_STARTERS_TEXT, few)]
         blocks += [
             FigureBlock(contraction_figure(line), f"N = {line.clients}: the distance by round; dashed, the target")
@@ -157,7 +157,7 @@ def _early(found: Sequence[LinearCaseResultLine]) -> str:
     by_population = [(n, MeanAndSd.of(line.ratio for line in late if line.clients == n)) for n in _populations(found)]
     means = ", ".join(f"{mean_sd_text(spread, 3)} (N = {clients})" for clients, spread in by_population)
     return (
-        f"In {len(found) - len(late)} of {len(found)} problems SRPFL did not meet the target in its last stage: it had"
+        f"In {len(found) - len(late)} of {len(found)} problems SRPFL did not reach the target in its last stage: it had"
         f" met it before by chance, or never did. Without these the ratios are {means}."
     )
 

@@ -37,7 +37,7 @@ def doubling_stages(case: LinearCase) -> list[tuple[int, int]]:
     f_n (1 + (1 − 1/√2) E[T_n] / (E[T_2n] − E[T_n])). How many rounds that takes follows from the contraction
     (equation 10), by a factor of 1 − η towards the floor f_n, beginning at a distance of one.
     """
-    found, before, count = list[tuple[int, int]](), 1.0, case.first
+    found, before, count = list[tuple[int, int]](), 1.0, case.first_stage_clients
     while count < case.clients:
         now = expected_round_time(case.clients, count)
         doubled = expected_round_time(case.clients, min(2 * count, case.clients))
@@ -66,7 +66,7 @@ class SpeedupMeasurement:
     @property
     def ratio(self) -> float | None:
         """SRPFL's time to the target over FedRep's."""
-        ours, theirs = self.srpfl.reaches(self.target), self.fedrep.reaches(self.target)
+        ours, theirs = self.srpfl.first_round_below(self.target), self.fedrep.first_round_below(self.target)
         if ours is None or not theirs:
             return None
         return float(self.srpfl.seconds[ours] / self.fedrep.seconds[theirs])

@@ -62,13 +62,13 @@ AUTHORS_PROTOCOL = (
 METHOD_PAIRS = ((SRPFL, FEDREP), (LG_SRPFL, LG_FEDAVG))
 
 TUNING = {
-    "srpfl": ("judge.tune_epochs=10", "judge.tune_from=average"),
-    "fedrep": ("judge.tune_epochs=10", "judge.tune_from=average"),
-    "flanp": ("judge.tune_epochs=10",),
-    "fedavg-rp": ("judge.tune_epochs=10",),
-    "hf-maml": ("judge.tune_epochs=1",),
+    "srpfl": ("evaluation.tune_epochs=10", "evaluation.tune_from=average"),
+    "fedrep": ("evaluation.tune_epochs=10", "evaluation.tune_from=average"),
+    "flanp": ("evaluation.tune_epochs=10",),
+    "fedavg-rp": ("evaluation.tune_epochs=10",),
+    "hf-maml": ("evaluation.tune_epochs=1",),
 }
-"""What clients do before they judge a tuned model."""
+"""What clients do before they evaluate a tuned model."""
 
 
 def elapsed_seconds(run: RunResultLine, communication: float) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ def speedup_blocks(lines: ResultLines, of: str) -> list[PageBlock]:
     ]
     return [
         TableBlock(
-            "How many times as soon the first is at a share of the second's best, over the seeds where it gets there.",
+            "Speed-up of the first method in reaching a share of the second's best, over the seeds where it does.",
             ("Methods", *(f"{share:.0%}" for share in TARGET_SHARES)),
             sooner,
         ),

@@ -45,15 +45,15 @@ class AccuracyTimeFigure(PaperItem):
     heavy: bool = False
 
     @property
-    def wants_accelerator(self) -> bool:
+    def needs_gpu(self) -> bool:
         return self.heavy
 
-    def unknown(self) -> list[str]:
+    def unknown_algorithms(self) -> list[str]:
         return [name for name in ALGORITHMS if name not in Recipe.known]
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         return [
-            PaperRun(of=self.name, algorithm=algorithm, experiment=self._experiment(algorithm, seed, wanted))
+            PaperRun(item=self.name, algorithm=algorithm, experiment=self._experiment(algorithm, seed, wanted))
             for algorithm in ALGORITHMS
             if algorithm in Recipe.known
             for seed in range(wanted.seeds)
@@ -61,18 +61,18 @@ class AccuracyTimeFigure(PaperItem):
 
     def _experiment(self, algorithm: str, seed: int, wanted: ReproductionOptions) -> Experiment:
         every = min(TUNE_EVERY, wanted.rounds or TUNE_EVERY)
-        tuning = (*TUNING[algorithm], f"judge.tune_every={every}") if algorithm in TUNING else ()
+        tuning = (*TUNING[algorithm], f"evaluation.tune_every={every}") if algorithm in TUNING else ()
         sets = (*self.settings, *tuning, f"target={self.target}", *wanted.sets)
         return resolve(self.preset, sets=sets, algorithm=algorithm, seed=seed, rounds=wanted.rounds)
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         shown, besides = (
             [(method, runs) for method in methods if (runs := method.runs(lines, self.name))]
             for methods in (METHODS, AUTHORS_PROTOCOL)
         )
         if not shown:
             return []
-        caption = f"{self.preset}: accuracy by each client on its own test against total time; dashed, the target"
+        caption = f"{self.preset}: mean accuracy on the local test sets against total time; dashed: the target"
         return [
             TextBlock(self.about),
             FigureBlock(accuracy_time_figure(shown, self.target), caption),
@@ -84,8 +84,9 @@ class AccuracyTimeFigure(PaperItem):
         rounds = sorted({run.rounds for _, runs in shown for run in runs})
         lasted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         return (
-            f"{lasted} rounds, seeds in brackets; total time until {self.target:g} for three costs of communication."
-            " FT, HF-MAML and the last rows are of models that clients tuned before they judged them; the last rows"
+            f"{lasted} rounds; number of seeds in brackets; total time to reach {self.target:g} for three costs"
+            " of communication."
+            " FT, HF-MAML and the last rows show models that clients fine-tuned before evaluation; the last rows"
             " follow the protocol of the authors' code."
         )
 
@@ -101,14 +102,14 @@ class TimeToTargetTable(PaperItem):
 
     figures: tuple[AccuracyTimeFigure, ...]
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         rows = [
             [f"{figure.name}: {quick.title} and {slow.title}", f"{figure.target:g}", *cells]
             for figure in self.figures
             for quick, slow in METHOD_PAIRS
             if any(cells := [_compared(quick, slow, figure, cost, lines) for cost in COMMUNICATION_COSTS])
         ]
-        caption = "Total time of both, and how many times as soon the first is there; mean ± sd over seeds."
+        caption = "Total time of both methods and the speed-up of the first; mean ± sd over seeds."
         return [TableBlock(caption, _header("Target"), rows)] if rows else []
 
 

@@ -41,20 +41,24 @@ ERROR_FEEDBACK = "feedback"
 class Compress(TwoSidedFilter):
     """Keep some changes, write them in few bits, code what remains: always in this order.
 
-    What a client does not send is fed back into its next update, if `keep` says so. It is kept once the reply has been
-    folded, so a straggler whose reply was cancelled loses nothing.
+    What a client does not send is fed back into its next update, if `sparsify` says so. It is kept once the reply has
+    been folded, so a straggler whose reply was cancelled loses nothing.
     """
 
     name: Literal["compress"] = "compress"
     packs: ClassVar[bool] = True
-    keep: Sparsifier = KeepAll()
-    numbers: Quantiser = Float32()
-    entropy: Literal["none", "zstd"] = "none"
-    level: int = Field(default=3, ge=1, le=19)
+    sparsify: Sparsifier = KeepAll()
+    quantise: Quantiser = Float32()
+    entropy_coding: Literal["none", "zstd"] = "none"
+    zstd_level: int = Field(default=3, ge=1, le=19)
 
     @cached_property
     def format(self) -> PacketFormat:
-        return PacketFormat(keep=self.keep, numbers=self.numbers, level=self.level if self.entropy == "zstd" else None)
+        return PacketFormat(
+            sparsify=self.sparsify,
+            quantise=self.quantise,
+            level=self.zstd_level if self.entropy_coding == "zstd" else None,
+        )
 
     def at_site(self, randomness: Randomness) -> Filter[Any]:
         def apply(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
@@ -78,7 +82,7 @@ class Compress(TwoSidedFilter):
         return MessageEstimate(whole=message.whole, tells=message.tells, nbytes=nbytes)
 
     def check_data(self, data: DataSummary) -> None:
-        if self.entropy == "zstd":
+        if self.entropy_coding == "zstd":
             library()
 
     def conflict(self, whole: "Algorithm") -> str | None:
@@ -91,11 +95,12 @@ class Compress(TwoSidedFilter):
         return None
 
     def privacy_text(self) -> str:
-        coded = ", coded by zstandard" if self.entropy == "zstd" else ""
-        fed_back = " What was not sent stays at the client and is added to its next update." * self.keep.feeds_back
+        coded = ", coded by zstandard" if self.entropy_coding == "zstd" else ""
+        fed_back = " What was not sent stays at the client and is added to its next update." * self.sparsify.feeds_back
         return (
-            f"compress: the server sees {self.keep.privacy_text()}, {self.numbers.privacy_text()}{coded}. This saves "
-            f"bytes and protects nobody: what arrives is each client's own update, for the server to read.{fed_back}"
+            f"compress: the server sees {self.sparsify.privacy_text()}, {self.quantise.privacy_text()}{coded}. This "
+            f"saves bytes and protects nobody: what arrives is each client's own update, which the server "
+            f"reads.{fed_back}"
         )
 
     def _packed(self, outcome: Outcome, randomness: Randomness) -> Outcome:
@@ -110,7 +115,7 @@ class Compress(TwoSidedFilter):
             sealed = self.format.write(changes, payload[part], sent, rng)
             payload[part] = {PACKET: sealed.data}
             unsent[part] = torch.from_numpy(np.where(sealed.told, np.float32(0), changes))
-        if self.keep.feeds_back:
+        if self.sparsify.feeds_back:
             new_state[ERROR_FEEDBACK] = unsent
         return replace(outcome, payload=payload, new_client_state=new_state)
 

@@ -13,7 +13,9 @@ def library() -> Any:
     try:
         import zstandard  # noqa: PLC0415 - imported on use
     except ImportError:
-        raise ConfigError("filters: entropy = 'zstd' needs the package zstandard; pip install zstandard") from None
+        raise ConfigError(
+            "filters: entropy_coding = 'zstd' needs the package zstandard; pip install zstandard"
+        ) from None
     return zstandard
 
 

@@ -40,14 +40,14 @@ class Packet:
 class PacketFormat:
     """Everything that both sides must agree upon."""
 
-    keep: Sparsifier
-    numbers: Quantiser
+    sparsify: Sparsifier
+    quantise: Quantiser
     level: int | None
     """Of zstandard; None: no entropy coding."""
 
     @property
     def digest(self) -> bytes:
-        said = f"{self.keep.model_dump_json()}{self.numbers.model_dump_json()}{self.level is not None}"
+        said = f"{self.sparsify.model_dump_json()}{self.quantise.model_dump_json()}{self.level is not None}"
         return hashlib.blake2b(said.encode(), digest_size=8).digest()
 
     def nbytes(self, told: Arrays, like: Arrays) -> int:
@@ -61,9 +61,9 @@ class PacketFormat:
         present = _changed(changes, sizes)
         chosen = np.repeat(present, sizes)
         some = changes[chosen]
-        index, places = self.keep.choose(some, rng)
-        stretched = (some[places] * np.float32(self.keep.stretch(len(some)))).astype(np.float32)
-        body = np.concatenate([_raw(buffers, like), index, self.numbers.write(stretched, rng)])
+        index, places = self.sparsify.choose(some, rng)
+        stretched = (some[places] * np.float32(self.sparsify.stretch(len(some)))).astype(np.float32)
+        body = np.concatenate([_raw(buffers, like), index, self.quantise.write(stretched, rng)])
         told = np.zeros(len(changes), bool)
         told[np.flatnonzero(chosen)[places]] = True
         return Packet(data=self._enclosed(body, present, len(some)), told=told)
@@ -82,16 +82,16 @@ class PacketFormat:
         body = decompress_bytes(data[end:], length) if coded else data[end:]
         if len(body) != length:
             raise PacketError(f"the body has {len(body)} bytes instead of {length}")
-        raw, index, numbers = np.split(body, np.cumsum([_raw_bytes(like), self.keep.nbytes(count)]))
-        places = self.keep.read(index, count)
+        raw, index, numbers = np.split(body, np.cumsum([_raw_bytes(like), self.sparsify.nbytes(count)]))
+        places = self.sparsify.read(index, count)
         some = np.zeros(count, np.float32)
-        some[places] = self.numbers.read(numbers, len(places))
+        some[places] = self.quantise.read(numbers, len(places))
         changes = np.zeros(int(sizes.sum()), np.float32)
         changes[np.repeat(present, sizes)] = some
         return changes, _from_raw(raw, like)
 
     def _body_bytes(self, count: int, like: Arrays) -> int:
-        return _raw_bytes(like) + self.keep.nbytes(count) + self.numbers.nbytes(self.keep.kept(count))
+        return _raw_bytes(like) + self.sparsify.nbytes(count) + self.quantise.nbytes(self.sparsify.kept(count))
 
     def _enclosed(self, body: Bytes, present: NDArray[np.bool_], count: int) -> Bytes:
         squeezed = body if self.level is None else compress_bytes(body, self.level)

@@ -83,7 +83,7 @@ class _Cut:
 
 class ProductQuantisation(Encoding):
     """`codewords` is k and `block` is d, at most. Smaller tensors have fewer codewords and smaller blocks; those with
-    fewer weights than `smallest`, biases and norms are summed up as in scalar quantisation (`rest`).
+    fewer weights than `min_weights`, biases and norms are summed up as in scalar quantisation (`quantisation`).
 
     Weights stand in blocks as in the tensor, or `shuffle`d. Codebooks are made anew every `refresh_every` rounds:
     k-means over the blocks of the last sum, which is public, scaled to the mean length of the clients' own blocks,
@@ -91,21 +91,21 @@ class ProductQuantisation(Encoding):
     have codewords in the next, and its correction none.
     """
 
-    name: Literal["product"] = "product"
+    name: Literal["product-quantisation"] = "product-quantisation"
     needs_keeper: ClassVar[bool] = True
     codewords: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 16
     block: int = Field(default=8, ge=1, le=MAX_BLOCK)
-    smallest: int = Field(default=512, ge=0)
+    min_weights: int = Field(default=512, ge=0)
     shuffle: bool = True
     refresh_every: int = Field(default=1, ge=1)
-    rest: ScalarQuantisation = ScalarQuantisation()
+    quantisation: ScalarQuantisation = ScalarQuantisation()
 
     def privacy_text(self) -> str:
         return (
-            "product: the server learns more than sums: for every block of weights, how many clients chose which "
-            "codeword. No names are with them, but updates are multiplied by weights first, so that the longest "
-            "codewords are likely those of the client with the most data, and can be put together to its update. The "
-            "mask keeper sees the codewords that each client chose."
+            "product-quantisation: the server learns more than sums: for every block of weights, how many clients "
+            "chose which codeword. No names are with them, but updates are multiplied by weights first, so that the "
+            "longest codewords are likely those of the client with the most data, and can be put together to its "
+            "update. The mask keeper sees the codewords that each client chose."
         )
 
     def indexed(self, form: UpdateLayout) -> int:
@@ -118,13 +118,13 @@ class ProductQuantisation(Encoding):
             chance, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
             books[_book(cut)] = _with_nothing(chance.normal(0, size, (cut.codewords - 1, cut.block)))
         few = [*(public[place] for place in self._left(form)), *([np.zeros(2)] * len(books)), public[-1]]
-        return _with_books(self.rest.first(self._rest(form), few, round), books, round)
+        return _with_books(self.quantisation.first(self._rest(form), few, round), books, round)
 
     def refresh(
         self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
     ) -> EncodingParameters:
         books, inner = self._books(form, before)
-        following = self.rest.refresh(self._rest(form), inner, decoded, round)
+        following = self.quantisation.refresh(self._rest(form), inner, decoded, round)
         if round - before.version < self.refresh_every:
             return _with_books(following, books, before.version)
         for cut in self._cuts(form):
@@ -140,12 +140,12 @@ class ProductQuantisation(Encoding):
         }
         lengths = [np.full(2, _rms(update[cut.place])) for cut in self._cuts(form)]
         few = [*(update[place] for place in self._left(form)), *lengths, update[-1]]
-        return _with_books(self.rest.emulated(self._rest(form), few, round), books, round)
+        return _with_books(self.quantisation.emulated(self._rest(form), few, round), books, round)
 
     def space(self, form: UpdateLayout, members: int) -> VectorGroup:
         """First the assignments, a stretch a tensor; then all that is summed up."""
         assigned = tuple(Segment(cut.blocks, cut.bits) for cut in self._cuts(form))
-        return VectorGroup((*assigned, *self.rest.space(self._rest(form), members).stretches))
+        return VectorGroup((*assigned, *self.quantisation.space(self._rest(form), members).stretches))
 
     def encode(
         self,
@@ -163,7 +163,7 @@ class ProductQuantisation(Encoding):
             assigned.append(chosen.astype(np.uint8))
             lengths.append(_lengths(blocks, codewords[chosen], cut.entry.count))
         few = [*(values[place] for place in self._left(form)), *lengths, values[-1]]
-        return [*assigned, *self.rest.encode(self._rest(form), few, inner, members, rng)]
+        return [*assigned, *self.quantisation.encode(self._rest(form), few, inner, members, rng)]
 
     def decode(
         self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
@@ -171,7 +171,7 @@ class ProductQuantisation(Encoding):
         """The first entries of the total are histograms."""
         cuts = self._cuts(form)
         books, inner = self._books(form, parameters)
-        few = self.rest.decode(self._rest(form), total[len(cuts) :], inner, members, clients)
+        few = self.quantisation.decode(self._rest(form), total[len(cuts) :], inner, members, clients)
         rest, sums, learnt = iter(few.sums), {}, dict(few.learnt)
         for cut, counts in zip(cuts, total, strict=False):
             if counts.shape != (cut.blocks, cut.codewords) or (counts.sum(1) != clients).any():
@@ -193,7 +193,7 @@ class ProductQuantisation(Encoding):
 
     def _cut(self, place: int, entry: TensorSpec) -> _Cut:
         """The largest blocks, up to `block`, with which the tensor gets as many bits a weight as a large one."""
-        fits = entry.is_real and len(entry.shape) > 1 and entry.count >= self.smallest
+        fits = entry.is_real and len(entry.shape) > 1 and entry.count >= self.min_weights
         count = entry.count if fits else 0
         rate = (self.codewords.bit_length() - 1) / self.block
         for block in range(self.block, 0, -1):

@@ -33,31 +33,33 @@ class RandomPruning(Encoding):
     the mean is right (as in Konečný et al., 2016). A new mask is drawn every `refresh_every` rounds.
     """
 
-    name: Literal["pruned"] = "pruned"
+    name: Literal["random-pruning"] = "random-pruning"
     fraction: float = Field(default=0.1, gt=0, le=1)
     refresh_every: int = Field(default=1, ge=1)
-    values: ScalarQuantisation = ScalarQuantisation()
+    quantisation: ScalarQuantisation = ScalarQuantisation()
 
     def first(self, form: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
         seed = _drawn_from(public)
-        inner = self.values.first(self._few(form), self._chosen(form, public, seed), round)
+        inner = self.quantisation.first(self._few(form), self._chosen(form, public, seed), round)
         return _with_mask(inner, seed, round)
 
     def emulated(self, form: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
         seed = _drawn_from(update)
-        return _with_mask(self.values.emulated(self._few(form), self._chosen(form, update, seed), round), seed, round)
+        return _with_mask(
+            self.quantisation.emulated(self._few(form), self._chosen(form, update, seed), round), seed, round
+        )
 
     def refresh(
         self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
     ) -> EncodingParameters:
         seed, inner = _without_mask(before)
-        following = self.values.refresh(self._few(form), inner, decoded, round)
+        following = self.quantisation.refresh(self._few(form), inner, decoded, round)
         if round - before.version < self.refresh_every:
             return _with_mask(following, seed, before.version)
         return _with_mask(following, derive(seed, "mask", round) % (1 << SEED_BITS), round)
 
     def space(self, form: UpdateLayout, members: int) -> VectorGroup:
-        return self.values.space(self._few(form), members)
+        return self.quantisation.space(self._few(form), members)
 
     def encode(
         self,
@@ -68,13 +70,13 @@ class RandomPruning(Encoding):
         rng: np.random.Generator,
     ) -> ModularVector:
         seed, inner = _without_mask(parameters)
-        return self.values.encode(self._few(form), self._chosen(form, values, seed), inner, members, rng)
+        return self.quantisation.encode(self._few(form), self._chosen(form, values, seed), inner, members, rng)
 
     def decode(
         self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
     ) -> DecodedSum:
         seed, inner = _without_mask(parameters)
-        few = self.values.decode(self._few(form), total, inner, members, clients)
+        few = self.quantisation.decode(self._few(form), total, inner, members, clients)
         sums = [
             chosen if places is None else _spread(chosen, places, entry) * (entry.count / len(places))
             for chosen, places, entry in zip(few.sums, self._places(form, seed), form.entries, strict=True)

@@ -71,11 +71,11 @@ class _Some(Sparsifier):
     """A share of the changes, at least one."""
 
     fraction: float = Field(default=0.01, gt=0, le=1)
-    feedback: bool = True
+    error_feedback: bool = True
 
     @property
     def feeds_back(self) -> bool:
-        return self.feedback
+        return self.error_feedback
 
     def kept(self, count: int) -> int:
         return min(count, max(1, round(self.fraction * count)))
@@ -113,7 +113,7 @@ class RandomK(_Some):
     """
 
     name: Literal["random-k"] = "random-k"
-    feedback: bool = False
+    error_feedback: bool = False
 
     def nbytes(self, count: int) -> int:
         return SEED_BYTES
@@ -129,7 +129,7 @@ class RandomK(_Some):
         return np.sort(stream(seed, "random-k").choice(count, self.kept(count), replace=False, shuffle=False))
 
     def stretch(self, count: int) -> float:
-        return 1.0 if self.feedback or not count else count / self.kept(count)
+        return 1.0 if self.error_feedback or not count else count / self.kept(count)
 
     def privacy_text(self) -> str:
         return f"{100 * self.fraction:g} % of each update's changes, drawn at random"

@@ -169,9 +169,9 @@ def _check_secure(whole: Algorithm, collect: SecureAggregation, encoding: Discre
             f"{getattr(whole.client, 'name', '')!r} also sends {', '.join(whole.client.extra_parts)}; write another "
             "client"
         )
-    if encoding.honest > collect.threshold:
+    if encoding.honest_fraction > collect.threshold:
         raise ConfigError(
-            f"collect.encoding.honest = {encoding.honest:g} counts on the noise of more clients than "
+            f"collect.encoding.honest_fraction = {encoding.honest_fraction:g} counts on the noise of more clients than "
             f"collect.threshold = {collect.threshold:g} has in a sum; lower it"
         )
 
@@ -194,7 +194,7 @@ def _of_profiles(whole: Algorithm, clients: int) -> list[Guarantee]:
     return [
         Guarantee(
             name="profile_epsilon",
-            setting="select.matching",
+            setting="select.profile_comparison",
             delta=matching.delta,
             budget=None,
             released=lambda rounds, times: [_profiles(whole, int(times.max()))],

@@ -28,7 +28,7 @@ class CentralDp(Collect):
 
     Weight, bound, sum, noise, and division by a public constant, in this order. w_k is what the aggregation gives the
     client over what it gives a client on average, C is `clip` and z `noise_multiplier`; K is how many clients a round
-    invites by the settings, never how many there were. With `adaptive`, C is only the first bound, and follows the
+    invites by the settings, never how many there were. With `adaptive_clip`, C is only the first bound, and follows the
     `quantile` of the updates' norms. A run stops before it would spend more than `epsilon`.
 
     What is not finite in an update counts as no change: its refusal would stand in the log, and no noise covers that.
@@ -37,12 +37,12 @@ class CentralDp(Collect):
     name: Literal["central-dp"] = "central-dp"
     noise_multiplier: NoiseMultiplier
     clip: ClipNorm = 1.0
-    adaptive: bool = False
+    adaptive_clip: bool = False
     quantile: float = Field(default=0.5, gt=0, lt=1)
-    rate: float = Field(default=0.2, gt=0)
+    clip_learning_rate: float = Field(default=0.2, gt=0)
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
-    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
 
     def conflict(self, whole: Algorithm) -> str | None:
         if not whole.aggregate.needs_only_sums:
@@ -102,10 +102,10 @@ class CentralDp(Collect):
         """The model moved by the noisy sum over K, and the bound of the next round."""
         start, bound = context.expected.parts["model"], self._bound(context.state)
         total, within = clipped_sum(replies, weights, start, bound)
-        follows = AdaptiveClipping.of(self.quantile, self.rate, self.noise_multiplier, context.selected)
-        noise = follows.sum_noise(self.noise_multiplier) if self.adaptive else self.noise_multiplier
+        follows = AdaptiveClipping.of(self.quantile, self.clip_learning_rate, self.noise_multiplier, context.selected)
+        noise = follows.sum_noise(self.noise_multiplier) if self.adaptive_clip else self.noise_multiplier
         total += torch.from_numpy(rng.normal(0.0, noise * bound, len(total))).to(total.device)
-        following = follows.next(bound, within, context.selected, rng) if self.adaptive else bound
+        following = follows.next(bound, within, context.selected, rng) if self.adaptive_clip else bound
         return apply_delta(start, total / context.selected), following
 
     def _bound(self, state: Mapping[str, Any]) -> float:

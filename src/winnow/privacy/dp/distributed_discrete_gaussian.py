@@ -35,17 +35,18 @@ class DiscreteGaussian(Encoding):
 
         D² = min((L + √d)², L² + d/4 + L + √d/2),   L = levels   (their proposition 26, β = e^(−1/2)).
 
-    The noise in the sum has at least z·D steps, z being `noise_multiplier`, if the share `honest` of the members adds
-    theirs; so every client's is z·D/√(honest·members). Each sum is then 1/(2z²)-zCDP towards everybody, the server
-    included. Weights are public: the server itself has told them. A client counts what it does whoever else comes, as a
-    share of what the largest of all clients would; and the sum is divided by a public number, never by what came.
+    The noise in the sum has at least z·D steps, z being `noise_multiplier`, if `honest_fraction` of the members add
+    theirs; so every client's is z·D/√(honest_fraction·members). Each sum is then 1/(2z²)-zCDP towards everybody, the
+    server included. Weights are public: the server itself has told them. A client counts what it does whoever else
+    comes, as a share of what the largest of all clients would; and the sum is divided by a public number, never by what
+    came.
     """
 
     name: Literal["discrete-gaussian"] = "discrete-gaussian"
     noise_multiplier: NoiseMultiplier
     clip: ClipNorm
     levels: int = Field(default=4096, ge=16, le=1 << 20)
-    honest: float = Field(default=0.5, gt=0, le=1)
+    honest_fraction: float = Field(default=0.5, gt=0, le=1)
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
     private: ClassVar[bool] = True
@@ -54,8 +55,8 @@ class DiscreteGaussian(Encoding):
         budget = "" if self.epsilon is None else f", and the run stops before that exceeds {self.epsilon:g}"
         return (
             "discrete-gaussian: each client adds its share of noise, so that every sum hides what a client "
-            f"contributed, from the server too, if {100 * self.honest:.0f} % of the members add theirs. For ε this "
-            "limit counts beside the one that holds for masks, whichever is reached first: who colludes with the "
+            f"contributed, from the server too, if {100 * self.honest_fraction:.0f} % of the members add theirs. For ε "
+            "this limit counts beside the one that holds for masks, whichever is reached first: who colludes with the "
             "server takes noise off. Who took part the server knows. Losses stay at the clients. ε, at δ = "
             f"{self.delta:g}, is told after every round{budget}. It costs accuracy, as noise in the clear would."
         )
@@ -83,7 +84,7 @@ class DiscreteGaussian(Encoding):
 
     def deviation(self, count: int, members: int) -> float:
         """The standard deviation of one client's noise, in steps."""
-        deviation = self.noise_multiplier * self.sensitivity(count) / sqrt(max(1, ceil(self.honest * members)))
+        deviation = self.noise_multiplier * self.sensitivity(count) / sqrt(max(1, ceil(self.honest_fraction * members)))
         if deviation < MIN_DEVIATION:
             raise ConfigError(f"collect.encoding.levels = {self.levels} is too coarse for {members} clients; raise it")
         return deviation

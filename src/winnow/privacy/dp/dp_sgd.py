@@ -34,7 +34,7 @@ class DpSgd(ClientUpdate):
     clip: ClipNorm = 1.0
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
-    needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "pace": "rounds"}
+    needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "schedule": "rounds"}
 
     def update(self, job: LocalTraining) -> LocalResult:
         start = {name: tensor[0] for name, tensor in job.model.items()}

@@ -46,8 +46,8 @@ class LocalDp(UpdateFilter):
         return [kind(noise=self.noise_multiplier, times=times * parts)]
 
     def conflict(self, whole: Algorithm) -> str | None:
-        if not isinstance(whole.pace, SynchronousRounds):
-            return 'filters.name = "local-dp" is accounted for in rounds; write pace.name = "rounds"'
+        if not isinstance(whole.schedule, SynchronousRounds):
+            return 'filters.name = "local-dp" is accounted for in rounds; write schedule.name = "rounds"'
         if getattr(whole.select, "stage_target", None) is not None:
             return 'filters.name = "local-dp" lets no losses out, by which select.stage_target goes; leave that out'
         return None

@@ -50,12 +50,12 @@ class NoisyProfiles(PlainComparison):
         if data.reference_clients:
             raise ConfigError(
                 "reference_clients: clients that hold the reference set release a profile in every round, which "
-                'select.matching = "noisy" does not count; let the server hold it'
+                'select.profile_comparison = "noisy" does not count; let the server hold it'
             )
 
     def conflict(self, whole: Algorithm) -> str | None:
-        if not isinstance(whole.pace, SynchronousRounds):
-            return 'select.matching = "noisy" is accounted for in rounds; write pace.name = "rounds"'
+        if not isinstance(whole.schedule, SynchronousRounds):
+            return 'select.profile_comparison = "noisy" is accounted for in rounds; write schedule.name = "rounds"'
         return None
 
     def site_extension(self, randomness: Randomness) -> SiteExtension:

@@ -21,11 +21,11 @@ def selection_fault(whole: Algorithm, by: str) -> str | None:
     if getattr(select, "replacement", False):
         return f"{by} counts a client once in a sum; leave select.replacement out"
     if isinstance(select, ProfileSelector):
-        if isinstance(select.matching, NoisyProfiles):
+        if isinstance(select.profile_comparison, NoisyProfiles):
             return None
         return (
-            f'{by} needs noisy profiles, which are released, too: write select.matching = {{ name = "noisy", clip = …, '
-            "noise_multiplier = … }"
+            f'{by} needs noisy profiles, which are released, too: write select.profile_comparison = {{ name = "noisy", '
+            "clip = …, noise_multiplier = … }"
         )
     if whole.needs_start_loss or not isinstance(select, DATA_INDEPENDENT):
         name = getattr(select, "name", "")

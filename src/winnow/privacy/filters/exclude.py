@@ -20,7 +20,7 @@ class ExcludeVariables(UpdateFilter):
     """
 
     name: Literal["exclude"] = "exclude"
-    names: tuple[str, ...] = Field(min_length=1)
+    variables: tuple[str, ...] = Field(min_length=1)
 
     def altered(self, changes: UpdateVector, sent: Arrays, rng: np.random.Generator) -> UpdateVector:
         left_out = np.array([self._matches(name) for name in float_names(sent)], bool)
@@ -37,7 +37,7 @@ class ExcludeVariables(UpdateFilter):
 
     def check_data(self, data: DataSummary) -> None:
         model = data.shared_model
-        for pattern in self.names:
+        for pattern in self.variables:
             if not any(fnmatchcase(name, pattern) for name in model):
                 raise ConfigError(
                     f"filters: exclude: nothing in the model is called {pattern!r}; {suggest(pattern, model)}"
@@ -47,9 +47,9 @@ class ExcludeVariables(UpdateFilter):
 
     def privacy_text(self) -> str:
         return (
-            f"exclude: the server learns nothing of what clients made of {', '.join(self.names)}, and sees the rest of "
-            "every update. The rest may still tell of the same data. What is excluded is not learnt together."
+            f"exclude: the server learns nothing of what clients made of {', '.join(self.variables)}, and sees the "
+            "rest of every update. The rest may still tell of the same data. What is excluded is not learnt together."
         )
 
     def _matches(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.names)
+        return any(fnmatchcase(name, pattern) for pattern in self.variables)

@@ -19,7 +19,7 @@ class SparseVectorTechnique(UpdateFilter):
     likely under one as under the other, up to a factor e^ε.
 
     With changes truncated to [−γ, γ], |Δ_i| has a sensitivity of γ and Δ_i one of 2γ, whatever else of the update
-    differs. Of d changes at most c = ⌈share·d⌉ are told:
+    differs. Of d changes at most c = ⌈fraction·d⌉ are told:
 
         ρ = Lap(γ/ε₁);  i is told if |Δ_i| + Lap(2cγ/ε₂) ≥ τ + ρ, in a random order, until c are;
         what is told is Δ_i + Lap(2cγ/ε₃), truncated again.
@@ -30,7 +30,7 @@ class SparseVectorTechnique(UpdateFilter):
 
     name: Literal["sparse-vector"] = "sparse-vector"
     epsilon: float = Field(gt=0)
-    share: float = Field(default=0.1, gt=0, le=1)
+    fraction: float = Field(default=0.1, gt=0, le=1)
     gamma: float = Field(default=0.01, gt=0)
     threshold: float = Field(default=0.0, ge=0)
     silent: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class SparseVectorTechnique(UpdateFilter):
         if not len(changes):
             return changes
         bounded = np.clip(changes.astype(np.float64), -self.gamma, self.gamma)
-        most = int(np.ceil(self.share * len(bounded)))
+        most = int(np.ceil(self.fraction * len(bounded)))
         told = self._chosen(np.abs(bounded), most, rng)
         noise = rng.laplace(0.0, 4 * most * self.gamma / self.epsilon, len(told))
         altered = np.zeros(len(changes), np.float32)
@@ -64,7 +64,7 @@ class SparseVectorTechnique(UpdateFilter):
 
     def privacy_text(self) -> str:
         return (
-            f"sparse-vector: the server learns at most {100 * self.share:g} % of each update's changes, chosen and "
+            f"sparse-vector: the server learns at most {100 * self.fraction:g} % of each update's changes, chosen and "
             f"told with Laplace noise: ε = {self.epsilon:g} for each part of each reply, at the client, so that no "
             "trust in the server is needed; over r replies of a client ε adds up to r times that. The training's loss "
             "stays at the client; step counts, and profiles and losses of models where the algorithm asks for them, "

@@ -21,27 +21,27 @@ SETTING = 'collect.name = "homomorphic"'
 
 
 class HomomorphicAggregation(Collect):
-    """The server adds up encrypted updates, and learns the sum that the client `holder` opens with its key.
+    """The server adds up encrypted updates, and learns the sum that the client `key_holder` opens with its key.
 
-    An honest server has no sum over fewer than `fewest` opened. No client may make up more than the share `heaviest` of
-    the sum over all that are asked, w² / Σ w².
+    An honest server has no sum over fewer than `min_clients` opened. No client may make up more than
+    `max_weight_share` of the sum over all that are asked, w² / Σ w².
     """
 
     name: Literal["homomorphic"] = "homomorphic"
-    holder: int = Field(ge=0, description="the number of the client that holds the key, such as 0")
-    fewest: int = Field(default=3, ge=2)
-    heaviest: float = Field(default=0.75, gt=0, le=1)
-    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    key_holder: int = Field(ge=0, description="the number of the client that holds the key, such as 0")
+    min_clients: int = Field(default=3, ge=2)
+    max_weight_share: float = Field(default=0.75, gt=0, le=1)
+    needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
     sums_only: ClassVar[bool] = True
 
     @property
     def at_least(self) -> int:
-        return self.fewest
+        return self.min_clients
 
     def check_data(self, data: DataSummary) -> None:
-        if self.holder >= (clients := data.clients):
+        if self.key_holder >= (clients := data.clients):
             raise ConfigError(
-                f"collect.holder = {self.holder}, but there are {clients} clients, numbered from 0; name one of them"
+                f"collect.key_holder = {self.key_holder}, but there are {clients} clients, from 0; name one of them"
             )
 
     def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:
@@ -50,11 +50,12 @@ class HomomorphicAggregation(Collect):
 
     def privacy_text(self) -> str:
         return (
-            f"homomorphic: the server adds up encrypted updates and learns their sum alone, which client {self.holder} "
-            "opens; that client learns the sum, too. This holds for a server that does as it should: one that has a "
-            "single ciphertext opened in the place of a sum is not noticed, and server and key holder together can "
-            "read every update. It costs 32 bytes a parameter upwards, 8 times a plain update, and about a second a "
-            "million parameters at each client. The sum is exact but for rounding values to steps of 2.4e-7."
+            "homomorphic: the server adds up encrypted updates and learns their sum alone, which client "
+            f"{self.key_holder} opens; that client learns the sum, too. This holds for a server that does as "
+            "it should: one that has a single ciphertext opened in the place of a sum is not noticed, and server and "
+            "key holder together can read every update. It costs 32 bytes a parameter upwards, 8 times a plain "
+            "update, and about a second a million parameters at each "
+            "client. The sum is exact but for rounding values to steps of 2.4e-7."
         )
 
     def gather(self, federation: Federation, context: RoundContext) -> RoundResult:

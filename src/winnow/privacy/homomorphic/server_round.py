@@ -134,16 +134,16 @@ class HomomorphicRound(StepDispatcher):
         return {"members": np.array(members, np.float64), "weights": np.maximum(np.rint(weights / STEP), 1) * STEP}
 
     def _check_members(self, members: int) -> None:
-        if members < self.settings.fewest:
-            raise too_few_error(members, "client", self.settings.fewest)
+        if members < self.settings.min_clients:
+            raise too_few_error(members, "client", self.settings.min_clients)
         if members > MAX_CLIENTS:
             raise ProtocolError(f"at most {MAX_CLIENTS:,} clients can be added up in a round; invite fewer")
 
     def _ask_holder(self, name: str, payload: Payload, work: Work) -> Reply:
         whole = {**payload, SECURE: {**payload.get(SECURE, {}), "session": self._session}}
-        replies = list(self._ask(name, [self.settings.holder], whole, work))
+        replies = list(self._ask(name, [self.settings.key_holder], whole, work))
         if not replies:
-            raise ProtocolError(f"client {self.settings.holder}, who holds the key, did not answer {name}")
+            raise ProtocolError(f"client {self.settings.key_holder}, who holds the key, did not answer {name}")
         return replies[0]
 
     def _ask(self, name: str, clients: Sequence[int], payload: Payload, work: Work) -> Iterator[Reply]:

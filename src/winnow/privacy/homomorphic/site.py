@@ -62,7 +62,7 @@ class HomomorphicSite:
 
     def _make_key(self, task: Task) -> Reply:
         """The round's key pair, made at the first asking; the public half leaves, signed for this session."""
-        if task.client != self._settings.holder:
+        if task.client != self._settings.key_holder:
             raise ProtocolError("this client is not the key holder")
         session, count = _session(task), int(read_numbers(task.payload, "count")[0])
         if not 0 < count <= MAX_NUMBERS:
@@ -84,7 +84,7 @@ class HomomorphicSite:
         held, session = self._updates.look(task), _session(task)
         key, signature = carried(task.payload, "key"), carried(task.payload, "signature")
         said = signed_round_key(session, as_array(key), sum(entry.count for entry in held.form.entries))
-        if not self._identities.verify(self._settings.holder, said, signature):
+        if not self._identities.verify(self._settings.key_holder, said, signature):
             raise ProtocolError("the key holder has not signed this key for an update of this size")
         told = SessionInputs(
             members=read_numbers(task.payload, "members").astype(np.int64),
@@ -92,9 +92,9 @@ class HomomorphicSite:
             parameters=EncodingParameters(version=task.round),
         )
         members = len(told.members)
-        if members < self._settings.fewest:
-            raise too_few_error(members, "member", self._settings.fewest)
-        values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
+        if members < self._settings.min_clients:
+            raise too_few_error(members, "member", self._settings.min_clients)
+        values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.max_weight_share))
         flat = np.concatenate([value.reshape(-1) for value in values])
         encrypted = encrypted_sum.encrypt(ckks.read_context(as_array(key)), encrypted_sum.round_to_steps(flat, members))
         self._updates.let_out(task)
@@ -102,7 +102,7 @@ class HomomorphicSite:
 
     def _decrypt(self, task: Task) -> Reply:
         """The sum, in steps. The key is forgotten first: it opens one sum."""
-        if task.client != self._settings.holder or self._secret is None or self._secret.round != task.round:
+        if task.client != self._settings.key_holder or self._secret is None or self._secret.round != task.round:
             raise ProtocolError("there is no key for this round, or it has already decrypted a sum")
         secret, self._secret = self._secret, None
         steps = encrypted_sum.decrypt(secret.context, task.payload.get(CIPHERTEXTS, {}), secret.count)

@@ -27,25 +27,26 @@ from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_part
 class SecureAggregation(Collect):
     """The server learns the sum of the clients' updates, and no update.
 
-    Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `fewest`; otherwise
-    nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds (in a
-    deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph` "complete") or
-    each with some `neighbours` ("ring"). No client may make up more than the share `heaviest` of a sum, w² / Σ w², and
-    no more than the share `overflow` of the sums may have overflowed. The encoding's `parameters` come from the last
-    sum, or from an update that the server makes of its own samples, as if they were a client's.
+    Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `min_clients`;
+    otherwise nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds
+    (in a deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph`
+    "complete") or each with some `neighbours` ("ring"). No client may make up more than `max_weight_share` of a sum,
+    w² / Σ w², and no more than `max_overflow_share` of the sums may have overflowed. The encoding's parameters come
+    from the last sum, or from an update that the server makes of its own samples, as if they were a client's
+    (`parameter_source`).
     """
 
     name: Literal["secure"] = "secure"
     encoding: Encoding = ScalarQuantisation()
     threshold: float = Field(default=2 / 3, gt=0.5, le=1)
-    fewest: int = Field(default=3, ge=2)
+    min_clients: int = Field(default=3, ge=2)
     graph: Literal["complete", "ring"] = "complete"
     neighbours: int | None = Field(default=None, ge=2, multiple_of=2)
     keeper: bool | Annotated[str, Field(min_length=1)] = False
-    heaviest: float = Field(default=0.75, gt=0, le=1)
-    overflow: float = Field(default=0.0, ge=0, le=1)
-    parameters: Literal["sum", "public"] = "sum"
-    needs: ClassVar[Mapping[str, str]] = {"pace": "rounds"}
+    max_weight_share: float = Field(default=0.75, gt=0, le=1)
+    max_overflow_share: float = Field(default=0.0, ge=0, le=1)
+    parameter_source: Literal["sum", "public"] = "sum"
+    needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
     _kept_at: int | None = PrivateAttr(default=None)
     """The number of a client whose site keeps the masks; None where the keeper is in this process."""
     sums_only: ClassVar[bool] = True
@@ -66,17 +67,17 @@ class SecureAggregation(Collect):
 
     @property
     def at_least(self) -> int:
-        return self.fewest
+        return self.min_clients
 
     @property
     def emulates(self) -> bool:
-        return self.parameters == "public"
+        return self.parameter_source == "public"
 
     def privacy_text(self) -> str:
         cost = "one exchange" if self.keeper else "five exchanges, with messages between clients,"
         return (
             f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
-            f"over {self.fewest} clients or more, and no update. {self._trust()} {self._few()}"
+            f"over {self.min_clients} clients or more, and no update. {self._trust()} {self._few()}"
             f"It costs {cost} besides training. {self.encoding.privacy_text()}"
         ).rstrip()
 
@@ -108,7 +109,7 @@ class SecureAggregation(Collect):
             session=session,
             round=round,
             threshold=self.threshold,
-            fewest=self.fewest,
+            min_clients=self.min_clients,
             graph=self.graph,
             neighbours=self.neighbours,
         )
@@ -120,7 +121,12 @@ class SecureAggregation(Collect):
             own = own.around(SiteExtension(filters=(drop_training_loss,)))
         if self.third_party is None:
             return own
-        keeper = MaskKeeper(identities, threshold=self.threshold, fewest=self.fewest, heaviest=self.heaviest)
+        keeper = MaskKeeper(
+            identities,
+            threshold=self.threshold,
+            min_clients=self.min_clients,
+            max_weight_share=self.max_weight_share,
+        )
         return own.around(KeeperSite(keeper).extension())
 
     @property
@@ -144,7 +150,7 @@ class SecureAggregation(Collect):
     def keeper_for(self, federation: Federation, round: int, version: int) -> KeeperInterface:
         """The keeper, where it is: at its site, or in a simulation here."""
         if self._kept_at is None:
-            return simulated_keeper(self.threshold, self.fewest, self.heaviest)
+            return simulated_keeper(self.threshold, self.min_clients, self.max_weight_share)
         return KeeperClient(federation, self._kept_at, round, version)
 
     def gather(self, federation: Federation, context: RoundContext) -> RoundResult:

@@ -86,15 +86,17 @@ class KeeperInterface(Protocol):
 
 
 class MaskKeeper:
-    """The keeper itself. `threshold`, `fewest` and `heaviest` are its own: what the server says does not count.
+    """The keeper itself. `threshold`, `min_clients` and `max_weight_share` are its own, whatever the server says.
 
     Every session has a key pair of its own, which is forgotten with it. So deposits of a session that is over cannot be
     opened again, however many other sessions a server has opened in between.
     """
 
-    def __init__(self, identities: PartyIdentities, *, threshold: float, fewest: int, heaviest: float) -> None:
-        self._identities, self._threshold, self._fewest = identities, threshold, fewest
-        self._heaviest = heaviest
+    def __init__(
+        self, identities: PartyIdentities, *, threshold: float, min_clients: int, max_weight_share: float
+    ) -> None:
+        self._identities, self._threshold, self._min_clients = identities, threshold, min_clients
+        self._max_weight_share = max_weight_share
         self._open: OrderedDict[bytes, _Session] = OrderedDict()
 
     def key(self, terms: SessionTerms) -> KeeperKey:
@@ -115,8 +117,8 @@ class MaskKeeper:
         session.take(deposit.client, contents)
 
     def total(self, terms: SessionTerms, survivors: Sequence[int], space: VectorGroup) -> bytes:
-        own = replace(terms, threshold=self._threshold, fewest=self._fewest)
-        return self._session(terms).total(own, sorted(survivors), space, self._heaviest)
+        own = replace(terms, threshold=self._threshold, min_clients=self._min_clients)
+        return self._session(terms).total(own, sorted(survivors), space, self._max_weight_share)
 
     def histograms(self, terms: SessionTerms, masked: Mapping[int, bytes], space: VectorGroup, indexed: int) -> bytes:
         return self._session(terms).histograms(masked, space, indexed)
@@ -141,7 +143,7 @@ class _Session:
             raise ProtocolError("the clients of this session received different inputs")
         self._deposited[client] = contents
 
-    def total(self, terms: SessionTerms, survivors: list[int], space: VectorGroup, heaviest: float) -> bytes:
+    def total(self, terms: SessionTerms, survivors: list[int], space: VectorGroup, max_weight_share: float) -> bytes:
         if self._asked not in (None, (survivors, space)):
             raise ProtocolError("a different sum of this session was already released")
         if len({*survivors}) != len(survivors) or not {*survivors} <= self._deposited.keys():
@@ -152,7 +154,7 @@ class _Session:
             raise too_few_error(len(survivors), "survivor", needed)
         if group_digest(space) != sealed:
             raise ProtocolError("the request names a different group than the clients' vectors use")
-        check_weights(np.array([self._deposited[client].weight for client in survivors]), heaviest)
+        check_weights(np.array([self._deposited[client].weight for client in survivors]), max_weight_share)
         self._asked = (survivors, space)
         masks = space.zeros()
         for client in survivors:
@@ -181,8 +183,8 @@ def make_deposit(
     """A client's seed, sealed to the keeper; a key that the keeper has not signed is refused."""
     if not identities.verify(KEEPER_PARTY, signed_keeper_key(terms, key.public), key.signature):
         raise ProtocolError("the mask keeper has not signed its key for this session")
-    if contents.members < terms.fewest:
-        raise too_few_error(contents.members, "member", terms.fewest)
+    if contents.members < terms.min_clients:
+        raise too_few_error(contents.members, "member", terms.min_clients)
     pair = KeyPair()
     common = pair.agree(key.public, _purpose(client), terms.session)
     sealed = seal(common, write(contents), _purpose(client))
@@ -208,6 +210,8 @@ def _purpose(client: int) -> bytes:
 
 
 @cache
-def simulated_keeper(threshold: float, fewest: int, heaviest: float) -> MaskKeeper:
+def simulated_keeper(threshold: float, min_clients: int, max_weight_share: float) -> MaskKeeper:
     """The keeper of the simulations in this process."""
-    return MaskKeeper(simulated_identities(), threshold=threshold, fewest=fewest, heaviest=heaviest)
+    return MaskKeeper(
+        simulated_identities(), threshold=threshold, min_clients=min_clients, max_weight_share=max_weight_share
+    )

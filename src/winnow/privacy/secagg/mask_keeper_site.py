@@ -7,7 +7,7 @@ from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, carried, reply_with, step_handler
 
-KEEPER_REQUEST = "secure-keep"
+KEEPER_REQUEST = "secure-keeper-request"
 
 
 class KeeperSite:

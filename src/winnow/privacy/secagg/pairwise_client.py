@@ -150,8 +150,8 @@ class PairwiseClient:
         ordered = sorted(members)
         if len(set(ordered)) != len(ordered) or self.client not in ordered or ordered[0] < 0:
             raise ProtocolError("the member list has a duplicate, or lacks this client")
-        if len(ordered) < self.terms.fewest:
-            raise too_few_error(len(ordered), "member", self.terms.fewest)
+        if len(ordered) < self.terms.min_clients:
+            raise too_few_error(len(ordered), "member", self.terms.min_clients)
         return ordered
 
     def _checked_peers(self, directory: KeyDirectory, neighbours: Sequence[int]) -> dict[int, KeyAdvertisement]:

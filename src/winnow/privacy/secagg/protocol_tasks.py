@@ -14,13 +14,13 @@ from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_inputs import SessionInputs
 
-ADVERTISE_KEYS = "secure-announce"
-CLOSE_SESSION = "secure-close"
-SHARE_KEYS = "secure-share"
-MASKED_INPUT = "secure-mask"
-CONSISTENCY_CHECK = "secure-confirm"
-UNMASK = "secure-reveal"
-DEPOSIT_SEED = "secure-deposit"
+ADVERTISE_KEYS = "secure-advertise-keys"
+CLOSE_SESSION = "secure-close-session"
+SHARE_KEYS = "secure-share-keys"
+MASKED_INPUT = "secure-masked-input"
+CONSISTENCY_CHECK = "secure-consistency-check"
+UNMASK = "secure-unmask"
+DEPOSIT_SEED = "secure-deposit-seed"
 
 UPDATE_LAYOUT = "held"
 """The part of a training reply that stands for the update: its form, while the update itself stays at the site."""

@@ -129,7 +129,7 @@ class SecureRound:
         return encoding.emulated(self._form, update, round)
 
     def _talk(self, talk: ProtocolRunner) -> SecureSum:
-        members, needed = len(self._of_client), self._settings.fewest
+        members, needed = len(self._of_client), self._settings.min_clients
         if members < needed:
             trained = "1 client has" if members == 1 else f"{members} clients have"
             raise ProtocolError(f"{trained} trained, and a sum takes {needed}")
@@ -150,10 +150,10 @@ class SecureRound:
         decoded = self._settings.encoding.decode(
             self._form, outcome.total, parameters, outcome.members, len(outcome.survivors)
         )
-        if decoded.overflowed > self._settings.overflow:
+        if decoded.overflowed > self._settings.max_overflow_share:
             raise ProtocolError(
-                f"{100 * decoded.overflowed:.3g} % of the sums overflowed, and collect.overflow allows "
-                f"{100 * self._settings.overflow:.3g} %; raise the encoding's margin"
+                f"{100 * decoded.overflowed:.3g} % of the sums overflowed, and collect.max_overflow_share allows "
+                f"{100 * self._settings.max_overflow_share:.3g} %; raise the encoding's margin"
             )
         return decoded
 

@@ -32,17 +32,17 @@ class SessionInputs:
         if not ((weights > 0) & (weights <= 1)).all():
             raise ProtocolError("weights must be above 0 and at most 1")
 
-    def weight_of(self, client: int, heaviest: float) -> float:
-        """The client's own weight; refused if somebody makes up more than `heaviest` of the sum over all members."""
+    def weight_of(self, client: int, max_weight_share: float) -> float:
+        """The client's own weight; refused if anyone makes up more than `max_weight_share` of the sum over members."""
         place = int(np.searchsorted(self.members, client))
         if place == len(self.members) or self.members[place] != client:
             raise ProtocolError("this client has no weight")
-        check_weights(self.weights, heaviest)
+        check_weights(self.weights, max_weight_share)
         return float(self.weights[place])
 
-    def check_survivors(self, survivors: Sequence[int], heaviest: float) -> None:
+    def check_survivors(self, survivors: Sequence[int], max_weight_share: float) -> None:
         """The same over those who are left: whoever balanced a heavy client may be said to have dropped out."""
-        check_weights(self.weights[np.isin(self.members, survivors)], heaviest)
+        check_weights(self.weights[np.isin(self.members, survivors)], max_weight_share)
 
     def digest(self, session: bytes, model: Arrays) -> bytes:
         """Every array counts under its group, name, type and shape: none can stand for another."""
@@ -57,16 +57,18 @@ class SessionInputs:
         return found.digest()
 
 
-def check_weights(weights: "NDArray[np.float64]", heaviest: float) -> None:
-    """Refuse weights by which one client makes up more than the share `heaviest` of a sum: w_i² / Σ_j w_j².
+def check_weights(weights: "NDArray[np.float64]", max_weight_share: float) -> None:
+    """Refuse weights by which one client makes up more than the share `max_weight_share` of a sum: w_i² / Σ_j w_j².
 
     Otherwise a server could give all but one next to no weight, and call that client's update a sum. Squares, because
     updates of different clients have little in common, and so add up as their squares do.
     """
     squares = np.square(weights)
     share = float(squares.max(initial=0.0) / squares.sum()) if len(weights) else 1.0
-    if not share <= heaviest:
-        raise ProtocolError(f"one client makes up {share:.0%} of the sum, and collect.heaviest is {heaviest:.0%}")
+    if not share <= max_weight_share:
+        raise ProtocolError(
+            f"one client makes up {share:.0%} of the sum, and collect.max_weight_share is {max_weight_share:.0%}"
+        )
 
 
 def _add(found: "hashlib._Hash", group: str, name: str, array: "NDArray[np.generic]") -> None:

@@ -25,7 +25,7 @@ class SessionTerms(Struct, frozen=True, kw_only=True):
     session: bytes
     round: int
     threshold: float
-    fewest: int
+    min_clients: int
     graph: Literal["complete", "ring"]
     neighbours: int | None
 
@@ -37,7 +37,7 @@ class SessionTerms(Struct, frozen=True, kw_only=True):
 
     def survivors_needed(self, members: int) -> int:
         """A sum over fewer is never revealed."""
-        return max(self.fewest, ceil(self.threshold * members - ROUNDING_TOLERANCE))
+        return max(self.min_clients, ceil(self.threshold * members - ROUNDING_TOLERANCE))
 
     def shares_needed(self, circle: MaskingGraph, holders: int) -> int:
         """How many holders it takes to put a secret together."""

@@ -115,7 +115,7 @@ class SecureSite:
     def _confirm(self, task: Task) -> Reply:
         survivors, member = read_numbers(task.payload, "survivors").astype(int).tolist(), self._member(task)
         if task.client in self._told:
-            self._told[task.client].check_survivors(survivors, self._settings.heaviest)
+            self._told[task.client].check_survivors(survivors, self._settings.max_weight_share)
         return reply_with(task, signature=member.confirm(survivors))
 
     def _reveal(self, task: Task) -> Reply:
@@ -140,7 +140,7 @@ class SecureSite:
             seed=seed,
             members=len(told.members),
             told=digest,
-            weight=told.weight_of(task.client, self._settings.heaviest),
+            weight=told.weight_of(task.client, self._settings.max_weight_share),
             space=group_digest(space),
             assigned=assigned,
         )
@@ -154,7 +154,7 @@ class SecureSite:
     def _words(self, task: Task, held: HeldUpdate, told: SessionInputs) -> tuple[ModularVector, VectorGroup]:
         """The client's update times its weight, encoded."""
         encoding, members = self._settings.encoding, len(told.members)
-        values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.heaviest))
+        values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.max_weight_share))
         rng = task_generator(self._randomness, held.task, "secure rounding")
         vector = encoding.encode(held.form, values, told.parameters, members, rng)
         return vector, encoding.space(held.form, members)

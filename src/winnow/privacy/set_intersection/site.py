@@ -13,11 +13,11 @@ from winnow.privacy.set_intersection.psi_protocol import PsiMessageError, PsiQue
 Site = TypeVar("Site")
 OnIntersection: TypeAlias = Callable[[int, list[str]], object]
 
-QUERY = "intersect-ask"
+QUERY = "intersect-query"
 ANSWER = "intersect-answer"
-INTERSECT = "intersect-find"
-FINISH = "intersect-end"
-SHARE_RESULT = "intersect-tell"
+INTERSECT = "intersect-decode"
+FINISH = "intersect-finish"
+SHARE_RESULT = "intersect-share-result"
 
 MAX_IDENTIFIERS = 1_000_000
 LENGTH_BYTES = 8

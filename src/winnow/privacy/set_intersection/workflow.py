@@ -63,7 +63,7 @@ class SetIntersection:
             at=federation.clock.now,
             version=ROUND,
             metrics={"intersection": {"size": float(self.size)}},
-            folded=np.array([asker, *others], np.int64),
+            aggregated=np.array([asker, *others], np.int64),
             joules=spent.joules,
             cost=spent,
         )

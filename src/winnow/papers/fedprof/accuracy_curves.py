@@ -17,13 +17,13 @@ class AccuracyCurvesFigure(PaperItem):
     group: str
 
     @property
-    def wants_accelerator(self) -> bool:
-        return self.table.wants_accelerator
+    def needs_gpu(self) -> bool:
+        return self.table.needs_gpu
 
     def runs(self, wanted: ReproductionOptions) -> list[PaperRun]:
         return self.table.group_runs(self.group, wanted)
 
-    def body(self, lines: ResultLines) -> list[PageBlock]:
+    def blocks(self, lines: ResultLines) -> list[PageBlock]:
         groups = {name: run_result_lines(lines, self.table.name, name) for name in self.table.values(self.group)}
         traced = {ALGORITHM_TITLES[name]: runs for name, runs in groups.items() if any(run.trace for run in runs)}
         caption = f"{self.table.preset}, {self.group} aggregation: accuracy on the reference set; dashed, the target"
