@@ -365,26 +365,26 @@ class Imagined:
         self._coming: list[tuple[float, int, WorkerEvent]] = []
         self._tasks: Sequence[Task] = ()
 
-    def hire(self, worker: int) -> None:
+    def start(self, worker: int) -> None:
         self._coming.append((self.now, len(self._coming), WorkerReady(worker)))
 
-    def brief(self, tasks: Sequence[Task]) -> None:
+    def set_cohort(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
 
-    def give(self, worker: int, chunk: np.ndarray) -> None:
+    def submit(self, worker: int, chunk: np.ndarray) -> None:
         self.orders.append(worker)
         seconds = SIZES[[self._tasks[i].client for i in chunk]].sum() / self._speeds[worker]
         lost = len(self.orders) in self._lost_at
         answer = ChunkFinished(worker, [Reply(task=self._tasks[i]) for i in chunk])
         self._coming.append((self.now + seconds, len(self.orders), WorkerLost(worker, "gone") if lost else answer))
 
-    def news(self) -> WorkerEvent:
+    def next_event(self) -> WorkerEvent:
         self._coming.sort(key=lambda each: each[:2])
         moment, _, news = self._coming.pop(0)
         self.now = max(self.now, moment)
         return news
 
-    def dismiss(self) -> None:
+    def stop_all(self) -> None:
         pass
 
 
