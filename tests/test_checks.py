@@ -53,7 +53,7 @@ def test_batch_normalisation_cannot_learn_from_single_samples() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
     with pytest.raises(ConfigError, match=r"local\.batch_size: batch normalisation"):
         winnow.run(model=model, data=blobs(), rounds=1, local={"name": "sgd", "batch_size": 1})
-    with pytest.raises(ConfigError, match="every client has one sample"):
+    with pytest.raises(ConfigError, match="every client has a single sample"):
         winnow.run(model=model, data=blobs(60), rounds=1, clients=40, reference=10, test=10)
 
 
@@ -128,7 +128,7 @@ def test_experiments_are_values() -> None:
 
 
 def test_a_key_in_the_wrong_place_is_sent_to_its_section() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key learning_rate; it belongs to \[local\]"):
+    with pytest.raises(ConfigError, match=r"unknown key learning_rate; it belongs in section \[local\]"):
         resolve({**BASE, "learning_rate": 0.1})
     with pytest.raises(ConfigError, match=r"write local=\{'learning_rate': …\}"):
         winnow.run(data=blobs(), learning_rate=0.1)

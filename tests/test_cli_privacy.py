@@ -77,8 +77,8 @@ def test_a_secure_run_in_vain_says_so_and_counts_each_reply_once(
     assert "2 of 2 rounds were abandoned: " in " ".join(done.out.split())
     assert all("collect.max_weight_share" in reason for reason in record["abandoned"]["reasons"])
     page = (out / "report.html").read_text()
-    assert "rounds were abandoned" in page.partition("<h2>Refused replies</h2>")[2]
-    assert "rounds were abandoned" not in page.partition("<h2>Refused replies</h2>")[0]
+    assert "rounds were abandoned" in page.partition("<h2>Rejected replies</h2>")[2]
+    assert "rounds were abandoned" not in page.partition("<h2>Rejected replies</h2>")[0]
 
 
 def test_warnings_are_counted_where_a_run_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ class TestPruned:
 
     def test_parameters_without_a_seed_are_refused(self) -> None:
         encoding = RandomPruning()
-        parameters = encoding.values.first(FORM, PUBLIC, 1)
+        parameters = encoding.quantisation.first(FORM, PUBLIC, 1)
         with pytest.raises(ProtocolError, match="pruning seed"):
             encoding.encode(FORM, updates(1)[0], parameters, 3, rng())
 

@@ -95,7 +95,7 @@ def test_pruning_goes_with_pairwise_masks() -> None:
 
 
 def test_product_quantisation_under_pairwise_masks_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"encoding.name='product-quantisation' needs a keeper: .* pairwise masks"):
+    with pytest.raises(ConfigError, match=r"encoding.name = 'product-quantisation' needs a keeper: .* pairwise masks"):
         experiment(secure("product", PAIRWISE), algorithm="fedavg")
 
 
@@ -126,6 +126,7 @@ def test_bytes_on_the_link_are_those_of_the_code(stated: int | None) -> None:
 
     class Noting:
         population, clock, settle = ready.federation.population, ready.federation.clock, ready.federation.settle
+        simulated, randomness = True, ready.federation.randomness
 
         def dispatch(self, tasks, *until):
             exchange = dispatch(tasks, *until)

@@ -256,7 +256,7 @@ def test_progress_and_result_tell_what_was_spent() -> None:
         ((), "krum", "needs every update"),
         ((), "scaffold", "also sends"),
         ((), "feddyn", "tells nobody how many took part"),
-        ((), "fedbuff", "needs schedule.name"),
+        ((), "fedbuff", "requires schedule.name"),
         (("select.replacement=true",), "fedavg", "select.replacement"),
     ],
 )

@@ -86,6 +86,6 @@ def wait_for_two(listed: Callable[[], str]) -> None:
 
 @pytest.mark.parametrize("word", ["winnow_leader", "winnow_sites_connected", "winnow_jobs", "winnow_rounds_committed"])
 def test_the_guide_names_metrics_that_there_are(word: str) -> None:
-    source = Path(winnow.__file__).parent / "deploy" / "server" / "metrics.py"
+    source = Path(winnow.__file__).parent / "deploy" / "server" / "prometheus_metrics.py"
     assert word in GUIDE.read_text()
     assert f'"{word}"' in source.read_text()

@@ -100,7 +100,7 @@ def test_a_mistake_in_the_project_is_one_line(
         (("--renew", "anna"), "the project has no party named 'anna'; did you mean 'ana'?"),
         (("--revoke", "anna"), "no certificate was issued to 'anna'; did you mean 'ana'?"),
         (("--renew", "ana", "--revoke", "ana"), "cannot be given together"),
-        (("--renew", "ana", "--out", "nowhere"), "there is no CA in nowhere"),
+        (("--renew", "ana", "--out", "nowhere"), "nowhere contains no CA"),
     ],
 )
 def test_a_mistake_in_the_options_is_one_line(

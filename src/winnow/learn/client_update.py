@@ -31,7 +31,7 @@ __all__ = [  # what a method at the client is written with, and the handler that
 FINE_TUNING_PHASE = -1
 """The phase of fine-tuning: its batches are in an order of their own."""
 
-TRAINING_METRICS = frozenset({"loss", "steps", "reach", "start_loss", "start_loss_rms"})
+TRAINING_METRICS = frozenset({"loss", "steps", "total_step_size", "start_loss", "start_loss_rms"})
 """What a training reply may report."""
 
 
@@ -140,8 +140,8 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
 
 def _training_metrics(trained: CohortTrainingResult, job: LocalTraining) -> dict[str, list[float]]:
     """The loss, the number of steps, and how far they would go along gradients of one."""
-    reach = job.local.effective_steps(trained.steps) * job.rate
-    return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "reach": reach.tolist()}
+    total = job.local.effective_steps(trained.steps) * job.rate
+    return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "total_step_size": total.tolist()}
 
 
 def _by_client(parts: Mapping[str, ModelState], clients: int) -> list[dict[str, Arrays]]:

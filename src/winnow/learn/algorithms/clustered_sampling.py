@@ -114,7 +114,7 @@ def _spread(shares: NDArray[np.int64], groups: list[NDArray[np.int64]], mass: ND
 
 clustered_sampling = Recipe(
     name="clustered-sampling",
-    summary="one client from each cluster of similar updates, partial aggregation",
+    summary="one client per cluster of updates, partial aggregation",
     select=ClusteredSelector,
     aggregate=partial(PartialAggregation, weights="uniform"),
 )

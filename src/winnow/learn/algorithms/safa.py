@@ -153,7 +153,7 @@ def _restored(before: Snapshot, clients: int) -> tuple[ClientStore, set[int]]:
 
 safa = Recipe(
     name="safa",
-    summary="semi-asynchronous: the first replies end a round, stragglers continue",
+    summary="semi-asynchronous rounds that stragglers outlast",
     select=UniformSelector,
     aggregate=PartialAggregation,
     schedule=LagTolerantSchedule,
