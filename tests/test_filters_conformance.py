@@ -98,7 +98,7 @@ class TestEveryFilter:
         module = torch.nn.Sequential(
             torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
         )
-        made = experiment(asked(filters), "rounds=2", "model.name=given", algorithm="fedavg")
+        made = experiment(asked(filters), "rounds=2", "model.name=in-memory", algorithm="fedavg")
         ready = prepare_run(made, RunInputs(dataset=blobs(), module=module))
         before = {name: (tensor.shape, tensor.dtype) for name, tensor in ready.training.model.items()}
         events = list(ready.training.run(ready.federation))

@@ -154,7 +154,7 @@ def test_srpfl_is_sooner_and_the_more_so_the_more_clients_there_are():
 
 
 def test_impossible_sizes_are_refused():
-    with pytest.raises(ConfigError, match="rank 3"):
+    with pytest.raises(ConfigError, match="rank = 3"):
         LinearCase(clients=64, dimension=3, rank=3)
     with pytest.raises(ConfigError, match="first_stage_clients = 16 must be from the rank to 4, all clients"):
         LinearCase(clients=4)

@@ -39,7 +39,7 @@ METAPHOR_MODULES = METAPHORS | {
     "answering",
     "divide",
     "chance",
-    "schedule",
+    "pace",
     "reach",
     "orders",
 }

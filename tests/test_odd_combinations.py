@@ -1,6 +1,8 @@
 """Parts that meet in ways no named algorithm has, and numbers at the edge of what they can be."""
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 from one_point import ByHand, played, ready, vector
-from winnow.core import ConfigError, Population, Reply, RoundFinished, RunError, Task
+from winnow.core import ConfigError, Handler, Population, Reply, RoundFinished, RunError, Task
 from winnow.experiment.build import prepare_run
 from winnow.experiment.run_folders import check_same_experiment
 from winnow.experiment.setup import RunInputs
@@ -34,15 +36,15 @@ def test_a_buffer_that_is_too_small_for_a_rule_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("select", "asked"), [("valuation", 8), ("tier", 8)])
-def test_clients_are_asked_once_a_version_however_often_a_pace_wants_proposals(select: str, asked: int) -> None:
+def test_clients_are_asked_once_a_version_however_often_a_schedule_wants_proposals(select: str, asked: int) -> None:
     run = prepared(*BUFFERED, "rounds=1", f"select={{name='{select}', count=3}}", algorithm="fedbuff")
-    heard, answer = Counter[str](), run.federation.answer
+    heard, handle = Counter[str](), run.federation.handlers["evaluate-loss"]
 
-    def listen(tasks: list[Task]) -> object:
+    def listen(tasks: Sequence[Task], site: object) -> object:
         heard[tasks[0].name] += len(tasks)
-        return answer(tasks)
+        return handle(tasks, site)
 
-    run.federation.answer = listen
+    run.federation.handlers["evaluate-loss"] = listen
     list(run.training.run(run.federation))
     assert heard["evaluate-loss"] == asked
 
@@ -116,21 +118,21 @@ def test_a_run_that_chose_its_chunk_can_be_resumed_without_naming_it() -> None:
     engine = asked.engine.model_copy(update={"chunk": 7, "device": "cuda", "execution": "stacked"})
     stored = asked.model_copy(update={"engine": engine})
     check_same_experiment(asked, stored, Path("run"))
-    with pytest.raises(RunError, match="another engine"):
+    with pytest.raises(RunError, match="a different engine"):
         check_same_experiment(experiment("engine.chunk=3"), stored, Path("run"))
 
 
 def test_nobody_who_profiles_at_first_is_no_reason_to_stop() -> None:
     run = prepared(algorithm="fedprof")
-    answer = run.federation.answer
 
-    def mute(tasks: list[Task]) -> object:
+    def mute(handle: Handler[object], tasks: Sequence[Task], site: object) -> object:
         return [
             Reply(task=task, payload={"profile": {}}) if task.round <= 2 else o
-            for task, o in zip(tasks, answer(tasks), strict=True)
+            for task, o in zip(tasks, handle(tasks, site), strict=True)
         ]
 
-    run.federation.answer = mute
+    for name, handle in run.federation.handlers.items():
+        run.federation.handlers[name] = partial(mute, handle)
     assert [event.round for event in run.training.run(run.federation) if isinstance(event, RoundFinished)] == [
         1,
         2,

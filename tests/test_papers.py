@@ -160,7 +160,7 @@ def test_an_interrupted_reproduction_keeps_the_runs_that_were_finished(capsys, m
 
     command = ("reproduce", "fedprof", "table2", "--seeds", 1, "--rounds", 1, "--workers", 1, *TINY, "--quiet")
     with monkeypatch.context() as patched:
-        patched.setattr("winnow.cli.multi_run_display.MultiRunDisplay.seen", interrupted)
+        patched.setattr("winnow.cli.multi_run_display.MultiRunDisplay.on_message", interrupted)
         assert call(capsys, *command).code == 130
     results = Path("runs/fedprof/results.jsonl")
     assert len(read_lines(results)) == 2

@@ -15,7 +15,7 @@ from winnow.runs import PrivacyBudget
 
 HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
-EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, judge=JUDGE, model_dump=dict)
+EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, evaluation=JUDGE, model_dump=dict)
 PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", notice=""))
 
 
@@ -56,7 +56,7 @@ def test_the_figures_follow_the_events():
     assert course.figures() == "preparing"
     for event in (invited(1), finished(1, 0.7), invited(2), finished(2, 0.6), finished(3, float("nan"))):
         course.follow(event)
-    assert course.figures() == "accuracy nan · best 0.7000 · device 90 s · 1.5 Wh · 3 invited"
+    assert course.figures() == "accuracy nan · best 0.7000 · device 90 s · 1.5 Wh · 3 selected"
 
 
 def test_time_left_counts_only_rounds_made_since_the_start(clock):
@@ -95,7 +95,7 @@ def test_a_terminal_gets_whole_lines(clock, width):
     show(Console(file=text, force_terminal=True, width=width, no_color=True), clock, rounds=4, seconds=2.0)
     assert "round 4/10" in text.getvalue()
     assert "12 s left" in text.getvalue()
-    assert "0 invited" in text.getvalue()
+    assert "0 selected" in text.getvalue()
 
 
 def test_quiet_is_quiet(capsys, clock):

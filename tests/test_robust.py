@@ -152,14 +152,14 @@ def test_a_minority_moves_no_coordinate_beyond_the_honest(
 
 
 def test_too_few_updates_are_refused_when_the_run_is_prepared() -> None:
-    with pytest.raises(ConfigError, match=r"aggregate.name = 'krum' needs 7 updates a round; select invites 3"):
+    with pytest.raises(ConfigError, match=r"aggregate.name = 'krum' needs 7 updates a round, but select chooses 3"):
         prepared("aggregate.attackers=2", algorithm="krum")
-    with pytest.raises(ConfigError, match=r"aggregate.name = 'multi-krum' needs 6 updates a round; select invites 5"):
+    with pytest.raises(ConfigError, match=r"aggregate.name = 'multi-krum' needs 6 updates .* select chooses 5"):
         prepared("aggregate.attackers=1", "aggregate.keep=5", "select.count=5", algorithm="multi-krum")
 
 
 def test_too_few_updates_are_one_line() -> None:
-    with pytest.raises(ModelError, match=r"^aggregate: 4 updates, but this rule needs 5; [^\n]+$"):
+    with pytest.raises(ModelError, match=r"^aggregate: this rule needs 5 updates per round, but the round has 4; .+$"):
         fold(Krum(attackers=1), updates(4))
 
 

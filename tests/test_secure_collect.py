@@ -166,13 +166,13 @@ def test_the_uplink_and_what_was_cut_off_are_counted() -> None:
         (("aggregate.name=krum",), "aggregate.name = 'krum' needs every update"),
         (("aggregate.name=median",), "aggregate.name = 'median' needs every update"),
         (("select.name=clustered",), "select.name = 'clustered' compares updates"),
-        (("schedule.name=buffered", "schedule.buffer_size=3"), "needs schedule.name = 'rounds', not 'buffered'"),
+        (("schedule.name=buffered", "schedule.buffer_size=3"), "requires schedule.name = 'rounds'; it is 'buffered'"),
         (("collect.keeper=true", "collect.graph=ring"), "with a keeper, clients share no masks"),
         (("collect.neighbours=4",), 'neighbours needs graph = "ring"'),
         (("collect.graph=ring", "collect.neighbours=3"), "collect.neighbours"),
         (("collect.threshold=0.4",), "collect.threshold"),
         (("collect.encoding.bits=1",), "collect.encoding.bits"),
-        (("collect.min_clients=6",), "collect.min_clients = 6, but select has 5 clients in a round"),
+        (("collect.min_clients=6",), "collect.min_clients = 6, but a round has 5 clients"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_configuration_is_read(sets: tuple[str, ...], reason: str) -> None:
@@ -342,7 +342,7 @@ def test_a_keeper_that_says_nonsense_has_the_round_abandoned(
 
     keeper = Nonsense(MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75))
     monkeypatch.setattr(SecureAggregation, "keeper_for", lambda *_: keeper)
-    product = "collect.encoding={name='product-quantisation', smallest=4, codewords=4, block=2}"
+    product = "collect.encoding={name='product-quantisation', min_weights=4, codewords=4, block=2}"
     _, _, events = run_with({}, *KEEPER, product)
     reasons = reasons_of(events)
     assert len(reasons) == 8

@@ -8,7 +8,7 @@ from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
 from world import experiment
 
 SECURE = ("collect.name=secure", "select.count=5")
-PRODUCT = (*SECURE, "collect.keeper=true", "collect.encoding.name=product-quantisation-quantisation")
+PRODUCT = (*SECURE, "collect.keeper=true", "collect.encoding.name=product-quantisation")
 
 
 def explained(*sets: str) -> PrivacyReport:
@@ -24,7 +24,7 @@ def test_codewords_are_told_where_the_server_gets_their_histograms() -> None:
     assert "the codewords that clients chose, without names" in learnt(told, "the server")
     assert "which codewords each client chose" in learnt(told, "mask keeper")
     assert any("product-quantisation: the server learns more than sums" in part for part in told.parts)
-    assert any("tells the server more than sums" in warning for warning in told.warnings)
+    assert any("reveals more than sums to the server" in warning for warning in told.warnings)
     sums = explained(*SECURE, "collect.keeper=true")
     assert "codeword" not in learnt(sums, "") + " ".join((*sums.parts, *sums.warnings))
 

@@ -324,7 +324,7 @@ def test_letters_from_strangers_or_from_too_few_are_refused() -> None:
     session = Session(terms(), SPACE, list(range(6)))
     session.share()
     letters = session.tally.letters_to(0)
-    with pytest.raises(ProtocolError, match="a letter from client 9, who shares no masks"):
+    with pytest.raises(ProtocolError, match="a message from client 9, who shares no masks"):
         session.members[0].mask({**letters, 9: b""}, session.vectors[0], SPACE)
     with pytest.raises(ProtocolError, match="3 clients hold shares of this one's secrets, and it takes 4"):
         session.members[0].mask({1: letters[1], 2: letters[2]}, session.vectors[0], SPACE)

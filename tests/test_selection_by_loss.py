@@ -208,5 +208,5 @@ def test_a_loss_that_is_not_finite_has_no_utility() -> None:
 
 
 def test_who_cannot_be_drawn_twice_is_not_drawn_with_replacement() -> None:
-    with pytest.raises(ConfigError, match="no replacement"):
+    with pytest.raises(ConfigError, match="does not support replacement"):
         experiment("select.replacement=true", algorithm="afl")

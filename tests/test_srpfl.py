@@ -166,7 +166,7 @@ def test_another_sample_leaves_behind_what_only_the_former_one_knew() -> None:
 
 
 def test_a_rule_that_compares_updates_needs_enough_of_them_from_the_start() -> None:
-    with pytest.raises(ConfigError, match=r"'krum' needs 3 updates a round; at first select waits for 1: raise select"):
+    with pytest.raises(ConfigError, match=r"'krum' needs 3 updates .* the first rounds wait for 1 only; raise select"):
         prepared("aggregate.name=krum", algorithm="flanp")
     prepared("aggregate.name=krum", "select.first_stage_clients=3", algorithm="flanp")
 

@@ -151,7 +151,7 @@ def test_single_precision_differs_from_a_loop_only_by_rounding(name: str, loss: 
 
 def test_an_optimiser_that_compiled_code_does_not_know_is_torchs_own() -> None:
     class Sign(LocalOptimiser):
-        def slots(self, parameters: list[Tensor]) -> list[list[Tensor]]:
+        def initial_state(self, parameters: list[Tensor]) -> list[list[Tensor]]:
             return []
 
         def step(self, parameters: list[Tensor], gradients: list[Tensor], *_: object, rate: float, number: int) -> None:

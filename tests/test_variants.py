@@ -92,7 +92,7 @@ def test_all_are_compared_with_the_variants(varied):
         ),
         ("[algorithms.mine]\nbase = 3", "algorithms.mine.base = 3 is unknown; valid: "),
         ('[algorithms.fedprof]\nbase = "fedavg"', "'fedprof' is an algorithm; choose another name for the variant"),
-        ('[algorithms."../mine"]\nbase = "fedavg"', "a variant cannot be called '../mine'"),
+        ('[algorithms."../mine"]\nbase = "fedavg"', "'../mine' is not a valid variant name"),
         ("[algorithms.fedprf.select]\nalpha = 3.0", "algorithms.fedprf: no such algorithm; did you mean 'fedprof'?"),
         ('[algorithms.mine]\nbase = "fedprof"\nserver = { name = "adan" }', "server.name = 'adan' is unknown"),
     ],

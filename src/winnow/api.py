@@ -76,7 +76,7 @@ def run(
     config      a preset, a .toml file, a mapping or an Experiment; sensible defaults where there is none
     model       any nn.Module (it is left as it is; the trained one is in the result), or a model by name
     data        (x, y) arrays or tensors, a torch Dataset, a DataSet, a .csv, .parquet or .npz file, a known set's name;
-                an OnDemand or a folder with an .npz file a client, which are loaded when clients are invited
+                an OnDemand or a folder with one .npz file per client, which are loaded when clients are selected
     loss        "cross-entropy", "nll", "mse", or a function that gives one loss a sample
     algorithm   an algorithm by name, or an Algorithm composed of parts
     target      the value of the metric to be reached

@@ -240,7 +240,7 @@ def test_sites_are_restarted_and_stopped(federation: LocalFederation, command: C
     me, processes = federation.connection, federation.processes
     assert command("sites", "restart", "site-1").out == "site-1 restarts\n"
     log = federation.folder / "logs" / "site-1.log"
-    eventually(lambda: log.read_text().count("site site-1 of") == 2, "a new beginning")
+    eventually(lambda: log.read_text().count("site site-1 (") == 2, "a new beginning")
     eventually(lambda: "site-1" in connected(me), "site-1 again")
     assert processes["site-1"].poll() is None, "it is the same process"
     assert command("sites", "stop", "site-2").out == "site-2 stops\n"
@@ -278,7 +278,7 @@ def test_a_list_of_jobs_fits_80_columns(
     [row] = [line for line in lines if line.strip().startswith(f"{name}  ")]
     assert len(row) <= 80
     assert "queued" in row
-    assert any(line.startswith(f"{name} queued: waits for sites: ") for line in lines)
+    assert any(line.startswith(f"{name} queued: waiting for sites: ") for line in lines)
 
 
 # Before anything is sent ----------------------------------------------------------------------------------------------

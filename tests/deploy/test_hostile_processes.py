@@ -230,7 +230,7 @@ def test_a_site_that_lies_ends_nobodys_job(tmp_path: Path, monkeypatch: pytest.M
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
 
-    monkeypatch.setattr(local_federation, "start", start)
+    monkeypatch.setattr(local_federation, "start_process", start)
     sets = ["data.clients=6", "engine.execution=loop", "select.fraction=1.0", "local.epochs=1"]
     described = describe_job("demo", sets=sets, rounds=5, seed=3, algorithm="fedprof")
     with local_federation.local_federation(described, 3, tmp_path / "federation") as here:

@@ -65,12 +65,12 @@ def test_sites_whose_columns_or_classes_are_in_another_order_do_not_learn_togeth
     north = member("north", csv(tmp_path / "a.csv"))
     swapped = [tuple(row[place] for place in (1, 0, 2, 3)) for row in ROWS]
     columns = member("south", csv(tmp_path / "b.csv", swapped))
-    with pytest.raises(DataError, match=r"the columns of south and north are not the same.*features"):
+    with pytest.raises(DataError, match=r"the columns of south and north differ.*features"):
         common_description([north, columns])
     named = member("south", tmp_path / "b.csv", features=["age", "dose"])
     assert common_description([north, named]) == north.data
     labels = member("south", tmp_path / "a.csv", classes=["died", "home", "moved"])
-    with pytest.raises(DataError, match=r"the labels of south and north are not the same.*classes"):
+    with pytest.raises(DataError, match=r"the labels of south and north differ.*classes"):
         common_description([north, labels])
 
 

@@ -49,7 +49,7 @@ WAYS = {
     "keeper": ("collect.keeper='1'",),
     "counted by the keeper": (
         "collect.keeper='2'",
-        "collect.encoding.name=product-quantisation-quantisation-quantisation",
+        "collect.encoding.name=product-quantisation",
         "select.count=6",
     ),
 }
@@ -143,7 +143,7 @@ class Notebook(SimulatedIdentities):
             return self._records.replace_release("job", party, round, what, note, instead_of)
         return self._records.record_release("job", party, round, what, note)
 
-    def noted(self, party: int, round: int) -> bytes:
+    def release_note(self, party: int, round: int) -> bytes:
         return self._records.release_note("job", party, round)
 
 
@@ -204,7 +204,7 @@ def test_a_runner_that_dies_when_a_sum_may_have_been_opened_does_not_get_the_upd
     assert folded(result) == [3, 0, 3, 3]
     refused = [event for event in result.view.log if isinstance(event, Rejected)]
     assert {event.round for event in refused} == {2}
-    assert any("was already sent, in an exchange that was interrupted" in event.reason for event in refused)
+    assert any("was already sent in a session that was interrupted" in event.reason for event in refused)
 
 
 def test_filters_that_a_site_insists_on_let_an_exchange_be_closed(tmp_path: Path) -> None:

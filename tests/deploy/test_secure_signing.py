@@ -141,9 +141,9 @@ def test_only_a_willing_site_that_the_job_names_is_its_keeper(notary: Callable[.
     with pytest.raises(ProtocolError, match="does not act as mask keeper"):
         Desk(notary("plant-b")).word.sign(KEEPER_NUMBER, b"a key")
     signature = Desk(notary("plant-b", may_keep_masks=lambda: True)).word.sign(KEEPER_NUMBER, b"a key")
-    assert Desk(notary(), keeper="plant-b").word.verifies(KEEPER_NUMBER, b"a key", signature)
-    assert not Desk(notary(), keeper="plant-a").word.verifies(KEEPER_NUMBER, b"a key", signature)
-    assert not Desk(notary()).word.verifies(KEEPER_NUMBER, b"a key", signature)
+    assert Desk(notary(), keeper="plant-b").word.verify(KEEPER_NUMBER, b"a key", signature)
+    assert not Desk(notary(), keeper="plant-a").word.verify(KEEPER_NUMBER, b"a key", signature)
+    assert not Desk(notary()).word.verify(KEEPER_NUMBER, b"a key", signature)
 
 
 def test_a_revoked_certificate_counts_no_more_in_a_job_that_runs(
@@ -153,7 +153,7 @@ def test_a_revoked_certificate_counts_no_more_in_a_job_that_runs(
     assert Desk(ours).word.verify(2, ANNOUNCED, signature)
     with open_provisioner(folder, a_project(), None, utc_now()) as workshop:
         list(workshop.revoke("plant-b"))
-    assert not Desk(ours).word.verifies(2, ANNOUNCED, signature)
+    assert not Desk(ours).word.verify(2, ANNOUNCED, signature)
     assert [each.site for each in ours.site_public_keys(1)] == ["plant-a"]
 
 

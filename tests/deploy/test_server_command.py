@@ -39,7 +39,7 @@ def test_two_servers_on_one_host_must_be_told_apart(kits: Path) -> None:
         ("lease = 'long'", "lease"),
         ("surprise = 1", "surprise"),
         ("join = 3.0", "join is now join_wait"),
-        ("[limits]\nlog_lines = 5", "limits.lines is now limits.log_lines"),
+        ("[limits]\nlines = 5", "limits.lines is now limits.log_lines"),
         ("lease = = 1", "server.toml"),
         ("address = 'grpc://127.0.0.1:1'\ndatabase = 'nonsense'", "not a database URL"),
     ],

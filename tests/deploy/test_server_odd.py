@@ -113,7 +113,7 @@ def test_a_job_whose_code_fills_the_disk_fails_and_the_server_goes_on(
         world.site("plant-a")
         person = world.person()
         person.submit("job", world.folder, job_config(1, HERE, "fill_mb = 300"), **{"mine.py": b"x = 1"})
-        assert "it wrote more than 64 MB (limits.code_disk_mb" in person.wait("job", "failed").reason
+        assert "it wrote more than 64 MB (limits.custom_code_disk_mb" in person.wait("job", "failed").reason
         eventually(lambda: not list(world.folder.rglob("full-*")))
         person.submit("other", world.folder, job_config(1, HERE, "fill_mb = 70"))
         person.wait("other", "finished")

@@ -301,7 +301,7 @@ def test_a_process_that_dies_is_started_again_once(world: World, script: Script,
         failed = script.wait(SubmitResult, 2).answer
         assert failed.failure == "the job's process was ended by SIGKILL"
         script.tell(task("nonsense"), task(round=3))
-        assert "no message" in script.wait(SubmitResult, 3).answer.failure
+        assert "an invalid message" in script.wait(SubmitResult, 3).answer.failure
         assert script.wait(SubmitResult, 4).answer.failure is None
 
 

@@ -61,7 +61,7 @@ def test_a_worker_is_told_how_to_read_and_no_more(tmp_path: Path) -> None:
         ('[data.x]\nquery = "SELECT 1"\n', "needs url and query together"),
         ('[data.x]\nurl = "sqlite://"\nquery = "SELECT 1"\n', r"needs targets"),
         ('[data.x]\nfile = "rows.csv"\nlocal_test = 1.5\n', "local_test"),
-        ('[data.x]\nfile = "rows.csv"\nown_test = 0.2\n', "data.x.local_test is now data.x.local_test"),
+        ('[data.x]\nfile = "rows.csv"\nown_test = 0.2\n', "data.x.own_test is now data.x.local_test"),
         ('[data."../x"]\nfile = "rows.csv"\n', "site.toml"),
         ("[resources]\ncpus = -1\n", "cpus"),
         ("colour = 1\n", "colour"),

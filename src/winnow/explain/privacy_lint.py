@@ -210,7 +210,7 @@ def _codewords_beside_sums(experiment: Experiment) -> str | None:
         return None
     return (
         f'with encoding.name = "{_name(collect.encoding)}" the mask keeper counts codewords, which reveals more than '
-        'sums to the server; encoding.name = "scalar" or "pruned" reveals sums only'
+        'sums to the server; encoding.name = "scalar" or "random-pruning" reveals sums only'
     )
 
 

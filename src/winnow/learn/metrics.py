@@ -53,6 +53,6 @@ def metric_name(asked: str | None, classes: int | None, *, pooled: bool) -> str:
     fitting = [name for name in METRIC_CHOICES[classes is not None] if name in POOLABLE_METRICS or not pooled]
     if asked is not None and asked not in fitting:
         kind = "a regression" if classes is None else "a classification"
-        kind += " judged by clients (reference_clients, evaluation.by)" if pooled else ""
+        kind += " evaluated by clients (reference_clients, evaluation.by)" if pooled else ""
         raise ConfigError(f"metric: {asked!r} cannot be used for {kind}; choose {' or '.join(fitting)}")
     return asked or fitting[0]

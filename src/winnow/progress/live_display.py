@@ -44,13 +44,13 @@ class ProgressState:
         self.value: float | None = None
         """The last reading: not every round need have one."""
         self.best: float | None = None
-        self.invited = 0
+        self.selected = 0
         self._track = RunHistory()
         self._began: tuple[float, int] | None = None
 
     def follow(self, event: AnyEvent) -> None:
         if isinstance(event, Selected):
-            self.invited = int(event.counts.sum())
+            self.selected = int(event.counts.sum())
         point = self._track.follow(event)
         if point is not None:
             self.point = point
@@ -79,7 +79,7 @@ class ProgressState:
         return "" if self.seconds_left is None else f"{format_duration(self.seconds_left)} left"
 
     def figures(self) -> str:
-        """Metric, best, device time, energy, how many were invited, and what privacy it has cost."""
+        """Metric, best, device time, energy, how many clients were selected, and what privacy it has cost."""
         if self.point is None:
             return "preparing"
         parts = [
@@ -87,7 +87,7 @@ class ProgressState:
             f"best {format_score(self.best)}",
             f"device {format_duration(self.point.seconds)}",
             *([f"{self.point.joules / JOULES_PER_WH:.3g} Wh"] if self.point.joules else []),
-            f"{self.invited} invited",
+            f"{self.selected} selected",
             *privacy_spent_lines(self.point.metrics.get(PRIVACY, {}), self.headline.privacy_budgets),
         ]
         return " · ".join(parts)

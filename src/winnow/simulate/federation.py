@@ -48,7 +48,7 @@ class _Arrival(NamedTuple):
     task: Task
     cost: Cost
     drops_out: bool
-    """The client drops_out while it trains; when its reply would have been due, it is given up."""
+    """The client drops out while it trains; when its reply would have been due, it is given up."""
 
 
 class SimulatedFederation(Generic[Site]):

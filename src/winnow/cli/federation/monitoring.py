@@ -51,7 +51,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of a job: lines of the server and the sites, and each round with its scores."""
+    """Print the log of a job: the lines of the server, and each round with its scores."""
     import msgspec
 
     from winnow.cli.console import write_json

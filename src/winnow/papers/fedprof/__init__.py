@@ -45,7 +45,7 @@ TABLE3 = ResultTable(
     rounds={"full": 150, "partial": 120},
     about=(
         "10 data holders, 37 % of a holder's photographs of one class, one holder with irrelevant images, two with"
-        " blurred and two with noisy ones; half of them invited a round. The paper's values are those of its arXiv"
+        " blurred and two with noisy ones; half of them selected a round. The paper's values are those of its arXiv"
         " version, which has neither clustered sampling nor FedBN."
     ),
     heavy=True,

@@ -17,9 +17,9 @@ DEVICES = 100_000
 """The averages are those of so many devices, which leaves nothing to chance."""
 
 ABOUT = (
-    "Computed from the fleet model alone, at the paper's samples a client: seconds that an invited client spends on its"
+    "Computed from the fleet model alone, at the paper's samples a client: seconds that a selected client spends on its"
     " profile on average (the paper does not say whether it averages over clients or takes the slowest, which would be"
-    " longer), and energy of all the invited of a round. Shares are those of a client's whole round."
+    " longer), and energy of all selected clients of a round. Shares are those of a client's whole round."
 )
 
 
@@ -54,10 +54,10 @@ def profiling_overhead(task: OverheadCase) -> ProfilingOverhead:
     experiment = resolve(task.preset, algorithm="fedprof")
     fleet = experiment.fleet.draw(DEVICES, seed=0)
     costs = fleet.costs(np.arange(DEVICES), np.full(DEVICES, task.samples), _round_of_work(experiment, task))
-    invited = experiment.select.cohort_size(experiment.data.clients)
+    selected = experiment.select.cohort_size(experiment.data.clients)
     return ProfilingOverhead(
         seconds=float(costs.profiling_seconds.mean()),
-        wh=invited * float(costs.profiling_joules.mean()) / JOULES_PER_WH,
+        wh=selected * float(costs.profiling_joules.mean()) / JOULES_PER_WH,
         seconds_share=float(costs.profiling_seconds.mean() / costs.seconds.mean()),
         energy_share=float(costs.profiling_joules.mean() / costs.joules.mean()),
     )

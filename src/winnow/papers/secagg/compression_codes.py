@@ -49,7 +49,7 @@ def product_code(codewords: int, block: int, every: int = 1) -> CompressionCode:
         name=f"product-{codewords}-{block}{_every(every)}",
         title=f"k = {codewords}, d = {block}",
         sets=(
-            *(*SECURE_SETTINGS, "collect.encoding.name=product-quantisation-quantisation"),
+            *(*SECURE_SETTINGS, "collect.encoding.name=product-quantisation"),
             f"collect.encoding.codewords={codewords}",
             f"collect.encoding.block={block}",
             f"collect.encoding.refresh_every={every}",

@@ -66,7 +66,7 @@ class CentralDp(Collect):
             f"whether a client took part at all: ε, at δ = {self.delta:g}, is told after every round{budget}. "
             'Amplification by sampling is counted for select.name = "poisson" alone, in a simulation, whose log must '
             "not be published. Under any other selection, and in a deployed job, whose log its members read, a client "
-            "pays in full whenever it takes part. It costs accuracy, less the more clients a round invites."
+            "pays in full whenever it takes part. It costs accuracy, less with more clients in a round."
         )
 
     def site_extension(self, randomness: Randomness, identities: PartyIdentities | None = None) -> SiteExtension:

@@ -71,7 +71,7 @@ class DiscreteGaussian(Encoding):
 
     def space(self, form: UpdateLayout, members: int) -> VectorGroup:
         if members > MAX_CLIENTS:
-            raise ConfigError(f"collect: at most {MAX_CLIENTS:,} clients can be added up in a round; invite fewer")
+            raise ConfigError(f"collect: at most {MAX_CLIENTS:,} clients can be added up in a round; select fewer")
         count = _count(form)
         reach = members * (self.levels + 1) + NOISE_TAIL * sqrt(members) * self.deviation(count, members)
         room = max(1, members - 1).bit_length()

@@ -1,6 +1,6 @@
 """Which selections go with client-level privacy.
 
-Whom a round invites must not tell of anybody's data but through what is released with noise. Given whom it invites, one
+Whom a round selects must not tell of anybody's data but through what is released with noise. Given whom it selects, one
 client changes the sum by its own share and by nothing else.
 """
 
@@ -30,7 +30,7 @@ def selection_fault(whole: Algorithm, by: str) -> str | None:
     if whole.needs_start_loss or not isinstance(select, DATA_INDEPENDENT):
         name = getattr(select, "name", "")
         return (
-            f"{by} covers no losses or other reports, by which select.name = {name!r} invites clients; "
+            f"{by} covers no losses or other reports, by which select.name = {name!r} selects clients; "
             'write "poisson", "uniform", "size", or "profile" with noisy profiles'
         )
     return None

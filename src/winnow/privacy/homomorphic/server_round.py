@@ -137,7 +137,7 @@ class HomomorphicRound(StepDispatcher):
         if members < self.settings.min_clients:
             raise too_few_error(members, "client", self.settings.min_clients)
         if members > MAX_CLIENTS:
-            raise ProtocolError(f"at most {MAX_CLIENTS:,} clients can be added up in a round; invite fewer")
+            raise ProtocolError(f"at most {MAX_CLIENTS:,} clients can be added up in a round; select fewer")
 
     def _ask_holder(self, name: str, payload: Payload, work: Work) -> Reply:
         whole = {**payload, SECURE: {**payload.get(SECURE, {}), "session": self._session}}

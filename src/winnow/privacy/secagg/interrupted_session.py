@@ -52,6 +52,6 @@ def check_closed(
     sound = sum(identities.verify(each, signed, signatures[each]) for each in eligible)
     if sound < needed:
         raise ProtocolError(
-            f"the update has left before, in an exchange that was interrupted; {sound} of its "
+            f"the update was already sent in a session that was interrupted; {sound} of its "
             f"{len(left.members)} members have closed it, and it takes {needed}"
         )

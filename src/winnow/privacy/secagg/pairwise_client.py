@@ -84,7 +84,7 @@ class PairwiseClient:
             raise ProtocolError("this client has already masked a vector in this session")
         strangers = letters.keys() - self._peers.keys()
         if strangers:
-            raise ProtocolError(f"a letter from client {min(strangers)}, who shares no masks with this one")
+            raise ProtocolError(f"a message from client {min(strangers)}, who shares no masks with this one")
         circle = self.terms.circle(self.members)
         needed = self.terms.shares_needed(circle, len(self._peers) + 1)
         if len(letters) + 1 < needed:

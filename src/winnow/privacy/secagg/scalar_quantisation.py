@@ -93,7 +93,7 @@ class ScalarQuantisation(Encoding):
 
     def space(self, form: UpdateLayout, members: int) -> VectorGroup:
         if members > MAX_CLIENTS:
-            raise ConfigError(f"collect: at most {MAX_CLIENTS:,} clients can be added up in a round; invite fewer")
+            raise ConfigError(f"collect: at most {MAX_CLIENTS:,} clients can be added up in a round; select fewer")
         room = max(1, members - 1).bit_length()
         margin = room if self.margin is None else self.margin
         counts = [sum(entry.count for entry in form.entries if _stretch(entry) == which) for which in range(3)]
