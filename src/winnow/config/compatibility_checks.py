@@ -87,16 +87,16 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
             "clients or lower collect.min_clients"
         )
     if select.cohort_size(clients) < at_work:
-        invited = select.cohort_size(clients)
+        cohort = select.cohort_size(clients)
         raise ConfigError(
-            f"schedule.buffer_size = {at_work}, but only {invited} clients train at a time; "
+            f"schedule.buffer_size = {at_work}, but only {cohort} clients train at a time; "
             "lower schedule.buffer_size or raise select.count"
         )
     needs = f"aggregate.name = {getattr(rule, 'name', '')!r} needs {rule.min_clients} updates a round"
     if select.cohort_size(clients) < rule.min_clients:
-        invited = select.cohort_size(clients)
+        cohort = select.cohort_size(clients)
         raise ConfigError(
-            f"{needs}, but select chooses {invited}; raise select.count or choose an aggregation that needs fewer"
+            f"{needs}, but select chooses {cohort}; raise select.count or choose an aggregation that needs fewer"
         )
     if select.initial_replies(clients) < rule.min_clients:
         awaited = select.initial_replies(clients)

@@ -50,7 +50,7 @@ class EngineSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """Whose scores decide, and whether clients also judge models that they have first trained for themselves."""
+    """Whose scores decide, and whether clients also evaluate models that they have first fine-tuned."""
 
     by: Literal["reference", "clients", "tuned"] = "reference"
     tune_epochs: int = Field(default=0, ge=0)

@@ -128,7 +128,7 @@ class Comparison:
         return comparison_table(labelled)
 
     def ranked(self) -> "Comparison":
-        """The same with the algorithm of the best mean first; those that were never judged come last."""
+        """The same with the algorithm of the best mean first; those that were never evaluated come last."""
         scores = {row.algorithm: row.best.mean if row.best else -inf for row in self.table()}
         return replace(self, runs=tuple(sorted(self.runs, key=lambda run: -scores[run.label.algorithm])))
 

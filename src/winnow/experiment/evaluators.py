@@ -1,4 +1,4 @@
-"""Who judges the models of a run."""
+"""Who evaluates the models of a run."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -190,7 +190,7 @@ class TrainingSetup:
             layout=StateLayout.of(module),
             private=self.private,
             evaluated_by=experiment.evaluation.by,
-            ledger=self._open_accountant,
+            accountant=self._open_accountant,
             parameters=sum(p.numel() for p in module.parameters()),
             layer=self.layer,
             notice="; ".join(filter(None, notices)),

@@ -128,10 +128,10 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
 
 
 def _scores_beside_noise(experiment: Experiment) -> str | None:
-    judged = (
+    evaluated = (
         experiment.reference_clients or experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs
     )
-    if not judged or not _adds_noise(experiment):
+    if not evaluated or not _adds_noise(experiment):
         return None
     return (
         "clients send scores of each model without noise, and ε does not cover them; evaluate at the server instead "

@@ -80,7 +80,7 @@ class ClientUpdate(Choice, AlgorithmPart):
         return model
 
     def fine_tune(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
-        """What clients make of a model for themselves, to be judged: their private part is trained, or else all."""
+        """What clients make of a model for themselves, to be evaluated: their private part is trained, or else all."""
         private = self.private_names(job.execution.module)
         return job.train(start, trainable=private or None, epochs=epochs, phase=FINE_TUNING_PHASE).states
 

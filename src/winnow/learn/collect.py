@@ -70,7 +70,7 @@ class RoundResult:
 
 
 class Collect(Choice, AlgorithmPart):
-    """One round's conversation with the invited, out of which an aggregate comes."""
+    """How one round's replies are collected from the selected clients and aggregated."""
 
     sums_only: ClassVar[bool] = False
     """Whether the server learns sums of updates, and no update."""

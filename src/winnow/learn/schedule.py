@@ -1,4 +1,4 @@
-"""When a model is brought up to date: round by round, or in another rhythm.
+"""When a new version of the model is made: after synchronous rounds, or otherwise.
 
 A `Schedule` drives a training run through its steps (`begin`, `announce`, `apply`, `finish`) until its rounds are done.
 A round is whatever ends with a new version of the model.
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Schedule(Choice, AlgorithmPart):
-    """A rhythm of invitations, arrivals and new versions."""
+    """When clients are selected and new versions are made."""
 
     @property
     def min_training_clients(self) -> int:
-        """How many clients must be at work for a new version to come about as it was asked for."""
+        """How many clients must be training for a new version to be made."""
         return 1
 
-    def together(self, invited: int, clients: int) -> int:
-        """How many of all clients may train at a time where the selection invites so many."""
-        return invited
+    def together(self, cohort: int, clients: int) -> int:
+        """How many of all clients may train at a time, given the size of a cohort."""
+        return cohort
 
     @abstractmethod
     def run(self, training: "TrainingWorkflow", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:

@@ -77,7 +77,7 @@ class TrainingWorkflow:
     def run(self, federation: Federation) -> Iterator[AnyEvent]:
         self._simulated = federation.simulated
         selection = self._plan.algorithm.select.start(federation.population)
-        self._accountant = self._plan.ledger(federation.population)
+        self._accountant = self._plan.accountant(federation.population)
         if self._accountant is not None and self._accountant_state:
             self._accountant.restore(self._accountant_state)
         if self._evaluation is None:
@@ -220,7 +220,7 @@ class TrainingWorkflow:
             self._rejections += observe_one_by_one(selection, turn, replies)
 
     def finish(self, gathered: RoundResult, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
-        """Judge the new version, and end the round: all state is what a checkpoint should hold."""
+        """Evaluate the new version, and end the round: all state is what a checkpoint should hold."""
         self._selected = selection.state()
         self._accountant_state = {} if self._accountant is None else self._accountant.state()
         self._evaluate(federation)
@@ -261,7 +261,7 @@ class TrainingWorkflow:
     # Besides ----------------------------------------------------------------------------------------------------------
 
     def _evaluate(self, federation: Federation) -> None:
-        """Judge the present model; keep it if it is the best so far."""
+        """Evaluate the present model; keep it if it is the best so far."""
         self._evaluation = self.evaluator.evaluate(
             self.model, self.round, self.round, partial(self._send_tasks, federation)
         )
@@ -309,7 +309,7 @@ class TrainingWorkflow:
 
     @property
     def _current_evaluation(self) -> Evaluation:
-        assert self._evaluation is not None, "the model has not been assessed yet"
+        assert self._evaluation is not None, "the model has not been evaluated yet"
         return self._evaluation
 
     @property

@@ -32,7 +32,7 @@ class TrainingPlan:
     """What of the model is trained."""
     private: frozenset[str] = frozenset()
     """The names of what stays with the clients: it is neither sent nor aggregated."""
-    ledger: AccountantFactory = no_accountant
+    accountant: AccountantFactory = no_accountant
     """Opens the account of the privacy that the run costs, for a population."""
     evaluated_by: str = "reference"
     """Whose scores decide which model is best: the reference set's, the clients', or theirs after fine-tuning."""

@@ -60,7 +60,7 @@ class ProgressState:
             self.best = max((value for value in seen if value is not None and not math.isnan(value)), default=None)
 
     def start(self) -> None:
-        """Time left is judged by the rounds from here on; what was replayed before took no time."""
+        """Time left is estimated from the rounds from here on; what was replayed before took no time."""
         self._began = (time.monotonic(), self.round)
 
     @property

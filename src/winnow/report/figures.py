@@ -29,7 +29,7 @@ def progress(groups: Mapping[str, Sequence[RunPlotData]], axis: str) -> go.Figur
     """The metric against rounds, device time or energy: one colour an algorithm, thin lines for seeds, bold for means.
 
     The mean curve passes through the mean cost and the mean metric of each round. A single run that the reference set
-    judges shows its test set too.
+    evaluates shows its test set too.
     """
     figure = go.Figure()
     metric = next(iter(groups.values()))[0].label.metric
@@ -79,7 +79,7 @@ def _line(curve: NDArray[np.float64], name: str, ink: str, *, width: float, dash
 
 
 def participation(run: ParticipationCounts) -> go.Figure:
-    """Invitations by client, ordered and coloured by what was done to its data (figure 7 of the paper)."""
+    """Selections by client, ordered and coloured by what was done to its data (figure 7 of the paper)."""
     figure = go.Figure()
     by_client = len(run.of_client) <= BARS_UP_TO
     place = np.empty(len(run.of_client), np.int64)

@@ -10,7 +10,7 @@ NOT_TRAINED = float("nan")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryPoint:
-    """An assessed version of the model; seconds, joules and bytes are counted from the beginning of the run."""
+    """An evaluated version of the model; seconds, joules and bytes are counted from the beginning of the run."""
 
     round: int
     version: int

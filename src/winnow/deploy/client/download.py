@@ -62,5 +62,5 @@ def _label(config: str, events: Sequence[AnyEvent]) -> RunLabel:
 def _clients(events: Sequence[AnyEvent]) -> int:
     """How many clients there are, as far as events tell."""
     scored = [len(event.scores) for event in events if isinstance(event, Scored)]
-    invited = [int(np.max(event.clients, initial=-1)) + 1 for event in events if isinstance(event, Selected)]
-    return max([*scored, *invited], default=1)
+    selected = [int(np.max(event.clients, initial=-1)) + 1 for event in events if isinstance(event, Selected)]
+    return max([*scored, *selected], default=1)

@@ -3,7 +3,7 @@
 A table has a `folder` (an .npz a client) or a `file` (.csv, .parquet or .npz), and what Winnow's [data] section says of
 files: targets, features, owner, task, tokens. The rows of a file are one client's, or with `owner` each owner's.
 `classes` is how many classes there are, or their labels in the order of their numbers: sites must number them alike.
-`local_test` is the share of its samples that each client judges by. `scale` is "none" or numbers that all share.
+`local_test` is the share of its samples that each client evaluates on. `scale` is "none" or numbers that all share.
 """
 
 import json

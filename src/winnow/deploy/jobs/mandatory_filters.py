@@ -45,7 +45,7 @@ what protocols send of updates that the filters saw before. A task that is not l
 
 
 def reject_unchecked_parts(tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-    """A filter around forced ones: they judge an update by what was sent, so nothing else may leave past them.
+    """A filter around the mandatory ones, which compare an update with what was sent: nothing else may leave past them.
 
     A server that sends no model with a task, or asks for more than training, would get around them otherwise.
     """

@@ -1,4 +1,4 @@
-"""What sites are told at the end of a round: whose replies were folded, and which tasks have come to their end."""
+"""What sites hear at the end of a round: whose replies were aggregated, and which tasks have ended."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -62,7 +62,7 @@ class ServerConfig(Settings):
     metrics_address: str | None = None
     """HOST:PORT of the Prometheus endpoint; there is none otherwise."""
     sandbox: Literal["required", "none"] = "required"
-    """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
+    """Whether custom code may run where this machine's kernel offers no sandbox."""
     limits: ServerLimits = ServerLimits()
     data: dict[str, dict[str, Any]] = Field(default={})
     """The server's own named data, for reference and test sets."""

@@ -44,7 +44,7 @@ class DataSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A [data.NAME] table: a `file`, a `folder` with an .npz a client, or a `query` to the database at `url`.
 
     The other keys mean what they mean in a job's own [data] section. `classes` is how many there are or their labels,
-    in an order that all sites share; `local_test` is the share of its samples that each client judges by.
+    in an order that all sites share; `local_test` is the share of its samples that each client evaluates on.
     """
 
     file: str | None = None

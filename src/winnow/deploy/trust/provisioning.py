@@ -57,14 +57,14 @@ class Provisioner:
 
     def issue_missing(self) -> Iterator[str]:
         """Kits for those who have none yet; what is amiss with the others is said."""
-        ledger = self._issued()
+        issued_to = self._issued()
         for party in self.project.parties:
-            if party.name not in ledger:
-                yield f"made {self.kit(party.name)}: {self._issue(party, ledger)}"
+            if party.name not in issued_to:
+                yield f"made {self.kit(party.name)}: {self._issue(party, issued_to)}"
             else:
-                yield from self._status_lines(party, ledger[party.name])
-        for name in sorted(ledger.keys() - {party.name for party in self.project.parties}):
-            if not self._is_revoked(ledger[name]):
+                yield from self._status_lines(party, issued_to[party.name])
+        for name in sorted(issued_to.keys() - {party.name for party in self.project.parties}):
+            if not self._is_revoked(issued_to[name]):
                 yield f"{name} is no longer in the project, but its certificate is valid; revoke it: --revoke {name}"
         yield from self._update_endpoints()
 
@@ -79,22 +79,24 @@ class Provisioner:
 
     def revoke(self, name: str) -> Iterator[str]:
         """No certificate that was ever issued to this party counts any longer."""
-        ledger = self._issued()
-        if name not in ledger:
-            raise KitError(f"no certificate was issued to {name!r}; {suggest(name, ledger)}")
+        issued_to = self._issued()
+        if name not in issued_to:
+            raise KitError(f"no certificate was issued to {name!r}; {suggest(name, issued_to)}")
         revocations = self._revocations()
-        if self._is_revoked(ledger[name]):
+        if self._is_revoked(issued_to[name]):
             yield f"{name} is already revoked (revocation list {revocations.number})"
         else:
-            revocations = revocations.with_serials(int(serial, 16) for serial in ledger[name].serials)
+            revocations = revocations.with_serials(int(serial, 16) for serial in issued_to[name].serials)
             write_atomically(self.ca / REVOKED_FILE, revocations.sign(self.project.name, self.authority.key))
             yield f"revoked {name} (revocation list {revocations.number})"
-        yield from self._distribute_revocations(ledger, leaving_out=name)
+        yield from self._distribute_revocations(issued_to, leaving_out=name)
 
-    def _issue(self, party: ProjectServer | ProjectSite | ProjectPerson, ledger: dict[str, IssuedCertificates]) -> Peer:
+    def _issue(
+        self, party: ProjectServer | ProjectSite | ProjectPerson, issued_to: dict[str, IssuedCertificates]
+    ) -> Peer:
         made = build_kit(self.project, party, self.authority, self.now, self._revocations())
-        earlier = ledger[party.name].serials if party.name in ledger else []
-        ledger[party.name] = IssuedCertificates(
+        earlier = issued_to[party.name].serials if party.name in issued_to else []
+        issued_to[party.name] = IssuedCertificates(
             kind=party.kind,
             organisation=party.organisation,
             role=party.role,
@@ -102,7 +104,7 @@ class Provisioner:
             expires=made.certificate.not_valid_after_utc,
             serials=[*earlier, f"{made.certificate.serial_number:x}"],
         )
-        write_atomically(self.ca / ISSUED_FILE, msgspec.json.format(msgspec.json.encode(ledger), indent=2))
+        write_atomically(self.ca / ISSUED_FILE, msgspec.json.format(msgspec.json.encode(issued_to), indent=2))
         install_kit(self.kit(party.name), made.files | {REVOKED_FILE: read_small(self.ca / REVOKED_FILE)})
         return Peer.of(made.certificate)
 
@@ -128,10 +130,10 @@ class Provisioner:
             if changed:
                 yield f"hand out to {party.name}: {' and '.join(map(str, changed))} (the servers' addresses changed)"
 
-    def _distribute_revocations(self, ledger: dict[str, IssuedCertificates], leaving_out: str) -> Iterator[str]:
+    def _distribute_revocations(self, issued_to: dict[str, IssuedCertificates], leaving_out: str) -> Iterator[str]:
         """Into every kit that is here; servers and sites must have it, as they decide by it."""
         content = read_small(self.ca / REVOKED_FILE)
-        for name, issued in ledger.items():
+        for name, issued in issued_to.items():
             if self.kit(name).is_dir():
                 write_atomically(self.kit(name) / REVOKED_FILE, content)
             if issued.kind != "person" and name != leaving_out:

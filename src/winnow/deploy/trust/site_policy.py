@@ -41,7 +41,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keeper: bool = False
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
     sandbox: Literal["required", "none"] = "required"
-    """Whether code of a job's own may run where this machine's kernel cannot fence it in."""
+    """Whether custom code may run where this machine's kernel offers no sandbox."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ NORMS = "norms"
 class LocalBatchNormUpdate(ClientUpdate):
     """Training departs from the global model with the client's own normalisation layers, statistics included.
 
-    The whole model is sent, so that the global one has averaged statistics and can be judged as well. What a client
+    The whole model is sent, so that the global one has averaged statistics and can be evaluated as well. What a client
     uses itself has its own. A model without batch normalisation is trained as by FedAvg-RP.
     """
 

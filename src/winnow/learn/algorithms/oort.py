@@ -25,7 +25,7 @@ class UtilitySelector(SelectorWithoutReplacement):
     """(U_k + √(0.1·log R / L_k)) · (T / t_k)^`penalty`, with U_k = n_k·√(mean loss²) over all of a client's samples.
 
     R is the round, L_k the last round in which the client took part, t_k how long it took; the last factor only counts
-    where t_k exceeds the preferred duration T. U_k is clipped at the `clip_quantile` of all. A share of the invited,
+    where t_k exceeds the preferred duration T. U_k is clipped at the `clip_quantile` of all. A share of the selected,
     which falls from `exploration` by `exploration_decay` a round to `exploration_min`, is drawn uniformly from those
     never tried: how quick they are is not known. The others are drawn by utility from the clients that reach `cut_off`
     times the utility of the last who would be among the best.

@@ -15,7 +15,7 @@ from winnow.learn.selection import SelectedClients, Selection, SelectionContext,
 
 class PowerOfChoiceSelector(SelectorWithoutReplacement):
     """d = `candidate_factor`·K clients are drawn by the size of their data, without replacement; each tells its loss
-    of the present model, and the K with the highest are invited (the paper's π_pow-d). Ties are broken by chance.
+    of the present model, and the K with the highest are selected (the paper's π_pow-d). Ties are broken by chance.
     """
 
     name: Literal["power-of-choice"] = "power-of-choice"

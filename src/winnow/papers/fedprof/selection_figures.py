@@ -1,4 +1,4 @@
-"""Figures 7 and 8: whom FedProf invites, and how it scores clients round by round."""
+"""Figures 7 and 8: whom FedProf selects, and how it scores clients round by round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

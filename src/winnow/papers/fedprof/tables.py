@@ -144,10 +144,10 @@ class ResultTable(PaperItem):
         said = []
         for algorithm in self.values(group):
             runs, name = run_result_lines(lines, self.name, algorithm), ALGORITHM_TITLES[algorithm]
-            if invited := MeanAndSd.of(run.selected_wh_to_target for run in runs):
+            if selected := MeanAndSd.of(run.selected_wh_to_target for run in runs):
                 said.append(
                     f"{name}: Wh of aggregated clients, as in the paper; of all selected clients, "
-                    f"{compact_spread_text(invited, 2)}."
+                    f"{compact_spread_text(selected, 2)}."
                 )
             if own := MeanAndSd.of(run.local_test_best for run in runs):
                 said.append(f"{name}: {compact_spread_text(own, 3)} with personalised models on local test sets.")

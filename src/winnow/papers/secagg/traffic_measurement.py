@@ -34,9 +34,9 @@ def measure_traffic(
     item: str, preset: str, codes: Sequence[CompressionCode], wanted: ReproductionOptions
 ) -> list[TrafficResultLine]:
     """A line for each code."""
-    invited = resolve(preset, sets=wanted.sets).select.count
-    assert invited is not None, "the figures' presets say how many are invited"
-    each = ceil(invited / len(SITES))
+    cohort = resolve(preset, sets=wanted.sets).select.count
+    assert cohort is not None, "the figures' presets say how many are selected"
+    each = ceil(cohort / len(SITES))
     clients = each * len(SITES)
     sets = (*wanted.sets, f"data.clients={clients}", f"select.count={clients}", *SMALL_DATA)
     server_port = free_port()

@@ -58,7 +58,7 @@ AUTHORS_PROTOCOL = (
     ComparedMethod(title="SRPFL, heads reset and tuned", algorithm="srpfl", tuned=True),
     ComparedMethod(title="FedRep, heads reset and tuned", algorithm="fedrep", tuned=True),
 )
-"""Judged as the authors' code does: every head reset to the average of all, tuned for 10 epochs, then tested."""
+"""Evaluated as the authors' code does: every head reset to the average of all, tuned for 10 epochs, then tested."""
 METHOD_PAIRS = ((SRPFL, FEDREP), (LG_SRPFL, LG_FEDAVG))
 
 TUNING = {

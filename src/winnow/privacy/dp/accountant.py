@@ -1,4 +1,4 @@
-"""What a run's parts release, and the book that is kept of it.
+"""What a run's parts release, and how it is accounted for.
 
 Every guarantee has a name: `epsilon` hides a client from those who see the models (or, under secure aggregation, the
 sums); `local_epsilon` hides a client's update from the server as well; `record_epsilon` hides a sample. Noisy profiles

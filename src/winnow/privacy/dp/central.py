@@ -28,7 +28,7 @@ class CentralDp(Collect):
 
     Weight, bound, sum, noise, and division by a public constant, in this order. w_k is what the aggregation gives the
     client over what it gives a client on average, C is `clip` and z `noise_multiplier`; K is how many clients a round
-    invites by the settings, never how many there were. With `adaptive_clip`, C is only the first bound, and follows the
+    selects by the settings, never how many there were. With `adaptive_clip`, C is only the first bound, and follows the
     `quantile` of the updates' norms. A run stops before it would spend more than `epsilon`.
 
     What is not finite in an update counts as no change: its refusal would stand in the log, and no noise covers that.

@@ -44,15 +44,15 @@ class AdaptiveClipping:
     count_noise: float
 
     @classmethod
-    def of(cls, quantile: float, rate: float, noise: float, invited: int) -> "AdaptiveClipping":
+    def of(cls, quantile: float, rate: float, noise: float, cohort: int) -> "AdaptiveClipping":
         """σ_b is a twentieth of the cohort, as its authors advise; and at least so much that z_Δ exceeds z by 5 %."""
-        return cls(quantile=quantile, rate=rate, count_noise=max(invited / 20, 1.6 * noise))
+        return cls(quantile=quantile, rate=rate, count_noise=max(cohort / 20, 1.6 * noise))
 
     def sum_noise(self, noise: float) -> float:
         return 1 / sqrt(noise**-2 - (2 * self.count_noise) ** -2)
 
-    def next(self, bound: float, within: list[bool], invited: int, rng: np.random.Generator) -> float:
+    def next(self, bound: float, within: list[bool], cohort: int, rng: np.random.Generator) -> float:
         """C ← C·exp(−η(b̃ − γ)), where b̃ is the noisy share of the updates within the bound."""
         counted = sum(each - 0.5 for each in within) + rng.normal(0.0, self.count_noise)
-        share = counted / invited + 0.5
+        share = counted / cohort + 0.5
         return bound * exp(-self.rate * (share - self.quantile))

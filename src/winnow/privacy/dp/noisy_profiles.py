@@ -36,7 +36,7 @@ class NoisyProfiles(PlainComparison):
 
     Noise: N(0, (2z)²) on each element of both, in those units, which makes each release a Gaussian one of multiplier z
     towards anybody, the server included. Negative variances count as 0. What the server makes of it, divergences and
-    whom it invites, costs nothing more. Profiles are in every ε that the run has; `delta` is for a run that has none.
+    whom it selects, costs nothing more. Profiles are in every ε that the run has; `delta` is for a run that has none.
     """
 
     name: Literal["noisy"] = "noisy"  # type: ignore[assignment]  # another member of the family

@@ -9,9 +9,9 @@ from winnow.learn.selection import SelectedClients, Selection, SelectionContext,
 
 
 class PoissonSampling(SelectorWithoutReplacement):
-    """Every client is invited with the same chance, on its own coin, whatever its data and whoever else is invited.
+    """Every client is selected with the same probability, independently of its data and of the others.
 
-    `fraction` is that chance; `count` says how many are invited on average. A round may have nobody in it.
+    `fraction` is that probability; `count` says how many are selected on average. A round may have nobody in it.
     """
 
     name: Literal["poisson"] = "poisson"

@@ -97,7 +97,7 @@ class SecureRound:
 
     def _divisor(self, weight: float) -> float:
         """What a sum is divided by: the weight of those in it; or, where noise hides clients, what as many clients as
-        a round invites weigh on average. That is public, and the same whoever came.
+        a round selects weigh on average. That is public, and the same whoever came.
         """
         if not self._settings.encoding.private:
             return weight
