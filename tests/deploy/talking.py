@@ -8,7 +8,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Failure, Reply, RoundFinished, Snapshot, Task
-from winnow.core.communication_patterns import broadcast, first, peer_messages, relay, send, wait
+from winnow.core.broadcast_and_relay import broadcast, first, peer_messages, relay, send, wait
 
 
 WHISPER = "whispered"[::-1]

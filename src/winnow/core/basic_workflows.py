@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from winnow.core.array_spec import ArraySpec, spec_of
-from winnow.core.communication_patterns import broadcast, reject_faulty, relay, wait
+from winnow.core.broadcast_and_relay import broadcast, reject_faulty, relay, wait
 from winnow.core.events import AnyEvent, Rejected, RoundFinished, Selected
 from winnow.core.federation import Federation
 from winnow.core.reported_numbers import MAX_METRIC

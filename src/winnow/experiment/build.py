@@ -33,8 +33,8 @@ from winnow.learn.stack import (
     free_bytes,
     model_state,
 )
-from winnow.learn.training import TrainingWorkflow
 from winnow.learn.training_plan import TrainingPlan
+from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation, site_filters
 from winnow.simulate import SimulatedFederation, WorkerPool
 

@@ -48,8 +48,8 @@ from winnow.learn.stack import (
     choose_execution,
     model_state,
 )
-from winnow.learn.training import TrainingWorkflow
 from winnow.learn.training_plan import TrainingPlan
+from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.privacy.dp import accountant_for
 
 PROBE_SAMPLES = 4

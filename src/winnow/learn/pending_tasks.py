@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from winnow.core import Exchange, Federation, Payload, Snapshot, Task
 
 if TYPE_CHECKING:
-    from winnow.learn.training import TrainingWorkflow
+    from winnow.learn.training_workflow import TrainingWorkflow
 
 
 TASKS_PREFIX = "tasks/"

@@ -13,7 +13,7 @@ from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.selection import Selection
 
 if TYPE_CHECKING:
-    from winnow.learn.training import TrainingWorkflow
+    from winnow.learn.training_workflow import TrainingWorkflow
 
 
 class Schedule(Choice, AlgorithmPart):

@@ -17,8 +17,8 @@ from winnow.experiment.run import Result
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import as_tensor
-from winnow.learn.training import TrainingWorkflow
 from winnow.learn.training_plan import TrainingPlan
+from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation
 from winnow.runs import RunLabel, RunView, file_names
 from winnow.runs.checkpoint import save_arrays

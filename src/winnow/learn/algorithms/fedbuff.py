@@ -19,7 +19,7 @@ from winnow.learn.schedule import Schedule
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, UniformSelector
 from winnow.learn.stack import ModelState
 from winnow.learn.tensor_arithmetic import minus, plus, real
-from winnow.learn.training import TrainingWorkflow
+from winnow.learn.training_workflow import TrainingWorkflow
 
 DEFAULT_BUFFER_SIZE = 10
 """The paper's K, unless another one is set or fewer clients are at work."""

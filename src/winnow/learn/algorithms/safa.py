@@ -17,7 +17,7 @@ from winnow.learn.reply_checks import Rejection, check_replies, is_bounded_updat
 from winnow.learn.schedule import Schedule
 from winnow.learn.selection import SelectedClients, Selection, UniformSelector
 from winnow.learn.stack import ModelState
-from winnow.learn.training import TrainingWorkflow
+from winnow.learn.training_workflow import TrainingWorkflow
 
 CACHE = "cache/"
 LAST_PICKED = "picked"

@@ -26,8 +26,8 @@ from winnow.privacy.homomorphic.encrypted_sum import (
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, carried
+from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
-from winnow.privacy.secagg.step_dispatcher import StepDispatcher
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, mean_update
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from winnow.privacy.secagg.protocol_tasks import (
     session_inputs_payload,
 )
 from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
+from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read, write
-from winnow.privacy.secagg.step_dispatcher import StepDispatcher
 
 ADVERTISEMENT_BYTES = 180
 SIGNATURE_BYTES = 64

@@ -16,7 +16,7 @@ from winnow.core import (
     Snapshot,
     Task,
 )
-from winnow.core.communication_patterns import peer_messages, send, wait
+from winnow.core.broadcast_and_relay import peer_messages, send, wait
 from winnow.privacy.set_intersection.psi_protocol import Reveal
 from winnow.privacy.set_intersection.site import ANSWER, FINISH, INTERSECT, QUERY, SHARE_RESULT
 
