@@ -93,7 +93,14 @@ def prepare_run(
         dataset, data_settings_for(experiment), experiment.seed, in_place=dataset is not inputs.dataset
     )
     data, local_test = _client_tensors(federated, set_up_device(experiment.engine))
-    setup = set_up_training(experiment, inputs, data.first_samples(PROBE_SAMPLES), federated.clients.classes, stream)
+    setup = set_up_training(
+        experiment,
+        inputs,
+        data.first_samples(PROBE_SAMPLES),
+        federated.clients.classes,
+        stream,
+        selection_is_public=False,
+    )
     found = fingerprint(federated, setup.initial, setup.loss)
     if expected_fingerprint not in ("", found):
         raise RunError(

@@ -76,7 +76,7 @@ def set_up_training(
     classes: int | None,
     randomness: Randomness,
     *,
-    selection_is_public: bool = False,
+    selection_is_public: bool,
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
     x, y = probe

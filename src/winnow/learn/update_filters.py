@@ -217,7 +217,7 @@ class FilteredExchange:
 
     def __iter__(self) -> Iterator[Outcome]:
         for outcome in self._exchange:
-            made = self._made.pop((outcome.task.id, outcome.task.client))
+            made = self._made.pop((outcome.task.id, outcome.task.client), outcome.task)
             yield self._filtered.arriving(replace(outcome, task=made))
 
     def close(self) -> None:

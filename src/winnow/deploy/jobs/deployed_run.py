@@ -7,7 +7,7 @@ from pathlib import Path
 from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Rejected, RoundFinished, Snapshot, Workflow
 from winnow.deploy.jobs.array_files import open_arrays
 from winnow.deploy.jobs.federation import DeployedFederation, WallClock
-from winnow.deploy.jobs.ipc import EXCLUDED_SITE, CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
+from winnow.deploy.jobs.ipc import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
 from winnow.deploy.wire.safetensors_files import write_arrays_without_digest
@@ -73,11 +73,7 @@ class DeployedRun:
                 on_event(event)
 
     def _log_rejection(self, site: str, event: Rejected) -> None:
-        """Log why a site's reply was rejected, once for each reason; the events have every case. The server itself logs
-        which sites are excluded.
-        """
-        if event.reason.startswith(EXCLUDED_SITE.format(site)):
-            return
+        """Log why a site's reply was rejected, once for each reason; the events have every case."""
         if (site, event.reason) not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
             self._logged_reasons.add((site, event.reason))
             line = f"round {event.round}: reply of client {event.client} at {site} rejected: {event.reason}"

@@ -10,9 +10,6 @@ from winnow.learn.party_identities import UPDATE
 RoundNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 """What a column of a database holds."""
 
-EXCLUDED_SITE = "site {} has been excluded since "
-"""How the reason begins for which a client is missing while its site is excluded."""
-
 # The server and its runner --------------------------------------------------------------------------------------------
 
 

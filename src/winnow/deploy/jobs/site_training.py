@@ -44,7 +44,9 @@ def training_handlers(
 ) -> SiteHandlers:
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
     device = set_up_device(experiment.engine)
-    setup = set_up_training(experiment, inputs, _probe(data.clients, device), data.clients.classes, secure_stream)
+    setup = set_up_training(
+        experiment, inputs, _probe(data.clients, device), data.clients.classes, secure_stream, selection_is_public=True
+    )
     local_test = None if data.local_test is None else _in_memory(data.local_test, first, device)
     collecting = experiment.collect.site_extension(secure_stream, identities)
     besides = collecting.around(experiment.select.comparison.site_extension(secure_stream))

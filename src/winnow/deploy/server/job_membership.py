@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from winnow.deploy.jobs.ipc import EXCLUDED_SITE
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.participation import Participation
 from winnow.deploy.server.site_sessions import SiteSession
@@ -189,7 +188,7 @@ class JobMembership:
         part.withdraw(task)
         self._sessions[site].send(CancelTasks(job=self.job, tasks=[task]))
         assert part.excluded_since is not None
-        reason = f"{EXCLUDED_SITE.format(site)}{format_utc(part.excluded_since)}: {part.exclusion_reason}"
+        reason = f"site {site} has been excluded since {format_utc(part.excluded_since)}: {part.exclusion_reason}"
         for client in clients:
             self.fail(task, client, reason)
 

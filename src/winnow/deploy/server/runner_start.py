@@ -25,6 +25,10 @@ class RunnerError(WinnowError):
     """A runner asked for something that it may not have."""
 
 
+class SandboxUnavailableError(WinnowError):
+    """A job brings its own code, and this server cannot isolate it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunnerStart:
     """What a runner is started with."""
@@ -97,7 +101,7 @@ def _sandbox(context: LeaderContext, bundle: Bundle, message: StartJob) -> Sandb
     if not bundle.own_code or context.unsandboxed:
         return None
     if reason := sandbox_unavailable_reason():
-        raise RunnerError(f"the job brings its own code, and this server cannot sandbox it: {reason}")
+        raise SandboxUnavailableError(f"the job brings its own code, and this server cannot sandbox it: {reason}")
     named = [str(each) for table in message.data.values() for each in table.values() if isinstance(each, str)]
     job_folder = str(context.jobs / message.job)
     return Sandbox(read=[job_folder, *filter(os.path.isabs, named)], write=[message.folder])

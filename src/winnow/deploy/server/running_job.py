@@ -30,7 +30,7 @@ from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import SERVER_SOURCE, NewLogLine, RoundOrderError
 from winnow.deploy.server.lease import LeaseLostError
 from winnow.deploy.server.runner_process import RunnerProcess
-from winnow.deploy.server.runner_start import RunnerError, prepare_start
+from winnow.deploy.server.runner_start import RunnerError, SandboxUnavailableError, prepare_start
 from winnow.deploy.wire.messages import EVENT_KIND, Blob, ClientResult, Settle
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class RunningJob:
                 raise
             except (RoundOrderError, RunnerError) as error:
                 return JobOutcome(failure=f"the job's process sent an invalid request: {error}")
-            except DamagedRecordsError as error:
+            except (DamagedRecordsError, SandboxUnavailableError) as error:
                 return JobOutcome(failure=str(error))
             except (WinnowError, OSError) as error:
                 outcome, why = None, f"the job cannot continue at present: {error}"

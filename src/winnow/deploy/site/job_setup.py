@@ -111,8 +111,9 @@ class JobSetup:
     def stop(self) -> None:
         """Kill the job's processes for good. For any thread."""
         self._stopping.set()  # first: processes that are not seen below see this before they start one
-        if self._processes is not None:
-            self._processes.kill()
+        processes = self._processes  # another thread may close them meanwhile
+        if processes is not None:
+            processes.kill()
 
     def _claimed_submission(self, bundle: Bundle) -> str:
         """The submission's id; raises if it is too old, or runs here under another name."""

@@ -104,7 +104,7 @@ class SiteDatabase:
             self._connection.close()
 
     def _upgrade(self) -> None:
-        """Rewrite the messages of an older version, so that its jobs go on."""
+        """Rewrite the messages of an older version: release records and client state stay, jobs can be stopped."""
         [(version,)] = self.rows("PRAGMA user_version")
         if version > VERSION:
             raise StateStoreError(f"a newer Winnow wrote the site's state in {self._path}; upgrade this site")
