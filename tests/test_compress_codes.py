@@ -142,7 +142,7 @@ class TestKeeping:
         assert np.array_equal(keep.read(data, len(values)), places)
 
     def test_random_k_draws_every_place_alike_and_is_unbiased(self) -> None:
-        keep, source = RandomK(fraction=0.1, error_error_error_feedback=False), rng(3)
+        keep, source = RandomK(fraction=0.1, error_feedback=False), rng(3)
         hits = np.zeros(50)
         for _ in range(2_000):
             data, places = keep.choose(np.ones(50, np.float32), source)
@@ -152,7 +152,7 @@ class TestKeeping:
         assert np.abs(hits / 2_000 - 1).max() < 4.5 * np.sqrt((1 / 0.1 - 1) / 2_000)
 
     def test_what_feeds_back_is_not_stretched(self) -> None:
-        assert RandomK(fraction=0.1, error_error_error_feedback=True).stretch(50) == 1.0
+        assert RandomK(fraction=0.1, error_feedback=True).stretch(50) == 1.0
         assert RandomK(fraction=0.1).stretch(50) == 10.0
 
 
@@ -165,7 +165,7 @@ LIKE = {
 BUFFERS = {**LIKE, "batches": torch.tensor(7)}
 FORMATS = [
     PacketFormat(sparsify=keep, quantise=numbers, level=level)
-    for keep in (KeepAll(), TopK(fraction=0.2), RandomK(fraction=0.2, error_error_error_feedback=False))
+    for keep in (KeepAll(), TopK(fraction=0.2), RandomK(fraction=0.2, error_feedback=False))
     for numbers in (Float32(), Float16(), BFloat16(), QSGD(levels=3, bucket=16))
     for level in (None, 3)
 ]

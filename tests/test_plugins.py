@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from command_line import call, write_tiny
+from winnow.core import Choice
+from winnow.learn.algorithm import Recipe
 
 SERVER = '''
 """Half a step towards the aggregate."""
@@ -43,6 +46,19 @@ if "__file__" in globals():  # not where only the text is known, on a cluster
 
 
 RECIPE = "from winnow.learn.algorithm import Recipe\nRecipe(name='x', summary='', "
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """What a plugin registers is known in this process: other tests must not see it."""
+    families = [family for family in Choice.__subclasses__() if "members" in vars(family)]
+    members, recipes = [dict(family.members) for family in families], dict(Recipe.known)
+    yield
+    for family, before in zip(families, members, strict=True):
+        family.members.clear()
+        family.members.update(before)
+    Recipe.known.clear()
+    Recipe.known.update(recipes)
 
 
 @pytest.fixture
