@@ -125,7 +125,7 @@ def test_a_hostile_packet_is_refused_in_one_line_and_the_run_goes_on(spoil) -> N
     events = list(ready.training.run(federation))
     reasons = [event.reason for event in events if event.kind == "rejected"]
     assert len(reasons) == 6
-    assert all(reason.startswith("failed while sending its update: invalid packet: ") for reason in reasons)
+    assert all(reason.startswith("failed (sending its update): invalid packet: ") for reason in reasons)
     assert all("\n" not in reason for reason in reasons)
     assert ready.training.model is before
     assert ready.simulation.store.empty  # what was refused is not taken for sent

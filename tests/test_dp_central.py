@@ -57,7 +57,7 @@ def gathered(
     collect: CentralDp,
     aggregate: AggregationRule | None = None,
     *,
-    invited: int = 2,
+    cohort: int = 2,
     seed: int = 0,
     left: Mapping[str, Any] | None = None,
 ) -> RoundResult:
@@ -68,8 +68,8 @@ def gathered(
             {"model": START},
             seed=seed,
             counts=dict.fromkeys(changes, 1),
-            start_fold=lambda: rule.start(START, Population(sizes=SIZES), invited),
-            selected=invited,
+            start_fold=lambda: rule.start(START, Population(sizes=SIZES), cohort),
+            selected=cohort,
             state=left or {},
         ),
     )
@@ -108,8 +108,8 @@ def test_weight_bound_sum_and_division_by_a_public_constant(weights: str) -> Non
         weighted = (1.0 if weights == "uniform" else SIZES[client] / SIZES.mean()) * change
         expected += weighted * min(1, 0.7 / np.linalg.norm(weighted))
     found = gathered(
-        changes, QUIET, PartialAggregation(weights=weights), invited=2
-    )  # two are invited by the settings, three came
+        changes, QUIET, PartialAggregation(weights=weights), cohort=2
+    )  # two are selected by the settings, three came
     np.testing.assert_allclose(changed(found), expected / 2, atol=1e-6)
     assert int(found.model["count"]) == 7, "counters are not covered by noise, so they stay as they were"
 
@@ -117,18 +117,18 @@ def test_weight_bound_sum_and_division_by_a_public_constant(weights: str) -> Non
 def test_full_aggregation_moves_by_the_shares_of_all_data() -> None:
     changes = {1: np.full(8, 0.01), 3: np.full(8, -0.03)}
     expected = (20 * changes[1] + 40 * changes[3]) / 100
-    np.testing.assert_allclose(changed(gathered(changes, QUIET, FullAggregation(), invited=2)), expected, atol=1e-6)
+    np.testing.assert_allclose(changed(gathered(changes, QUIET, FullAggregation(), cohort=2)), expected, atol=1e-6)
 
 
 def test_noise_is_that_of_the_multiplier_and_the_bound() -> None:
     collect = CentralDp(noise_multiplier=3.0, clip=0.5)
-    drawn = np.concatenate([changed(gathered({}, collect, invited=4, seed=seed)) for seed in range(300)])
+    drawn = np.concatenate([changed(gathered({}, collect, cohort=4, seed=seed)) for seed in range(300)])
     assert drawn.std() == pytest.approx(3.0 * 0.5 / 4, rel=0.05)
     assert abs(drawn.mean()) < 4 * drawn.std() / np.sqrt(len(drawn))
 
 
 def test_an_empty_round_is_noisy_too() -> None:
-    found = gathered({}, CentralDp(noise_multiplier=1.0), invited=2)
+    found = gathered({}, CentralDp(noise_multiplier=1.0), cohort=2)
     assert found.valid_without_replies
     assert np.abs(changed(found)).min() > 0
 
@@ -158,7 +158,7 @@ def test_what_is_not_finite_counts_as_no_change_and_no_log_tells_of_it(odd: floa
 
 
 def test_both_releases_together_are_one_of_the_multiplier() -> None:
-    follows = AdaptiveClipping.of(0.5, 0.2, 1.3, invited=50)
+    follows = AdaptiveClipping.of(0.5, 0.2, 1.3, cohort=50)
     inside = 1 / follows.sum_noise(1.3) ** 2 + 1 / (2 * follows.count_noise) ** 2
     assert inside == pytest.approx(1 / 1.3**2)
 
@@ -166,7 +166,7 @@ def test_both_releases_together_are_one_of_the_multiplier() -> None:
 def test_with_an_adaptive_bound_the_sum_has_more_noise_to_make_up_for_the_count() -> None:
     """z_Δ = (z⁻² − (2σ_b)⁻²)^(−½), where σ_b = max(K/20, 1.6·z)."""
     collect = CentralDp(noise_multiplier=3.0, clip=0.5, adaptive_clip=True)
-    drawn = np.concatenate([changed(gathered({}, collect, invited=4, seed=seed)) for seed in range(4000)])
+    drawn = np.concatenate([changed(gathered({}, collect, cohort=4, seed=seed)) for seed in range(4000)])
     raised = (3.0**-2 - (2 * 1.6 * 3.0) ** -2) ** -0.5
     assert raised > 1.05 * 3.0
     assert drawn.std() == pytest.approx(raised * 0.5 / 4, rel=0.02)
@@ -175,7 +175,7 @@ def test_with_an_adaptive_bound_the_sum_has_more_noise_to_make_up_for_the_count(
 def test_the_bound_finds_the_median_of_the_norms() -> None:
     rng = np.random.default_rng(0)
     norms = rng.lognormal(0, 0.5, 400)
-    follows = AdaptiveClipping.of(0.5, 0.2, 1.0, invited=400)
+    follows = AdaptiveClipping.of(0.5, 0.2, 1.0, cohort=400)
     bound = 0.05
     for _ in range(80):
         bound = follows.next(bound, [norm <= bound for norm in norms], 400, rng)
@@ -185,9 +185,9 @@ def test_the_bound_finds_the_median_of_the_norms() -> None:
 def test_the_bound_is_kept_from_round_to_round() -> None:
     collect = CentralDp(noise_multiplier=1e-9, clip=100.0, adaptive_clip=True)
     changes = dict.fromkeys(range(4), np.full(8, 0.01))
-    first = gathered(changes, collect, invited=4)
+    first = gathered(changes, collect, cohort=4)
     assert float(first.next_round_state["clip"][0]) == pytest.approx(100 * np.exp(-0.2 * 0.5), rel=0.2)
-    second = gathered(changes, collect, invited=4, left=first.next_round_state)
+    second = gathered(changes, collect, cohort=4, left=first.next_round_state)
     assert second.metrics["clip"] < first.metrics["clip"] < 100
 
 
@@ -211,8 +211,8 @@ def test_rounds_without_anybody_are_held() -> None:
         algorithm="fedavg", rounds=12,
     ) as ready:  # fmt: skip
         events = list(ready.training.run(ready.federation))
-    invited = [len(event.clients) for event in events if event.kind == "selected"]
-    assert 0 in invited
+    cohort = [len(event.clients) for event in events if event.kind == "selected"]
+    assert 0 in cohort
     assert len([event for event in events if event.kind == "round_finished"]) == 12
 
 

@@ -496,4 +496,4 @@ def test_a_holder_that_does_not_answer_ends_nobodys_run() -> None:
     events = events_of(ready)
     assert sum(isinstance(event, RoundFinished) for event in events) == 2
     reasons = [event.reason for event in events if isinstance(event, Rejected) and event.client == 2]
-    assert reasons.count("failed while making keys: gone") == 3, "it is asked again before every version"
+    assert reasons.count("failed (making keys): gone") == 3, "it is asked again before every version"

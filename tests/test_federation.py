@@ -134,7 +134,7 @@ class TestEveryFederation:
     def test_an_unknown_task_names_the_site_and_what_it_can_do(self, federation) -> None:
         with (
             federation(Diary()).dispatch(tasks_for([0], name="fly")) as exchange,
-            pytest.raises(SiteError, match=r"failed while fly: there is no handler .*: echo, other, fail"),
+            pytest.raises(SiteError, match=r"failed \(fly\): there is no handler .*: echo, other, fail"),
         ):
             list(exchange)
 

@@ -157,7 +157,7 @@ REASONS = {
     "a surplus metric": "an unexpected metric 'secret'",
     "seconds that are negative": "an impossible cost",
     "values that are not a number": "not finite or too large",
-    "a failure of many lines": "failed while train ing: one two ?[2J?three",
+    "a failure of many lines": "failed (train ing): one two ?[2J?three",
 }
 
 

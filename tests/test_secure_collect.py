@@ -268,7 +268,7 @@ def test_the_sum_is_that_of_those_whose_vectors_arrived(step: str, way: tuple[st
     assert same_model(plain, ready, within=2e-4)
     (finished,) = rounds_of(events)
     assert finished.aggregated.tolist() == [client for client in range(8) if client not in counts]
-    assert reasons_of(events) == dict.fromkeys(gone, "failed while answering: the line went dead")
+    assert reasons_of(events) == dict.fromkeys(gone, "failed (answering): the line went dead")
 
 
 @pytest.mark.parametrize(

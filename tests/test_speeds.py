@@ -271,7 +271,7 @@ def test_nothing_hangs_where_clients_vanish_and_resuming_changes_nothing(algorit
     whole = prepared(*sets, algorithm=algorithm)
     log = list(whole.training.run(whole.federation))
     assert {event.reason for event in log if isinstance(event, Rejected)} == {
-        "failed while training: the client dropped out"
+        "failed (training): the client dropped out"
     }
     first, seen = prepared(*sets, algorithm=algorithm), []
     for event in first.training.run(first.federation):

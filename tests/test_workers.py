@@ -239,9 +239,7 @@ class TestLosses:
 
         with (
             pool_of({"train": die}) as pool,
-            pytest.raises(
-                SiteError, match=r"failed while train: 5 workers were lost in a row, the last killed by SIGKI"
-            ),
+            pytest.raises(SiteError, match=r"failed \(train\): 5 workers were lost in a row, the last killed by SIGKI"),
         ):
             pool.answer(tasks_for([0]))
 
@@ -261,7 +259,7 @@ class TestLosses:
 
         with (
             pool_of({"train": refuse}) as pool,
-            pytest.raises(WinnowError, match="failed while training: out of paper"),
+            pytest.raises(WinnowError, match=r"failed \(training\): out of paper"),
         ):
             pool.answer(tasks_for([0]))
 

@@ -33,7 +33,7 @@ class SiteError(WinnowError):
     """A site failed at some stage of its work."""
 
     def __init__(self, site: str, stage: str, reason: str) -> None:
-        super().__init__(f"site {site} failed while {stage}: {reason}")
+        super().__init__(f"site {site} failed ({stage}): {reason}")
         self.site = site
         self.stage = stage
         self.reason = reason

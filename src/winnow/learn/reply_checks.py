@@ -74,7 +74,7 @@ def check_replies(
 
 def failure_reason(outcome: Failure) -> str:
     """Why a client did not answer, in its own words, as far as they fit one line."""
-    return one_line(f"failed while {outcome.stage}: {outcome.reason}")
+    return one_line(f"failed ({outcome.stage}): {outcome.reason}")
 
 
 def unexpected_fault(what: str, client: int, error: Exception) -> str:
