@@ -7,7 +7,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 READY := .venv/.ready
 APART := .venv-intersection
-WORKERS ?= 2
+# One more than the 2 cores that are counted with: tests of processes wait a lot.
+WORKERS ?= 3
 
 # Slow tests say which part they belong to: @pytest.mark.slow(part="…").
 PARTS := science papers executions attacks kills deploy chaos endurance intersection
