@@ -1,5 +1,6 @@
 """From `winnow run` to the first training step: few calls, in few modules."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,12 @@ def test_from_the_command_to_the_first_step_there_are_few_calls(
     assert way[0] == ("winnow.cli.run", "run")
     assert len(way) <= MAX_CALLS
     assert len({module for module, _ in way}) <= MAX_MODULES
+    assert documented() == [f"{module.removeprefix('winnow.')}.{function}" for module, function in way]
+
+
+def documented() -> list[str]:
+    """The calls that docs/architecture.md lists."""
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text("utf-8")
+    table = page.partition("\n| call |")[2].partition("\n\n")[0]
+    cells = (row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
+    return [".".join(re.findall(r"`([^`]+)`", cell)) for cell in cells]

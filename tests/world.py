@@ -60,7 +60,6 @@ def round_context(parts: Payload, **known: Any) -> RoundContext:
         "state": {},
         "emulated_update": None,
         "byte_scale": 1.0,
-        "simulated": True,
     }
     return RoundContext(**context | known)
 

@@ -51,6 +51,8 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("winnow")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "conduct":
+        raise AttributeError("winnow.conduct is now winnow.run_workflow")
     raise AttributeError(f"module 'winnow' has no attribute {name!r}")
 
 

@@ -142,7 +142,7 @@ def test_a_site_whose_worker_is_killed_as_it_rejoins_is_asked_again(faults: Faul
     def refused() -> bool:
         for worker in faults.workers("site-2"):
             os.kill(worker, signal.SIGKILL)
-        return "the job's process was ended by SIGKILL; it is asked again" in faults.out().get("site-2", "")
+        return "the job's process was ended by SIGKILL; it will be asked again" in faults.out().get("site-2", "")
 
     eventually(refused, lambda: f"{faults.job.state()} {faults.log('site-2')}")
     faults.taken_back("site-2")
@@ -158,7 +158,7 @@ def test_a_site_whose_disk_is_full_for_a_moment_is_asked_again(faults: Faults) -
             pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
         fill(files / "filler")
         faults.start("site-2")
-        faults.left_out("site-2", "No space left on device; it is asked again")
+        faults.left_out("site-2", "No space left on device; it will be asked again")
         (files / "filler").unlink()
         faults.taken_back("site-2")
     finally:

@@ -45,14 +45,12 @@ class RoundContext:
     """Makes an update of this round from the server's own samples, where `Collect.emulates` asks for one."""
     byte_scale: float
     """What a byte of an update counts in a transfer; not 1 where the fleet states a model's size."""
-    simulated: bool
-    """Whether all clients are in this process: then a failure over a valid reply is a bug, and is raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """The aggregated model, the means of other parts, the replies that were folded, those whose reports (loss, profile)
-    can be trusted though their update may not, those that were refused, and all whose cost counts.
+    """The aggregated model, the means of other parts, the replies that were aggregated, those whose reports (loss,
+    profile) can be trusted though their update may not, those that were rejected, and all whose cost counts.
     """
 
     model: ModelState
@@ -136,7 +134,7 @@ class PlainCollect(Collect):
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
         sound, refused, answered = check_replies(outcomes, context.expected)
         folded, model, parts = fold_finite(
-            sound, refused, context.counts, context.start_fold, simulated=context.simulated
+            sound, refused, context.counts, context.start_fold, simulated=federation.simulated
         )
         return RoundResult(
             model=model, parts=parts, aggregated=folded, reported=sound, rejected=refused, answered=answered

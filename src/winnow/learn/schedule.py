@@ -1,7 +1,7 @@
 """When a new version of the model is made: after synchronous rounds, or otherwise.
 
-A `Schedule` drives a training run through its steps (`begin`, `announce`, `apply`, `finish`) until its rounds are done.
-A round is whatever ends with a new version of the model.
+A `Schedule` drives a training run through its steps (`begin`, `announce`, `apply`, `observe`, `finish`) until its
+rounds are done. A round is whatever ends with a new version of the model.
 """
 
 from abc import abstractmethod
@@ -39,4 +39,11 @@ class SynchronousRounds(Schedule):
     name: Literal["rounds"] = "rounds"
 
     def run(self, training: "TrainingWorkflow", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
-        return training.run_rounds(selection, federation)
+        while training.round < training.rounds:
+            turn = training.begin(federation)
+            selected = selection.propose(turn)
+            yield from training.announce(selected, federation)
+            context = training.round_context(selected, federation)
+            result = training.apply(training.algorithm.collect.gather(federation, context), federation)
+            training.observe(selection, turn, result.reported)
+            yield from training.finish(result, selection, federation)

@@ -91,17 +91,6 @@ class TrainingWorkflow:
         if self._budget_exhausted and self.round < self._plan.rounds:
             yield Stopped(round=self.round, at=federation.clock.now, reason=self._budget_exhausted)
 
-    def run_rounds(self, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
-        """Synchronous rounds: each waits for its replies before the next begins."""
-        while self.round < self.rounds:
-            turn = self.begin(federation)
-            selected = selection.propose(turn)
-            yield from self.announce(selected, federation)
-            result = self.algorithm.collect.gather(federation, self.round_context(selected, federation))
-            result = self.apply(result, federation)
-            self.observe(selection, turn, result.reported)
-            yield from self.finish(result, selection, federation)
-
     # What a schedule does ---------------------------------------------------------------------------------------------
 
     @property
@@ -174,7 +163,6 @@ class TrainingWorkflow:
             state=self._collect_state,
             emulated_update=partial(self._emulate, self.payload, self.round) if self._emulate else None,
             byte_scale=plan.message_bytes / max(1, sum(tensor.nbytes for tensor in self.shared.values())),
-            simulated=federation.simulated,
         )
 
     def apply(self, gathered: RoundResult, federation: Federation, later: Sequence[Reply] = ()) -> RoundResult:

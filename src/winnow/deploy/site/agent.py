@@ -177,7 +177,7 @@ class Agent:
             case StopJob():
                 self._stop_job(instruction)
             case ControlAgent(restart=restart):
-                self._handle_control("restart" if restart else "stop", restart=restart)
+                self._handle_control(restart=restart)
 
     def _job(self, name: str) -> HostedJob:
         if name not in self._jobs:
@@ -212,10 +212,11 @@ class Agent:
         self._stopping_jobs.append(job)
         job.end(forget=True)
 
-    def _handle_control(self, what: str, *, restart: bool) -> None:
+    def _handle_control(self, *, restart: bool) -> None:
+        what = "restart" if restart else "stop"
         reason = self._context.admission.remote_control_refusal()
         self._context.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
-        self._context.uplink.report_control_result(reason)
+        self._context.uplink.report_control_result(reason, restart=restart)
         if reason is not None:
             log.warning("remote request to %s rejected: %s", what, reason)
             return

@@ -53,11 +53,13 @@ class Uplink:
             f"the deploy result of job {job}",
         )
 
-    def report_control_result(self, refusal: str | None) -> None:
+    def report_control_result(self, refusal: str | None, *, restart: bool) -> None:
         """The agent stops or restarts as it was asked to, or why it does not."""
-        reason = self._redacted_line(refusal or "")
+        reason, accepted = self._redacted_line(refusal or ""), refusal is None
         self._deliver(
-            lambda session: self.link.call(ControlResult(session=session, accepted=refusal is None, reason=reason)),
+            lambda session: self.link.call(
+                ControlResult(session=session, restart=restart, accepted=accepted, reason=reason)
+            ),
             "the answer to a request to stop or restart",
         )
 

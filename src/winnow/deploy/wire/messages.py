@@ -218,6 +218,8 @@ class ControlResult(WireMessage, frozen=True, kw_only=True):
     """Whether the agent stops or restarts as it was asked to; `reason` says why not."""
 
     session: Name
+    restart: bool
+    """What was asked: a late answer must not be taken for one to another request."""
     accepted: bool
     reason: Text = ""
 
