@@ -87,8 +87,8 @@ SAID = {
 @pytest.mark.parametrize("data", SAID.values(), ids=SAID)
 def test_a_runner_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path: Path) -> None:
     async def heard() -> Any:
-        worker = speaking(tmp_path, data)
-        runner = RunnerProcess(tmp_path, tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
+        program = speaking(tmp_path, data)
+        runner = RunnerProcess(tmp_path, tmp_path / "log", limits=LIMITS, sandbox=None, program=program)
         said = await asyncio.wait_for(runner.receive(), 60)
         await runner.end()
         return said
@@ -98,8 +98,10 @@ def test_a_runner_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path
 
 @pytest.mark.parametrize("data", SAID.values(), ids=SAID)
 def test_a_worker_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path: Path) -> None:
-    worker = speaking(tmp_path, data)
-    process = WorkerProcess(folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
+    program = speaking(tmp_path, data)
+    process = WorkerProcess(
+        folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, program=program
+    )
     try:
         with pytest.raises(WorkerExitedError, match="sent an invalid message"):
             assert process.receive(timeout=60)

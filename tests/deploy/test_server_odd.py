@@ -167,7 +167,7 @@ def test_a_runner_is_not_listened_to_faster_than_it_is_heard(tmp_path: Path) -> 
 
     async def listen() -> None:
         limits = ProcessLimits(memory_mb=512, cpus=sorted(os.sched_getaffinity(0)))
-        process = RunnerProcess(tmp_path, tmp_path / "log", limits=limits, sandbox=None, worker=str(worker))
+        process = RunnerProcess(tmp_path, tmp_path / "log", limits=limits, sandbox=None, program=str(worker))
         assert await asyncio.wait_for(process.receive(), 20) is not None
         await asyncio.sleep(0.5)
         assert not done.exists()

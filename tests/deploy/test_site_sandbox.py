@@ -296,7 +296,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
         log=tmp_path / "log",
         limits=limits,
         sandbox=None,
-        worker=OUTPUT_FILTER_MODULE,
+        program=OUTPUT_FILTER_MODULE,
     )
 
     def heard() -> Any:

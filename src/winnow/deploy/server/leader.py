@@ -10,7 +10,6 @@ from pathlib import Path
 from winnow.core import WinnowError
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.sandbox.isolation import sandbox_unavailable_reason
-from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.blob_transfers import UPLOAD_EXPIRY_SECONDS, BlobTransfers
 from winnow.deploy.server.config import ServerConfig
@@ -48,7 +47,8 @@ class ServerResources:
     database: Database
     trust: ServerTrust
     audit: AuditWriter
-    runner: str = RUNNER_MODULE
+    runner: str
+    """The module, or file, that runs a job."""
     warm_runner: WarmRunner
     count_traffic: Callable[[int, int], None] = lambda _in, _out: None
 
