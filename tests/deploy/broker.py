@@ -107,7 +107,7 @@ class SiteStub:
         self.done.append(task.name)
         for did in answers:
             if did.new_client_state:
-                self.proposed[task.id, did.answer.client] = did.new_client_state
+                self.proposed[task.id, did.result.client] = did.new_client_state
         return answers
 
 
@@ -242,7 +242,7 @@ class _Queue:
                 return
             try:
                 for did in self._site.do(dispatch, self._blobs):
-                    self._runner.send(ResultArrived(answer=did.answer, path=did.payload))
+                    self._runner.send(ResultArrived(result=did.result, path=did.payload))
             except (ChannelClosedError, FileNotFoundError):
                 return
 

@@ -205,8 +205,8 @@ class Script:
         return self.all_of(kind)[count - 1]
 
     def payload(self, given: SubmitResult) -> Any:
-        assert given.answer.blob is not None, given.answer
-        return json.loads(self.spool.path(given.answer.blob).read_text())
+        assert given.result.blob is not None, given.result
+        return json.loads(self.spool.path(given.result.blob).read_text())
 
 
 def wait_for(there: Callable[[], bool], what: str, seconds: float = PATIENCE, script: Script | None = None) -> None:

@@ -94,7 +94,7 @@ def test_an_answer_that_nobody_asked_for_is_refused(
     site, order = asked
     usual: dict[str, Any] = {"job": "job", "task": order.task.id, "client": order.task.clients[0]}
     with pytest.raises(RequestRefusedError, match=reason):
-        site.link.call(SubmitResult(session=site.session, answer=ClientResult(**{**usual, **changes})))
+        site.link.call(SubmitResult(session=site.session, result=ClientResult(**{**usual, **changes})))
     if "task" in changes or "client" in changes:
         assert any(reason in entry.outcome and entry.who == "plant-a" for entry in audited(world))
     finish(site, order)
@@ -121,9 +121,9 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
     eventually(lambda: other.session)
     task, client = order.task.id, order.task.clients[0]
     with pytest.raises(RequestRefusedError, match="session has ended"):
-        other.link.call(SubmitResult(session=site.session, answer=ClientResult(job="job", task=task, client=client)))
+        other.link.call(SubmitResult(session=site.session, result=ClientResult(job="job", task=task, client=client)))
     with pytest.raises(RequestRefusedError, match="does not participate in job"):
-        other.link.call(SubmitResult(session=other.session, answer=ClientResult(job="job", task=task, client=client)))
+        other.link.call(SubmitResult(session=other.session, result=ClientResult(job="job", task=task, client=client)))
     with pytest.raises(RequestRefusedError, match="does not participate in job"):
         other.link.call(DeployResult(session=other.session, job="job", accepted=True))
     with pytest.raises(RequestRefusedError, match="does not participate in job"):

@@ -321,7 +321,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         assert out(person)["plant-b"].reason.startswith("its certificate was revoked; ")
         assert revoked_sites(person) == ["plant-b"]
         for request in (
-            SubmitResult(session=site.session, answer=site.answer("job", order.task.id, 2, b"late")),
+            SubmitResult(session=site.session, result=site.answer("job", order.task.id, 2, b"late")),
             site.hello(),
         ):
             with pytest.raises(RequestRefusedError, match="revoked"):

@@ -118,7 +118,7 @@ def test_an_answer_whose_blob_went_with_an_older_one_is_asked_for_again(world: W
     [order] = eventually(lambda: of(AssignTask, site))
     answer = site.answer("next", order.task.id, order.task.clients[0], b"same")
     with pytest.raises(Exception, match="has not been uploaded"):
-        site.link.call(SubmitResult(session=site.session, answer=answer))
+        site.link.call(SubmitResult(session=site.session, result=answer))
     eventually(lambda: of(AssignTask, site)[1:] == [order])
 
 

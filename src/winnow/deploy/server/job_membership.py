@@ -31,7 +31,7 @@ class TaskSource(Protocol):
     def task_blobs(self) -> Path | None:
         """Where the blobs of its tasks are."""
 
-    def reply_received(self, answer: ClientResult, path: Path | None) -> None: ...
+    def reply_received(self, result: ClientResult, path: Path | None) -> None: ...
 
     def restart(self) -> None:
         """Go back to the last committed round: sites returned that this round excludes, and others are missing."""
@@ -116,8 +116,8 @@ class JobMembership:
 
     def fail(self, task: str, client: int, reason: str) -> None:
         """There will be no reply from this client."""
-        answer = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
-        self.source.reply_received(answer, None)
+        result = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
+        self.source.reply_received(result, None)
 
     def exclusions(self) -> list[AbsentSite]:
         return [
