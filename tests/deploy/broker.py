@@ -42,6 +42,7 @@ from winnow.deploy.jobs.ipc import (
 )
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
 from winnow.deploy.jobs.signed_statements import statement_bytes, submission_id
+from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.trust.signed_documents import ALGORITHM
 
 
@@ -208,6 +209,16 @@ class Broker:
         self.lines += message.lines
         for site in self.sites:
             site.settle(message.settled.get(site.name, {}))
+
+    def final_values(self) -> dict[str, Any]:
+        """Runs the job to its end; the values that the workflow left."""
+        try:
+            ended = self.run()
+        finally:
+            self.close()
+        assert isinstance(ended, JobFinished), ended
+        assert self.checkpoint is not None
+        return dict(load_snapshot(self.checkpoint).values)
 
     def close(self) -> None:
         for site in self.sites:

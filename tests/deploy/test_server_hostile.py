@@ -48,11 +48,6 @@ from winnow.deploy.wire.messages import (
 LIMITS = "[limits]\nbundle_mb = 1\nblob_mb = 1\ninbox_mb = 2\nlog_lines = 3\n"
 
 
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
-
-
 @pytest.fixture
 def world(kits: Path, tmp_path: Path) -> Iterator[World]:
     with a_world(kits, tmp_path, LIMITS) as world:

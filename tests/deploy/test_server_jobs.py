@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from papers import audit_problems, kit_of
-from serving import Person, World, a_world, eventually, federation, job_config, of, undisturbed
+from serving import Person, World, a_world, eventually, job_config, of, undisturbed
 
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
 from winnow.deploy.wire.errors import RequestRefusedError
@@ -22,11 +22,6 @@ from winnow.deploy.wire.messages import (
     StopJob,
     SubmitJob,
 )
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture

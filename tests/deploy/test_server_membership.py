@@ -50,11 +50,6 @@ BOTH = "sites = ['plant-a', 'plant-b']"
 LONG = 60.0
 
 
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
-
-
 @pytest.fixture(autouse=True)
 def _asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("winnow.deploy.server.job_membership.FIRST_RETRY", 0.2)

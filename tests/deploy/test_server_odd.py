@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from postgres import fresh_database
-from serving import World, a_world, eventually, federation, job_config, of, signed
+from serving import World, a_world, eventually, job_config, of, signed
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.jobs.bundle_format import write_bundle
@@ -40,11 +40,6 @@ from winnow.deploy.wire.messages import (
 )
 
 HERE = "sites = ['plant-a']"
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture

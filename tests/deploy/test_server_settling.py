@@ -5,16 +5,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from serving import ScriptedSite, World, a_world, answer_of, eventually, federation, job_config, of, undisturbed
+from serving import ScriptedSite, World, a_world, answer_of, eventually, job_config, of, undisturbed
 
 from winnow.deploy.wire.messages import AssignTask, FetchBlob, GetJobResult, Settle, SiteInstruction, SubmitResult
 
 HERE = "sites = ['plant-a']"
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture

@@ -35,11 +35,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "project")
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
 @pytest.fixture(params=["memory", "grpc"])
 def server(request: pytest.FixtureRequest, world: World, script: Script) -> Iterator[Any]:
     url = f"memory://site-{next(NUMBERS)}" if request.param == "memory" else "grpc://127.0.0.1:0"

@@ -29,11 +29,6 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
-@pytest.fixture
 def near(world: World, script: Script) -> Iterator[Any]:
     with serving(world, script, f"memory://policy-{next(NUMBERS)}") as running:
         yield running

@@ -46,11 +46,6 @@ def winnow_site(world: World, *options: str) -> list[str]:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
-@pytest.fixture
 def world(tmp_path: Path, free_port: int) -> World:
     server = {"name": "server-1", "organisation": "Institute", "hosts": ["localhost"], "port": free_port}
     return World(tmp_path / "project", project=a_project(servers=[server]))
