@@ -160,7 +160,7 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it refused the job")]
+    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it rejected the job")]
 )
 def test_a_site_that_refuses_while_the_job_begins_is_left_out(
     world: World, monkeypatch: pytest.MonkeyPatch, reason: str, told: str
@@ -236,7 +236,7 @@ def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few
     a.answers = True
     world.site("plant-b")
     person.wait("job", "finished")
-    assert "enough sites are back; the job restarts after round 0" in said(person)
+    assert "enough sites are back; the job restarts from the beginning" in said(person)
     [first] = checkpoint(person).splitlines()
     assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c has been excluded" in first
 

@@ -69,7 +69,7 @@ def test_letters_that_a_database_does_not_take_end_nothing(postgres: str, kits: 
         assert "a line with ? and ?[31m" in texts
         world.site("plant-b", refuses="no\0")
         person.submit("other", world.folder, job_config(1, "sites = ['plant-b']"))
-        eventually(lambda: "plant-b refused: no?" in person.state("other").reason)
+        eventually(lambda: "plant-b rejected the job: no?" in person.state("other").reason)
         assert person.link.call(GetStatus()).lease_token == 1, "it went on leading"
 
 

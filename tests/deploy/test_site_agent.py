@@ -72,7 +72,7 @@ def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, serv
     assert hello.certificate == world.kit().certificate_pem
     store = FileAuditStore(world.kit_folder / "audit.jsonl")
     assert audit_problems(store, world.kit().authority) == []
-    assert [b"job joined" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
+    assert [b"job accepted" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
 
 
 def test_nothing_of_where_the_data_are_leaves_the_site(world: World, script: Script, server: Any) -> None:
@@ -354,7 +354,7 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
     script.refuse = refuse
     with caplog.at_level("WARNING"), agent_at(world, near.url):
         script.wait(Hello, 2)
-    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; retrying"
+    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; reconnecting"
     assert told in caplog.messages
 
 
@@ -369,7 +369,8 @@ def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
             wait_for(lambda: agent.restart, "restart")
         else:
             script.wait(Hello)
-            wait_for(lambda: (world.kit_folder / "audit.jsonl").read_text().count("told to restart") == 1, "refusal")
+            audit = world.kit_folder / "audit.jsonl"
+            wait_for(lambda: audit.read_text().count("remote request to restart") == 1, "rejection")
             assert not agent.restart
 
 

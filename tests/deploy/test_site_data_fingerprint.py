@@ -58,7 +58,7 @@ def test_data_that_change_while_a_job_runs_end_its_part_until_they_are_restored(
         assert script.wait(DeployResult, 5).accepted
         assert script.wait(SubmitResult, 2).result.failure is None
     audit = (world.kit_folder / "audit.jsonl").read_text()
-    assert audit.count("job refused") == 1
+    assert audit.count("job rejected") == 1
     [(digest,)] = sqlite3.connect(world.kit_folder / "state" / "site.sqlite").execute("SELECT digest FROM data")
     assert not any(digest.encode() in raw or bytes.fromhex(digest) in raw for raw in script.raw)
 

@@ -116,7 +116,7 @@ def test_told_to_restart_it_begins_anew(world: World, script: Script, server: An
         script.orders.append(ControlAgent(restart=False))
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert [json.loads(line)["message"] for line in said.splitlines()].count("stopped") == 2
+    assert [json.loads(line)["message"] for line in said.splitlines()].count("agent stopped") == 2
 
 
 def test_mistakes_are_one_line(world: World, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Which sites participate in the rounds of a running job, and which are excluded, since when and why.
 
-A site is excluded while it is silent for too long, refuses the job, or has a revoked certificate. Rounds continue
+A site is excluded while it is silent for too long, rejects the job, or has a revoked certificate. Rounds continue
 without it, its tasks failing, as long as `min_sites` others participate; with fewer the job waits. The site is
 readmitted as soon as it accepts the job again, which it is asked at growing intervals.
 """

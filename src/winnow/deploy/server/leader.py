@@ -117,6 +117,7 @@ class Leader:
             try:
                 spec = await asyncio.to_thread(self._job_spec, row)
             except WinnowError as error:
+                log.error("job %s failed: %s", row.job, error)
                 await asyncio.to_thread(self._writes.set_status, row.job, FAILED, str(error), line=f"failed: {error}")
                 continue
             if row.status == RUNNING:

@@ -20,7 +20,7 @@ from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, Bl
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
 ENDED = (FINISHED, FAILED, ABORTED)
-OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
+OFFERED, ACCEPTED, REJECTED = "offered", "accepted", "rejected"
 
 SettledReplies = Mapping[str, Mapping[str, Sequence[int]]]
 """By site and task, the clients whose replies were aggregated."""
@@ -164,7 +164,7 @@ class LeaderWrites:
         with self.fenced.write_session() as session:
             row = session.get_one(MemberRow, (job, site))
             if row.clients_from is None:
-                row.state, row.reason = (ACCEPTED if accepted else REFUSED), one_line(reason)
+                row.state, row.reason = (ACCEPTED if accepted else REJECTED), one_line(reason)
                 row.data = None if data is None else msgspec.msgpack.encode(data)
 
     def start_job(self, job: str, members: Sequence[JobSite]) -> bool:

@@ -69,7 +69,7 @@ class LogLineRow(TableBase):
 
 
 class MemberRow(TableBase):
-    """A site's part in a job: offered, accepted or refused."""
+    """A site's part in a job: offered, accepted or rejected."""
 
     __tablename__ = "members"
 

@@ -122,7 +122,7 @@ class TaskExchange:
 
     async def _reject(self, peer: Peer, result: ClientResult, what: str) -> RequestRefusedError:
         reason = f"site {peer.name} {what} (job {result.job}, task {result.task[:12]}, client {result.client})"
-        await self._job_logs.audit_request(peer, "answer", result.job, f"refused: {reason}")
+        await self._job_logs.audit_request(peer, "result", result.job, f"rejected: {reason}")
         return RequestRefusedError(reason)
 
     def _site(self, site: str, job: str) -> tuple[SiteSession, Participation]:

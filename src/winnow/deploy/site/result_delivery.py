@@ -114,7 +114,7 @@ class ResultDelivery:
             raise
         except (WinnowError, OSError) as error:
             reason = one_line(redact(str(error)))
-            log.warning("job %s, task %s: %s: %s", self._job, task.id[:12], stage, reason)
+            log.warning("job %s, task %s failed (%s): %s", self._job, task.id[:12], stage, reason)
             for client in sorted(clients):
                 self._context.uplink.submit_result(
                     ClientResult(job=self._job, task=task.id, client=client, stage=stage, failure=reason)

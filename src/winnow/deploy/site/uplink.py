@@ -50,17 +50,17 @@ class Uplink:
             lambda session: self.link.call(
                 DeployResult(session=session, job=job, accepted=data is not None, reason=redacted, data=data)
             ),
-            f"the deploy result of job {job}",
+            f"this site's decision on job {job}",
         )
 
-    def report_control_result(self, refusal: str | None, *, restart: bool) -> None:
+    def report_control_result(self, rejection: str | None, *, restart: bool) -> None:
         """The agent stops or restarts as it was asked to, or why it does not."""
-        reason, accepted = self._redacted_line(refusal or ""), refusal is None
+        reason, accepted = self._redacted_line(rejection or ""), rejection is None
         self._deliver(
             lambda session: self.link.call(
                 ControlResult(session=session, restart=restart, accepted=accepted, reason=reason)
             ),
-            "the answer to a request to stop or restart",
+            "the reply to a remote request",
         )
 
     def submit_result(self, result: ClientResult, payload: Path | None = None) -> None:
