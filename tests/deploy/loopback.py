@@ -102,8 +102,8 @@ class Loopback:
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
         for did in self.executors[int(message.site)].execute(RunTask(task=task, parts=parts, client_state=kept)):
             if did.new_client_state:
-                self.proposed[task.id, did.answer.client] = did.new_client_state
-            self._messages.append(ResultArrived(answer=did.answer, path=did.payload))
+                self.proposed[task.id, did.result.client] = did.new_client_state
+            self._messages.append(ResultArrived(result=did.result, path=did.payload))
 
     def _commit(self, message: CommitRound) -> None:
         self.checkpoint = self.folder / "committed"
@@ -141,16 +141,16 @@ class TimedLoopback(Loopback):
     def send(self, message: Any) -> None:
         super().send(message)
         if isinstance(message, WithdrawTasks):
-            self._arrivals = [each for each in self._arrivals if each[1].answer.task not in message.tasks]
+            self._arrivals = [each for each in self._arrivals if each[1].result.task not in message.tasks]
         elif isinstance(message, DispatchTask):
             made, self._messages = self._messages, deque()
             self._arrivals += [self._timed(each, message.task.name, message.task.round) for each in made]
 
     def _timed(self, arrived: ResultArrived, name: str, round: int) -> tuple[float, ResultArrived]:
-        client = arrived.answer.client
+        client = arrived.result.client
         seconds = float(self._seconds[client])
         due = self._due.setdefault((client, name, round), self.now + seconds)
-        return due, replace(arrived, answer=replace(arrived.answer, seconds=seconds))
+        return due, replace(arrived, result=replace(arrived.result, seconds=seconds))
 
     def receive(self, wanted: type, timeout: float | None = None) -> Any:
         ready = super().receive(wanted, timeout)

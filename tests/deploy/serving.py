@@ -206,7 +206,7 @@ class ScriptedSite:
         answer = self.answer(job, task, client, content, **changes)
         assert answer.blob is not None
         self._link.put(PutBlob(job=job, blob=answer.blob), iter([content]))
-        return self._link.call(SubmitResult(session=self.session, answer=answer), timeout=STALL)
+        return self._link.call(SubmitResult(session=self.session, result=answer), timeout=STALL)
 
 
 @dataclass

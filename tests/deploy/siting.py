@@ -8,13 +8,14 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from papers import a_project, kit_of, provision
+from transport_server import running_server
 
 from waiting import PATIENCE, eventually
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
@@ -58,7 +59,7 @@ from winnow.deploy.wire.messages import (
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.deploy.wire.transport import Tls
-from winnow.deploy.wire.transport_registry import connect, serve
+from winnow.deploy.wire.transport_registry import connect
 
 WORKER = str(Path(__file__).with_name("site_worker.py"))
 POLICY = """
@@ -205,36 +206,16 @@ class Script:
         return self.all_of(kind)[count - 1]
 
     def payload(self, given: SubmitResult) -> Any:
-        assert given.answer.blob is not None, given.answer
-        return json.loads(self.spool.path(given.answer.blob).read_text())
+        assert given.result.blob is not None, given.result
+        return json.loads(self.spool.path(given.result.blob).read_text())
 
 
 def wait_for(there: Callable[[], bool], what: str, seconds: float = PATIENCE, script: Script | None = None) -> None:
     eventually(there, lambda: f"no {what}; heard {script.heard[-5:] if script else ''}", seconds)
 
 
-@contextmanager
-def serving(world: World, script: Script, url: str) -> Iterator[Any]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def wait(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(PATIENCE)
-
-    async def start() -> Any:
-        server = serve(url, world.tls("server-1"), script, identify=Peer.of_pem, admit=lambda peer: None)
-        await server.start()
-        return server
-
-    try:
-        server = wait(start())
-        yield server
-        wait(server.stop(0.2))
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+def serving(world: World, script: Script, url: str) -> AbstractContextManager[Any]:
+    return running_server(url, world.tls("server-1"), script)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class ScriptedLine:
 
     def answer(self, dispatch: DispatchTask, *clients: int) -> None:
         for client in clients:
-            self.answers.append(ResultArrived(answer=ClientResult(job="j", task=dispatch.task.id, client=client)))
+            self.answers.append(ResultArrived(result=ClientResult(job="j", task=dispatch.task.id, client=client)))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import signal
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from disk_watch import looking_for
 from loopback import Loopback, StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
@@ -293,32 +293,6 @@ def updates_of() -> list[bytes]:
     overheard = Overheard(run.federation)
     list(run.training.run(overheard))
     return overheard.updates
-
-
-@contextmanager
-def looking_for(secrets: Sequence[bytes], folder: Path) -> Iterator[set[bytes]]:
-    """Which of the secrets any file of the folder holds, looked at again and again while something goes on."""
-    found: set[bytes] = set()
-    over = threading.Event()
-
-    def look() -> None:
-        for path in (Path(within, name) for within, _, names in os.walk(folder) for name in names):
-            with suppress(OSError):  # it has gone since it was listed
-                content = path.read_bytes()
-                found.update(secret for secret in secrets if secret in content)
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            look()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield found
-    finally:
-        over.set()
-        thread.join()
-        look()
 
 
 @pytest.mark.slow(part="deploy")

@@ -78,7 +78,7 @@ class Hostile:
         self.script.tell(AssignTask(job="job-1", task=with_task_id(wire)))
         self._given += 1
         given: SubmitResult = self.script.wait(SubmitResult, self._given, seconds=120)
-        return given.answer
+        return given.result
 
 
 def _model() -> dict[str, Any]:

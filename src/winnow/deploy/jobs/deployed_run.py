@@ -83,7 +83,7 @@ class DeployedRun:
         path = self.folder / f"round-{event.round}"
         state = workflow.snapshot()
         save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
-        settled, over = deployed.over()
+        settled, ended_tasks = deployed.over()
         self._parent.send(
             CommitRound(
                 round=event.round,
@@ -91,7 +91,7 @@ class DeployedRun:
                 checkpoint=str(path),
                 lines=list(self.lines),
                 settled=settled,
-                over=over,
+                ended_tasks=ended_tasks,
                 metrics={data: dict(values) for data, values in event.metrics.items()},
             )
         )

@@ -175,7 +175,7 @@ class DeployedFederation:
             self.patience.hold(heard)
             return
         assert isinstance(heard, ResultArrived)
-        answer = heard.answer
+        answer = heard.result
         awaiting = self._awaited.pop((answer.task, answer.client), [])
         outcomes = outcomes_of(answer, heard.path, [task for _, task in awaiting], len(self._site_of))
         for (exchange, _), outcome in zip(awaiting, outcomes, strict=True):

@@ -106,7 +106,11 @@ class Database:
             with self.write_session() as session:
                 session.execute(named, {"name": application})
         except DBAPIError as error:  # servers with roles of their own need pg_signal_backend
-            log.warning("cannot end the connections of the former leader: %s", _first_line(error))
+            log.warning(
+                "cannot end the former leader's connections to the database, which stay open (grant this server's role "
+                "pg_signal_backend): %s",
+                _first_line(error),
+            )
 
     def migrate(self) -> None:
         """Bring the tables to what this Winnow needs."""

@@ -20,7 +20,7 @@ from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, Bl
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
 ENDED = (FINISHED, FAILED, ABORTED)
-OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
+OFFERED, ACCEPTED, REJECTED = "offered", "accepted", "rejected"
 
 SettledReplies = Mapping[str, Mapping[str, Sequence[int]]]
 """By site and task, the clients whose replies were aggregated."""
@@ -90,7 +90,7 @@ class LeaderWrites:
         rounds: int,
         checkpoint: Blob,
         settled: SettledReplies,
-        over: EndedTasks,
+        ended_tasks: EndedTasks,
         acknowledged: Mapping[str, int],
         metrics: Mapping[str, Mapping[str, float]],
         lines: Sequence[NewLogLine],
@@ -112,7 +112,7 @@ class LeaderWrites:
                     checkpoint=checkpoint.digest,
                     checkpoint_size=checkpoint.size,
                     settled=msgspec.msgpack.encode(settled),
-                    over=msgspec.msgpack.encode(over),
+                    ended_tasks=msgspec.msgpack.encode(ended_tasks),
                     events=_digest(session, row, lines),
                     token=self.fenced.token,
                     at=self.fenced.database.now(session),
@@ -164,7 +164,7 @@ class LeaderWrites:
         with self.fenced.write_session() as session:
             row = session.get_one(MemberRow, (job, site))
             if row.clients_from is None:
-                row.state, row.reason = (ACCEPTED if accepted else REFUSED), one_line(reason)
+                row.state, row.reason = (ACCEPTED if accepted else REJECTED), one_line(reason)
                 row.data = None if data is None else msgspec.msgpack.encode(data)
 
     def start_job(self, job: str, members: Sequence[JobSite]) -> bool:
