@@ -154,7 +154,7 @@ def main() -> None:
             checkpoint=str(path),
             lines=[line],
             settled=settled,
-            over=over,
+            ended_tasks=over,
             metrics={"server": {"round": float(number)}},
         )
         channel.send(commit)

@@ -81,8 +81,8 @@ class WithdrawTasks(WireMessage, frozen=True, kw_only=True):
 
 
 class CommitRound(WireMessage, frozen=True, kw_only=True):
-    """A round has ended: make it permanent, then confirm. `settled` are the clients whose replies were aggregated, by
-    site and task; `over` the tasks that have ended, by site.
+    """A round has ended: commit it, then confirm. `settled` are the clients whose replies were aggregated, by site and
+    task; `ended_tasks` are by site.
     """
 
     round: RoundNumber
@@ -90,7 +90,7 @@ class CommitRound(WireMessage, frozen=True, kw_only=True):
     checkpoint: str
     lines: list[str]
     settled: dict[Name, dict[Digest, list[Count]]]
-    over: dict[Name, list[Digest]]
+    ended_tasks: dict[Name, list[Digest]]
     metrics: dict[str, dict[str, float]]
 
 

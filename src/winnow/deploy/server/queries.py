@@ -27,12 +27,12 @@ class StoredRound:
     number: int
     checkpoint: Blob | None
     settled: dict[str, dict[str, list[int]]]
-    over: dict[str, list[str]]
+    ended_tasks: dict[str, list[str]]
 
     def settle_for(self, site: str, job: str) -> Settle:
         """What this site is sent about the round."""
-        tasks, over = self.settled.get(site, {}), self.over.get(site, [])
-        return Settle(job=job, round=self.number, tasks=tasks, ended_tasks=over)
+        tasks, ended = self.settled.get(site, {}), self.ended_tasks.get(site, [])
+        return Settle(job=job, round=self.number, tasks=tasks, ended_tasks=ended)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +184,8 @@ def _state(session: Session, row: JobRow) -> JobInfo:
 def _round(row: RoundRow) -> StoredRound:
     checkpoint = None if row.checkpoint is None else Blob(digest=row.checkpoint, size=row.checkpoint_size)
     settled = msgspec.msgpack.decode(row.settled, type=dict[str, dict[str, list[int]]])
-    over = {} if row.over is None else msgspec.msgpack.decode(row.over, type=dict[str, list[str]])
-    return StoredRound(number=row.number, checkpoint=checkpoint, settled=settled, over=over)
+    ended = {} if row.over is None else msgspec.msgpack.decode(row.over, type=dict[str, list[str]])
+    return StoredRound(number=row.number, checkpoint=checkpoint, settled=settled, ended_tasks=ended)
 
 
 def _member(row: MemberRow) -> StoredMember:

@@ -159,7 +159,7 @@ class RunningJob:
         if self._process is not None:
             if self._stop_reason:
                 self._process.send(StopRunner(reason=self._stop_reason))
-            await self._process.end(patience=STOP_SECONDS if self._stop_reason else 0.0)
+            await self._process.end(timeout=STOP_SECONDS if self._stop_reason else 0.0)
         self._process = None
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -203,7 +203,7 @@ class RunningJob:
             rounds=commit.rounds,
             checkpoint=checkpoint,
             settled=commit.settled,
-            over=commit.over,
+            ended_tasks=commit.ended_tasks,
             acknowledged={site: context.exchange.acknowledged_round(site, self.job) for site in sites},
             metrics={source: bounded_metrics(commit.metrics[source]) for source in list(commit.metrics)[:MAX_METRICS]},
             lines=_event_lines(commit.lines),
@@ -211,8 +211,8 @@ class RunningJob:
         self._last_round, self._failed_starts = commit.round, 0
         log.info("job %s: round %d is committed", self.job, commit.round)
         for site in sites:
-            tasks, over = commit.settled.get(site, {}), commit.over.get(site, [])
-            context.exchange.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, ended_tasks=over))
+            tasks, ended = commit.settled.get(site, {}), commit.ended_tasks.get(site, [])
+            context.exchange.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, ended_tasks=ended))
         context.job_logs.notify(self.job)
         await asyncio.to_thread(context.inboxes.sweep, self.job)
         await self.remove_old_checkpoints(CHECKPOINTS_RUNNING)
