@@ -18,7 +18,7 @@ import numpy as np
 
 import winnow
 from winnow.core import AnyEvent, Selected
-from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, noise_for_budget
+from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, least_noise
 
 PROFILE_SHARE = 3.0
 """A profile has so many times the noise multiplier of a sum: a tenth of the budget goes to profiles."""
@@ -93,15 +93,23 @@ class Outcome:
     """Of all invitations, the share of clients whose data are corrupted."""
 
 
+def _noise_for_budget(budget: float, delta: float, times: int, chance: float) -> float:
+    """The least noise multiplier with which so many releases stay within the budget."""
+    found = least_noise(
+        lambda noise: epsilon([GaussianRelease(noise=noise, times=times, chance=chance)], delta) <= budget
+    )
+    assert found is not None
+    return found
+
+
 def ways(study: Study, budget: float | None) -> dict[str, dict[str, Any]]:
     """FedAvg with and without amplification, and FedProf."""
     if budget is None:
         plain = {"select": {"count": study.invited}}
         return {"FedAvg": plain, "FedProf": plain}
     often = study.most_often
-    sampled, fixed = (
-        noise_for_budget(budget, study.delta, *known) for known in ((study.rounds, study.chance), (often, 1.0))
-    )
+    sampled = _noise_for_budget(budget, study.delta, study.rounds, study.chance)
+    fixed = _noise_for_budget(budget, study.delta, often, 1.0)
     noisy = {"name": "noisy", "clip": study.profile_clip, "noise_multiplier": PROFILE_SHARE * fixed}
     return {
         "FedAvg, Poisson": {

@@ -32,7 +32,7 @@ from winnow.deploy.trust.project import ProjectServer, ProjectSite
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download, upload
-from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.malloc_tuning import tune_malloc
 from winnow.deploy.wire.messages import (
     Acknowledgement,
@@ -224,7 +224,7 @@ class _Spooling:
         return Acknowledgement()
 
     def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        return send_blob(self._large, request)
+        return read_ahead(self._large.read(request.blob, request.offset))
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         return await receive_blob(self._spool(head.job), head, chunks, peer.name)

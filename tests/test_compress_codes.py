@@ -198,11 +198,11 @@ class TestPackets:
         read, buffers = form.read(sealed.data, LIKE)
         assert buffers["batches"].item() == 7
         assert buffers["batches"].dtype == torch.int64
-        assert not read[~sealed.told].any()
-        assert sealed.told.sum() == form.sparsify.kept(36)
-        stretched = changes()[sealed.told] * form.sparsify.stretch(36)
+        assert not read[~sealed.sent].any()
+        assert sealed.sent.sum() == form.sparsify.kept(36)
+        stretched = changes()[sealed.sent] * form.sparsify.stretch(36)
         tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2, "qsgd": np.abs(stretched).max() / 3}
-        assert np.abs(read[sealed.told] - stretched).max() <= tolerance[form.quantise.name] * 5.01
+        assert np.abs(read[sealed.sent] - stretched).max() <= tolerance[form.quantise.name] * 5.01
 
     def test_both_sides_need_not_have_the_names_in_one_order(self, form: PacketFormat) -> None:
         """Files sort them; a module does not."""
@@ -222,7 +222,7 @@ class TestPackets:
     def test_no_changes_at_all(self, form: PacketFormat) -> None:
         sealed = form.write(np.zeros(40, np.float32), BUFFERS, LIKE, rng())
         assert not form.read(sealed.data, LIKE)[0].any()
-        assert not sealed.told.any()
+        assert not sealed.sent.any()
 
     def test_whatever_arrives_is_read_or_refused_in_one_line(self, form: PacketFormat) -> None:
         data, source = form.write(changes(), BUFFERS, LIKE, rng()).data, rng(5)

@@ -44,6 +44,7 @@ METAPHOR_MODULES = METAPHORS | {
     "orders",
 }
 METAPHOR_CLASSES = METAPHORS | {"did", "said", "facts", "look"}
+METAPHOR_FUNCTIONS = METAPHORS - {"room"} | {"letters", "told", "heard", "patience", "drive", "tally"}
 
 
 def public_classes() -> dict[str, list[str]]:
@@ -78,3 +79,6 @@ def test_no_metaphor_is_left_in_a_name() -> None:
     parts = {part.removesuffix(".py") for path in modules for part in path.parts}
     assert not {name for name in parts if words(name) & METAPHOR_MODULES}
     assert not {name for name in public_classes() if words(name) & METAPHOR_CLASSES}
+    trees = (ast.walk(ast.parse(path.read_text())) for path in MODULES)
+    functions = {node.name for tree in trees for node in tree if isinstance(node, ast.FunctionDef)}
+    assert not {name for name in functions if words(name) & METAPHOR_FUNCTIONS}

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from winnow.config.schema import Experiment
-from winnow.deploy.jobs import federation
+from winnow.deploy.jobs import job_clocks
 from winnow.deploy.jobs.deployed_run import DeployedRun
 from winnow.deploy.jobs.ipc import (
     CommitRound,
@@ -27,7 +27,7 @@ from winnow.deploy.jobs.ipc import (
     WithdrawTasks,
 )
 from winnow.deploy.jobs.local_data import SiteData
-from winnow.deploy.jobs.server_training import learn
+from winnow.deploy.jobs.server_training import run_training
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import TaskExecutor
 from winnow.experiment.run import Result
@@ -79,7 +79,7 @@ class Loopback:
             data={self.experiment.data.name: self.server},
             events=str(events),
         )
-        return learn(DeployedRun(self, begin), self.experiment, DEFAULT_INPUTS, lambda event: None)
+        return run_training(DeployedRun(self, begin), self.experiment, DEFAULT_INPUTS, lambda event: None)
 
     def send(self, message: Any) -> None:
         if isinstance(message, DispatchTask):
@@ -135,7 +135,7 @@ class TimedLoopback(Loopback):
     def run(self, stop_after: int | None = None) -> Result:
         self._arrivals.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: self.now))
+            patch.setattr(job_clocks, "time", SimpleNamespace(monotonic=lambda: self.now))
             return super().run(stop_after)
 
     def send(self, message: Any) -> None:

@@ -89,9 +89,9 @@ def tls(kit: Kit) -> Tls:
     return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
 
 
-def link_to(kit: Kit, *endpoints: str, patience: float | None = 30.0) -> ReconnectingLink:
+def link_to(kit: Kit, *endpoints: str, retry_seconds: float | None = 30.0) -> ReconnectingLink:
     return ReconnectingLink(
-        endpoints, lambda url: connect(url, tls(kit), stall=STALL), backoff=QUICK, patience=patience
+        endpoints, lambda url: connect(url, tls(kit), stall=STALL), backoff=QUICK, retry_seconds=retry_seconds
     )
 
 
@@ -128,7 +128,7 @@ class ScriptedSite:
     def __post_init__(self) -> None:
         self.session = ""
         self._stopping = threading.Event()
-        self._link = link_to(self.kit, *self.endpoints, patience=None)
+        self._link = link_to(self.kit, *self.endpoints, retry_seconds=None)
         self._thread = threading.Thread(target=self._run, name=self.kit.name, daemon=True)
         self._thread.start()
 

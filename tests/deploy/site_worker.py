@@ -154,7 +154,7 @@ class Worker:
             target = str(self.folder / "deep" / Path(settings["path"]).name)
         self.channel.send(TaskResult(result=answer, payload=target))
 
-    def letters(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
+    def messages(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         import msgspec
 
         got = {sender: plain.decode() for sender, plain in order.task.peer_messages.get(answer.client, {}).items()}

@@ -26,7 +26,7 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.messages import (
@@ -169,7 +169,7 @@ class Script:
         return Acknowledgement()
 
     async def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        async for chunk in send_blob(self.spool, request):
+        async for chunk in read_ahead(self.spool.read(request.blob, request.offset)):
             yield b"X" * len(chunk) if request.blob.digest in self.spoiled else chunk
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
@@ -224,7 +224,7 @@ def agent_at(
 ) -> Iterator[Agent]:
     kit = world.kit()
     tls = world.tls("plant-a")
-    link = ReconnectingLink([url], lambda each: connect(each, tls), backoff=QUICK, patience=2.0)
+    link = ReconnectingLink([url], lambda each: connect(each, tls), backoff=QUICK, retry_seconds=2.0)
     agent = Agent(
         kit, load_config(kit.path), link, worker=worker, output_filter=output_filter, backoff=QUICK, **options
     )

@@ -1,4 +1,4 @@
-"""Workflows of one's own, unchanged from the simulation to processes and to a federation; letters that nobody reads."""
+"""Custom workflows, unchanged from the simulation to processes and to a federation; messages that nobody reads."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_every_pattern_means_the_same_between_processes(tmp_path: Path) -> None:
     assert broker.final_values()["found"] == simulated()
 
 
-def test_letters_cross_a_federation_and_its_server_cannot_read_them(tmp_path: Path) -> None:
+def test_messages_cross_a_federation_and_its_server_cannot_read_them(tmp_path: Path) -> None:
     program = tmp_path / "talk.py"
     program.write_text(PROGRAM)
     described = describe_job(program)

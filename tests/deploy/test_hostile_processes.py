@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from test_jobs_federation import ScriptedLine, ask, federation
+from test_jobs_federation import ScriptedChannel, ask, federation
 from test_site_process import AGENT
 
 from winnow.core import ConfigError, Failure, Reply
@@ -159,7 +159,7 @@ def answered(dispatch: Any, client: int, **more: Any) -> ResultArrived:
 
 
 def test_answers_of_strangers_and_second_answers_are_passed_over(tmp_path: Path) -> None:
-    line = ScriptedLine()
+    line = ScriptedChannel()
     deployed = federation(line, tmp_path)
     with deployed.dispatch([ask(0), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()
@@ -170,7 +170,7 @@ def test_answers_of_strangers_and_second_answers_are_passed_over(tmp_path: Path)
 
 
 def test_an_answer_that_cannot_be_read_is_its_clients_failure(tmp_path: Path) -> None:
-    line = ScriptedLine()
+    line = ScriptedChannel()
     (tmp_path / "noise").write_bytes(b"\xff" * 100)
     with federation(line, tmp_path).dispatch([ask(0), ask(1), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()

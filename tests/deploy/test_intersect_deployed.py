@@ -84,7 +84,7 @@ def keeping_results(configure: Callable[..., None]) -> Callable[..., None]:
 def test_a_federations_sites_keep_what_they_found_and_its_server_learns_the_size(
     expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Own code behind the fence, letters over gRPC with mutual TLS."""
+    """Own code behind the fence, messages over gRPC with mutual TLS."""
     (tmp_path / "intersect.py").write_text(PROGRAM)
     monkeypatch.setattr(local_federation, "_configure", keeping_results(local_federation._configure))
     described = describe_job(str(tmp_path / "intersect.py"))

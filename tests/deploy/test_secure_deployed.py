@@ -384,7 +384,7 @@ def runners(federation: LocalFederation) -> list[int]:
 def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFederation, tmp_path: Path) -> None:
     sets = [*SETS, "collect.name=secure", DEADLINE]
     job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=5, rounds=3, algorithm="fedavg")
-    eventually(lambda: answers(federation, "site-4") >= 5, "trained, announced, and more")
+    eventually(lambda: answers(federation, "site-4") >= 5, "trained, advertised, and more")
     os.killpg(federation.processes["site-4"].pid, signal.SIGKILL)
     assert job.wait(300).round == 3
     log = RunFolder.open(job.download(tmp_path / "run")).log

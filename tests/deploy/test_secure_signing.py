@@ -124,7 +124,7 @@ def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Signin
     assert roster_digest(terms, range(4), names) != roster_digest(terms, range(4), swapped)
 
 
-def test_a_list_of_sites_that_is_not_believed_gets_no_letters(
+def test_a_list_of_sites_that_is_not_believed_gets_no_messages(
     folder: Path, notary: Callable[..., SigningProxy]
 ) -> None:
     ours = notary("plant-a", allowed_sites=("plant-a",))

@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    database = Database(url, patience=0.5)
+    database = Database(url, idle_timeout=0.5)
     database.migrate()
     yield database
     database.close()
@@ -218,7 +218,7 @@ def test_who_lost_the_lease_writes_nothing(database: Database) -> None:
 
 def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(postgres: str) -> None:
     """It holds the lock of the lease's row; the database ends its transaction."""
-    database = Database(fresh_database(postgres), patience=0.5)
+    database = Database(fresh_database(postgres), idle_timeout=0.5)
     database.migrate()
     lead(database, "a", seconds=0.2)
     with database.read_session() as asleep:
@@ -235,7 +235,7 @@ def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(p
 def test_a_leader_that_stops_within_a_statement_does_not_keep_others_waiting(postgres: str) -> None:
     """Between two messages of a pipeline PostgreSQL takes it for busy, and lets it keep its locks."""
     url = fresh_database(postgres)
-    first, second = Database(url, patience=0.5), Database(url, patience=0.5)
+    first, second = Database(url, idle_timeout=0.5), Database(url, idle_timeout=0.5)
     first.migrate()
     lead(first, "a")[0].release()
     asleep = psycopg.connect(url, application_name=first.application)
@@ -265,7 +265,7 @@ def eventually_locked(database: Database) -> None:
 def test_who_takes_the_lease_ends_the_former_holders_connections(postgres: str) -> None:
     """It may have locked other rows than the lease's."""
     url = fresh_database(postgres)
-    first, second = Database(url, patience=60), Database(url, patience=60)
+    first, second = Database(url, idle_timeout=60), Database(url, idle_timeout=60)
     first.migrate()
     lead(first, "a")[0].release()
     with first.read_session() as asleep:

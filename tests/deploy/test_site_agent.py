@@ -381,33 +381,33 @@ def test_a_task_of_an_unknown_job_is_answered_with_a_failure(world: World, scrip
         assert script.wait(SubmitResult).result.client == 3
 
 
-def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
+def test_messages_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
     from winnow.deploy.site.peer_messages import PeerMessageCipher
 
     neighbours = world.neighbours()
     there = PeerMessageCipher(world.kit("plant-b"), "job-1", neighbours)
-    sent = task("letters", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
+    sent = task("messages", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(), first_client=0, peer_sites=neighbours), sent)
-        letters = script.wait(SubmitResult).result.peer_messages
-        assert b"far away" not in b"".join(letters.values())
-        arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: letters[3]}})
+        messages = script.wait(SubmitResult).result.peer_messages
+        assert b"far away" not in b"".join(messages.values())
+        arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: messages[3]}})
         assert there.decrypt(arrived) == {3: {0: b"far away"}}
         reply = there.encrypt(sent.task, 3, {0: b"and back"})
         wrong = there.encrypt(sent.task, 2, {0: b"from another"})
         script.tell(
-            task("letters", peer_messages={0: {3: reply[0]}}), task("letters", peer_messages={0: {3: wrong[0]}})
+            task("messages", peer_messages={0: {3: reply[0]}}), task("messages", peer_messages={0: {3: wrong[0]}})
         )
         assert script.payload(script.wait(SubmitResult, 2)) == {"3": "and back"}
         assert "sealed message" in script.wait(SubmitResult, 3).result.failure
     assert b"far away" not in b"".join(script.raw)
 
 
-def test_no_letter_goes_to_a_site_that_the_author_did_not_name(world: World, script: Script, near: Any) -> None:
+def test_no_message_goes_to_a_site_that_the_author_did_not_name(world: World, script: Script, near: Any) -> None:
     bundle = world.bundle(CONFIG + '[job]\nsites = ["plant-a"]\n')
     with agent_at(world, near.url):
         script.tell(deploy(script, bundle, first_client=0, peer_sites=world.neighbours()))
-        script.tell(task("letters", settings={"3": "far away"}))
+        script.tell(task("messages", settings={"3": "far away"}))
         assert "client 3 belongs to no known site of job job-1" in script.wait(SubmitResult).result.failure
 
 

@@ -215,7 +215,7 @@ def test_a_strangers_words_are_no_way_around_the_filters(world: World, script: S
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(CONFIG + "[lies]\n", **own)))
         assert script.wait(DeployResult, 1).data.sizes == [2, 2]
-        script.tell(task("talk"), task("die", settings=9), task("letters", settings={"0": "a secret"}))
+        script.tell(task("talk"), task("die", settings=9), task("messages", settings={"0": "a secret"}))
         failed = [script.wait(SubmitResult, number).result for number in (1, 2, 3)]
         assert {(each.stage, each.failure) for each in failed[:2]} == {("working", REDACTED_FAILURE)}
         assert failed[2].failure == REDACTED_FAILURE

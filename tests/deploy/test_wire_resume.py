@@ -58,7 +58,7 @@ class Watching(SpoolService):
 @contextmanager
 def grpc_cut(service: SpoolService, cuts: list[int]) -> Iterator[tuple[ServerLink, Callable[[], int]]]:
     with serving("grpc://127.0.0.1:0", service) as server, cutting(server.url, *cuts) as (url, proxy):
-        link = ReconnectingLink([url], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=20)
+        link = ReconnectingLink([url], lambda url: connect(url, papers("alpha")), backoff=QUICK, retry_seconds=20)
         yield link, lambda: proxy.passed
         link.close()
 

@@ -314,7 +314,7 @@ def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.Mo
         ["memory://nobody"],
         lambda url: connect(url, papers("alpha")),
         backoff=QUICK,
-        patience=1.2,
+        retry_seconds=1.2,
         notify=said.append,
     )
     with pytest.raises(UnreachableError):
@@ -324,9 +324,9 @@ def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.Mo
     assert said == ["no answer from memory://nobody yet; trying for 1 s more"] * 2
 
 
-def test_a_reconnecting_link_loses_patience_or_is_closed(scheme: str) -> None:
+def test_a_reconnecting_link_gives_up_or_is_closed(scheme: str) -> None:
     nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
-    link = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=0.3)
+    link = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK, retry_seconds=0.3)
     with pytest.raises(UnreachableError):
         link.call(ping())
     patient = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK)

@@ -17,7 +17,7 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.project import ProjectServer as ServerParty
 from winnow.deploy.trust.project import ProjectSite as SiteParty
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
     AbortJob,
@@ -100,7 +100,7 @@ class SpoolService:
         return Acknowledgement()
 
     def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        return send_blob(self.spool, request)
+        return read_ahead(self.spool.read(request.blob, request.offset))
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         return await receive_blob(self.spool, head, chunks, peer.name)

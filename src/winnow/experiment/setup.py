@@ -133,7 +133,7 @@ class TrainingSetup:
     @cached_property
     def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
-        return accountant_for(whole, filters, draws_are_told=self.selection_is_public)
+        return accountant_for(whole, filters, selection_is_public=self.selection_is_public)
 
     @cached_property
     def evaluator(self) -> ModelEvaluator:

@@ -55,10 +55,14 @@ ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
 class Connection:
     """What a person may ask of a federation. Use it in a `with`, or close it."""
 
-    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, kit: Kit, retry_seconds: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
+    ) -> None:
         self.kit = kit
         tls = Tls.of(kit)
-        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience, notify=notify)
+        self._link = ReconnectingLink(
+            kit.endpoints, lambda url: link_to(url, tls), retry_seconds=retry_seconds, notify=notify
+        )
 
     def submit(
         self,
@@ -179,10 +183,10 @@ class SubmittedJob:
 
 
 def connect(
-    kit: str | Path, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
+    kit: str | Path, retry_seconds: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
 ) -> Connection:
     """Connect with a person's kit. `notify` gets one line when no server has answered for a while."""
-    return Connection(Kit.load(Path(kit), "person"), patience, notify)
+    return Connection(Kit.load(Path(kit), "person"), retry_seconds, notify)
 
 
 def _new_name(title: str) -> str:

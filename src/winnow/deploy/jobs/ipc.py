@@ -81,8 +81,8 @@ class WithdrawTasks(WireMessage, frozen=True, kw_only=True):
 
 
 class CommitRound(WireMessage, frozen=True, kw_only=True):
-    """A round has ended: make it permanent, then confirm. `settled` are the clients whose replies were aggregated, by
-    site and task; `ended_tasks` the tasks that have ended, by site.
+    """A round has ended: commit it, then confirm. `settled` are the clients whose replies were aggregated, by site and
+    task; `ended_tasks` are by site.
     """
 
     round: RoundNumber

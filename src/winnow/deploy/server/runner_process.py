@@ -64,11 +64,11 @@ class RunnerProcess:
         self._slots.release()
         return message
 
-    async def end(self, *, patience: float = 0.0) -> int:
+    async def end(self, *, timeout: float = 0.0) -> int:
         """Give the process so many seconds to end by itself, then end it and all that it started; its exit status."""
         try:
-            async with asyncio.timeout(patience):
-                await asyncio.to_thread(self._process.wait, patience + 1.0)
+            async with asyncio.timeout(timeout):
+                await asyncio.to_thread(self._process.wait, timeout + 1.0)
         except (TimeoutError, subprocess.TimeoutExpired):
             log.debug("killing runner process %d", self.pid)
         status = await asyncio.to_thread(self._process.end)

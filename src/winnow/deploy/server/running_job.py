@@ -160,7 +160,7 @@ class RunningJob:
         if self._process is not None:
             if self._stop_reason:
                 self._process.send(StopRunner(reason=self._stop_reason))
-            await self._process.end(patience=STOP_SECONDS if self._stop_reason else 0.0)
+            await self._process.end(timeout=STOP_SECONDS if self._stop_reason else 0.0)
         self._process = None
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)

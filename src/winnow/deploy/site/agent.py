@@ -58,7 +58,7 @@ def connect_to_leader(kit: Kit) -> ServerLink:
     """The link to whichever of the project's servers leads."""
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
     return ReconnectingLink(
-        urls, lambda url: connect(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, patience=RETRY_SECONDS
+        urls, lambda url: connect(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, retry_seconds=RETRY_SECONDS
     )
 
 

@@ -24,7 +24,7 @@ def forecast(whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int, 
     for place, guarantee in enumerate(client_guarantees(whole, filters, clients)):
         if guarantee.budget is not None:
             noisier = _Noisier(whole, filters, clients, place)
-            yield _told(guarantee, noisier, rounds)
+            yield _forecast_line(guarantee, noisier, rounds)
     if isinstance(whole.client, DpSgd) and whole.client.epsilon is not None:
         yield "client.epsilon: how long it lasts depends on how many samples each client has; a run tells it by round"
 
@@ -63,7 +63,7 @@ class _Noisier:
         return int(binom.isf(0.5 / self._clients, rounds, chance))
 
 
-def _told(guarantee: Guarantee, noisier: _Noisier, rounds: int) -> str:
+def _forecast_line(guarantee: Guarantee, noisier: _Noisier, rounds: int) -> str:
     lasting = _rounds_within(guarantee, noisier, rounds)
     enough = least_noise(lambda noise: noisier.lasts(noisier.guarantee(noise), rounds))
     budget = f"{guarantee.setting}.epsilon = {guarantee.budget:g}"

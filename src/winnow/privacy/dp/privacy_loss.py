@@ -120,18 +120,6 @@ def _library() -> Any:
         raise ConfigError("differential privacy needs dp-accounting: pip install 'winnow[privacy]'") from None
 
 
-def noise_for_budget(budget: float, delta: float, times: int, chance: float = 1.0) -> float:
-    """The least noise multiplier, to three digits, with which so many releases stay within a budget."""
-
-    def lasts(noise: float) -> bool:
-        return epsilon([GaussianRelease(noise=noise, times=times, chance=chance)], delta) <= budget
-
-    found = least_noise(lasts)
-    if found is None:
-        raise ConfigError(f"no noise makes ε = {budget:g} at δ = {delta:g} last for {times} releases")
-    return found
-
-
 def least_noise(lasts: Callable[[float], bool]) -> float | None:
     """The least noise multiplier, to three digits, with which something lasts; None if none does."""
     high = 1.0

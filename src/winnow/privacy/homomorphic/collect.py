@@ -67,7 +67,7 @@ class HomomorphicAggregation(Collect):
             federation=federation,
             fold=fold,
             context=context,
-            form=held.form,
+            layout=held.layout,
             cohort={reply.task.client: reply for reply in held.cohort},
         )
         summing.sum_up()
