@@ -277,6 +277,19 @@ def test_the_reference_names_every_setting_and_no_other() -> None:
     assert dict(walk(Experiment)).keys() == documented().keys()
 
 
+def test_what_pages_set_are_settings() -> None:
+    known: dict[str, set[str]] = {}
+    for path, _, key in dict(walk(Experiment)):
+        section, *below = path.split(".")
+        known.setdefault(section, {"name"}).update((*below, key))
+    del known[""]
+    assignment = re.compile(rf"(?<![\w./\[])({'|'.join(known)})\.([a-z_.]+)\s*=")
+    pages = {*PAGES, *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}  # which tells of former names, too
+    found = [(page, match) for page in pages for match in assignment.finditer(page.read_text("utf-8"))]
+    assert len(found) > 100
+    assert not [(page_name(page), m[0]) for page, m in found if not set(m[2].split(".")) <= known[m[1]]]
+
+
 def test_the_reference_gives_defaults_and_choices() -> None:
     rows = documented()
     for key, field in walk(Experiment):
