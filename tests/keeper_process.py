@@ -10,7 +10,7 @@ from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
-from winnow.privacy.secagg.session_terms import read, write
+from winnow.privacy.secagg.session_terms import read_message, write_message
 
 Line: TypeAlias = "Connection[Any, Any]"
 
@@ -34,7 +34,7 @@ def serve(line: Line, other_end: Line, keeper: MaskKeeper) -> None:
             answer = Answer(response=answer_keeper_request(keeper, request))
         except ProtocolError as error:
             answer = Answer(refused=str(error))
-        line.send_bytes(write(answer))
+        line.send_bytes(write_message(answer))
 
 
 class KeeperProcess(RemoteKeeper):
@@ -53,7 +53,7 @@ class KeeperProcess(RemoteKeeper):
     def ask(self, request: bytes) -> bytes:
         try:
             self._line.send_bytes(request)
-            answer = read(self._line.recv_bytes(), Answer)
+            answer = read_message(self._line.recv_bytes(), Answer)
         except (EOFError, OSError) as error:
             raise ProtocolError("the mask keeper has gone") from error
         if answer.refused is not None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from winnow.privacy.compress.bit_packing import (
     indices_bytes,
-    pack,
+    pack_bits,
     packed_bytes,
     read_indices,
-    unpack,
+    unpack_bits,
     write_indices,
 )
 from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
@@ -31,20 +31,20 @@ class TestBits:
     @given(st.integers(1, 40).flatmap(lambda w: st.tuples(st.just(w), st.lists(st.integers(0, 2**w - 1), max_size=50))))
     def test_numbers_come_back_and_take_no_more_than_their_bits(self, case: tuple[int, list[int]]) -> None:
         width, numbers = case
-        data = pack(np.array(numbers, np.int64), width)
+        data = pack_bits(np.array(numbers, np.int64), width)
         assert len(data) == packed_bytes(len(numbers), width) == -(-len(numbers) * width // 8)
-        assert unpack(data, len(numbers), width).tolist() == numbers
+        assert unpack_bits(data, len(numbers), width).tolist() == numbers
 
     def test_the_layout_is_that_of_a_plain_calculation(self) -> None:
         numbers, width = [5, 0, 7, 2, 6], 3
         whole = sum(number << (width * place) for place, number in enumerate(numbers))
-        assert pack(np.array(numbers), width).tobytes() == whole.to_bytes(2, "little")
+        assert pack_bits(np.array(numbers), width).tobytes() == whole.to_bytes(2, "little")
 
     def test_bits_behind_the_last_number_must_be_zero(self) -> None:
-        data = pack(np.array([1, 2, 3]), 3)
+        data = pack_bits(np.array([1, 2, 3]), 3)
         data[-1] |= 0x80
         with pytest.raises(PacketError, match="not zero"):
-            unpack(data, 3, 3)
+            unpack_bits(data, 3, 3)
 
     @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), max_size=200))))
     def test_places_come_back_in_the_stated_bytes(self, case: tuple[int, set[int]]) -> None:

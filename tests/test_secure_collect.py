@@ -41,7 +41,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     StepSettings,
     read_bytes,
 )
-from winnow.privacy.secagg.session_terms import KeyAdvertisement, read, write
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import summarise
 from winnow.runs.event_log import encode_event
@@ -236,8 +236,8 @@ def saying(**data: bytes) -> Meddle:
 
 def announcing(reply: Reply, **keys: bytes) -> Outcome:
     """An advertisement with other keys, signed for all that."""
-    before = read(read_bytes(reply.payload, "advertisement"), KeyAdvertisement)
-    return saying(advertisement=write(replace(before, **keys)))(reply)
+    before = read_message(read_bytes(reply.payload, "advertisement"), KeyAdvertisement)
+    return saying(advertisement=write_message(replace(before, **keys)))(reply)
 
 
 def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[PreparedRun, Meddling, list[Any]]:
@@ -365,7 +365,7 @@ def test_one_with_another_ones_announcement_is_refused() -> None:
 
 
 def test_wrong_shares_of_one_are_worked_around_and_of_many_end_the_round() -> None:
-    wrong = saying(shares=write({client: bytes(36) for client in range(8)}))
+    wrong = saying(shares=write_message({client: bytes(36) for client in range(8)}))
     ready, _, events = run_with({(UNMASK, 0): wrong}, "collect.encoding.bits=24")
     plain = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
     events_of(plain)
@@ -464,7 +464,9 @@ def test_a_client_that_speaks_of_an_interrupted_exchange_spoils_it_for_nobody_el
         settings = reply.task.settings
         assert isinstance(settings, StepSettings)
         session = {"this session": settings.session, "another": bytes(16), "no valid session id": b"x" * 1000}[named]
-        return saying(interrupted=write(SessionRecord(session=session, members=[*range(8)] * 100, roster=b"")))(reply)
+        return saying(interrupted=write_message(SessionRecord(session=session, members=[*range(8)] * 100, roster=b"")))(
+            reply
+        )
 
     _, federation, events = run_with({(ADVERTISE_KEYS, 3): lies})
     (finished,) = rounds_of(events)

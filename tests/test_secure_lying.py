@@ -44,7 +44,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     session_inputs_payload,
 )
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.session_terms import KeyAdvertisement, read, write
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities, simulated_identities
 from winnow.privacy.secagg.update_layout import UpdateLayout
 
@@ -106,10 +106,10 @@ class Server:
     @cached_property
     def tally(self) -> PairwiseServer:
         asked = [self.ask(ADVERTISE_KEYS, client, {}) for client in EVERYBODY]
-        advertised = [read(read_bytes(reply.payload, "advertisement"), KeyAdvertisement) for reply in asked]
+        advertised = [read_message(read_bytes(reply.payload, "advertisement"), KeyAdvertisement) for reply in asked]
         tally = PairwiseServer(self.terms, self.settings.encoding.group(self.layout, CLIENTS), advertised)
         for client in EVERYBODY:
-            payload = {SECURE: {"directory": as_array(write(tally.directory(client)))}}
+            payload = {SECURE: {"directory": as_array(write_message(tally.directory(client)))}}
             tally.add_encrypted_shares(client, self.ask(SHARE_KEYS, client, payload).peer_messages)
         return tally
 
@@ -125,19 +125,20 @@ class Server:
 
     def deposit(self, client: int, inputs: SessionInputs, keeper: MaskKeeper) -> None:
         payload = session_inputs_payload(inputs)
-        payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write(keeper.key(self.terms)))}}
+        payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write_message(keeper.key(self.terms)))}}
         deposited = read_bytes(self.ask(DEPOSIT_SEED, client, payload).payload, "deposit")
-        keeper.deposit(self.terms, read(deposited, SeedDeposit))
+        keeper.deposit(self.terms, read_message(deposited, SeedDeposit))
 
     def sum(self) -> DecodedSum:
         """What an honest server gets."""
         for client in EVERYBODY:
             self.mask(client, self.inputs(ALIKE))
         signatures = {client: self.confirm(client, EVERYBODY) for client in EVERYBODY}
-        payload = {SECURE: {"signatures": as_array(write(signatures))}}
+        payload = {SECURE: {"signatures": as_array(write_message(signatures))}}
         asked = {client: self.ask(UNMASK, client, payload) for client in EVERYBODY}
         shares = {
-            client: read(read_bytes(reply.payload, "shares"), dict[int, bytes]) for client, reply in asked.items()
+            client: read_message(read_bytes(reply.payload, "shares"), dict[int, bytes])
+            for client, reply in asked.items()
         }
         return self.settings.encoding.decode(self.layout, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
 
@@ -300,8 +301,8 @@ def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step:
     server = Server()
     server.mask(0, server.inputs(ALIKE))
     first, server.session = server.session, os.urandom(16)
-    directory = as_array(write(server.tally.directory(0)))
-    payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write({}))}
+    directory = as_array(write_message(server.tally.directory(0)))
+    payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write_message({}))}
     with pytest.raises(ProtocolError, match=r"was already sent|is not in this session"):
         server.ask(
             step,
@@ -352,8 +353,10 @@ class Remembered(SimulatedIdentities):
 
 def asked_again(server: Server, client: int, close_signatures: Mapping[int, bytes]) -> KeyAdvertisement:
     """In a new session."""
-    payload = {SECURE: {"close_signatures": as_array(write(dict(close_signatures)))}}
-    return read(read_bytes(server.ask(ADVERTISE_KEYS, client, payload).payload, "advertisement"), KeyAdvertisement)
+    payload = {SECURE: {"close_signatures": as_array(write_message(dict(close_signatures)))}}
+    return read_message(
+        read_bytes(server.ask(ADVERTISE_KEYS, client, payload).payload, "advertisement"), KeyAdvertisement
+    )
 
 
 def masked_by_all() -> tuple[Server, Remembered]:
@@ -401,7 +404,7 @@ def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool],
     opened, again = [], []
     for client in EVERYBODY:
         with suppress(ProtocolError):
-            server.ask(UNMASK, client, {SECURE: {"signatures": as_array(write(lists))}})
+            server.ask(UNMASK, client, {SECURE: {"signatures": as_array(write_message(lists))}})
             opened.append(client)
     server = Server(at=server.at, settings=server.settings)
     assert server.session != old
@@ -445,7 +448,7 @@ def test_an_update_leaves_again_for_the_one_exchange_that_was_closed() -> None:
     advertised = [asked_again(server, client, good) for client in EVERYBODY]
     server.tally = PairwiseServer(server.terms, server.settings.encoding.group(server.layout, CLIENTS), advertised)
     for client in EVERYBODY:
-        payload = {SECURE: {"directory": as_array(write(server.tally.directory(client)))}}
+        payload = {SECURE: {"directory": as_array(write_message(server.tally.directory(client)))}}
         server.tally.add_encrypted_shares(client, server.ask(SHARE_KEYS, client, payload).peer_messages)
     server.mask(0, server.inputs(ALIKE))
     with pytest.raises(ProtocolError, match="0 of its 6 members have closed it"):

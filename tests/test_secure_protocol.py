@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from parties import AUTHORITY, Session, plain_sum, terms
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal, unseal
+from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal_with, unseal_with
 from winnow.privacy.secagg.masking_graph import (
     COLLUDING_SHARE,
     DROPOUT_SHARE,
@@ -483,8 +483,8 @@ def test_a_share_that_is_none_is_refused(share: bytes, reason: str) -> None:
 def test_a_message_is_for_its_addressee_alone() -> None:
     one, two = KeyPair(), KeyPair()
     purpose = peer_message_purpose(1, 2, b"roster")
-    sealed = seal(one.agree(two.public, purpose, b"session"), b"shares", purpose)
-    assert unseal(two.agree(one.public, purpose, b"session"), sealed, purpose) == b"shares"
+    sealed = seal_with(one.agree(two.public, purpose, b"session"), b"shares", purpose)
+    assert unseal_with(two.agree(one.public, purpose, b"session"), sealed, purpose) == b"shares"
     for about, session in (
         (peer_message_purpose(2, 1, b"roster"), b"session"),
         (peer_message_purpose(1, 2, b"another"), b"session"),
@@ -492,7 +492,7 @@ def test_a_message_is_for_its_addressee_alone() -> None:
     ):
         key = two.agree(one.public, about, session)
         with pytest.raises(ProtocolError, match="a message that cannot be decrypted"):
-            unseal(key, sealed, purpose)
+            unseal_with(key, sealed, purpose)
     with pytest.raises(ProtocolError, match="an invalid public key"):
         one.agree(bytes(32), purpose, b"session")
 

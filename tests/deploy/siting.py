@@ -59,7 +59,7 @@ from winnow.deploy.wire.messages import (
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.deploy.wire.transport import Tls
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 WORKER = str(Path(__file__).with_name("site_worker.py"))
 POLICY = """
@@ -224,7 +224,7 @@ def agent_at(
 ) -> Iterator[Agent]:
     kit = world.kit()
     tls = world.tls("plant-a")
-    link = ReconnectingLink([url], lambda each: connect(each, tls), backoff=QUICK, retry_seconds=2.0)
+    link = ReconnectingLink([url], lambda each: open_link(each, tls), backoff=QUICK, retry_seconds=2.0)
     agent = Agent(
         kit, load_config(kit.path), link, worker=worker, output_filter=output_filter, backoff=QUICK, **options
     )

@@ -22,7 +22,7 @@ from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.trust.signing import DAY
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError
 from winnow.deploy.wire.messages import (
     AbortJob,
@@ -248,7 +248,7 @@ def put(world: World, bundle: bytes, person: str = "the-lead") -> SubmitJob:
     path = world.folder / "sent"
     path.write_bytes(bundle)
     blob = blob_of(path)
-    upload(world.person(person).link, "evil", path, blob)
+    upload_blob(world.person(person).link, "evil", path, blob)
     return SubmitJob(job="evil", bundle=blob)
 
 

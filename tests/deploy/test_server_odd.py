@@ -21,7 +21,7 @@ from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.runner_process import RunnerProcess
 from winnow.deploy.server.running_job import RunnerError
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE, encode
 from winnow.deploy.wire.messages import (
@@ -232,7 +232,7 @@ def test_code_of_a_jobs_own_is_shown_its_own_data_alone(
         world.site("plant-a")
         person, path = world.person(), tmp_path / "own"
         path.write_bytes(write_bundle(signed(person.kit, job_config(1, HERE), **{"own.py": b""})))
-        upload(person.link, "job", path, blob_of(path))
+        upload_blob(person.link, "job", path, blob_of(path))
         person.link.call(SubmitJob(job="job", bundle=blob_of(path)))
         person.wait("job", "failed")
     assert str(tmp_path / "turbine") in walls[0].read

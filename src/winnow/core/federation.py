@@ -4,7 +4,7 @@
 open, close it to cancel the rest.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -25,6 +25,11 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+
+def clients_of(tasks: Sequence[Task]) -> NDArray[np.int64]:
+    """The numbers of the clients that the tasks are for."""
+    return np.fromiter((task.client for task in tasks), np.int64, len(tasks))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

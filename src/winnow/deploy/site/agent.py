@@ -41,7 +41,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink, Tls
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def connect_to_leader(kit: Kit) -> ServerLink:
     """The link to whichever of the project's servers leads."""
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
     return ReconnectingLink(
-        urls, lambda url: connect(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, retry_seconds=RETRY_SECONDS
+        urls, lambda url: open_link(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, retry_seconds=RETRY_SECONDS
     )
 
 

@@ -8,7 +8,7 @@ from threading import Event, Lock
 from msgspec.structs import replace
 
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
 from winnow.deploy.wire.messages import (
     Blob,
@@ -71,14 +71,14 @@ class Uplink:
 
         def send(session: str) -> None:
             if payload is not None and result.blob is not None:
-                upload(self.link, result.job, payload, result.blob)
+                upload_blob(self.link, result.job, payload, result.blob)
             self.link.call(SubmitResult(session=session, result=result))
 
         self._deliver(send, f"the result of client {result.client} for task {result.task[:12]} of job {result.job}")
 
     def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
         try:
-            return download(self.link, job, blob, spool)
+            return download_blob(self.link, job, blob, spool)
         except UnreachableError:
             self._failed.set()
             raise

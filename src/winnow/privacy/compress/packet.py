@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays
-from winnow.privacy.compress.bit_packing import Bytes, pack, packed_bytes, unpack
+from winnow.privacy.compress.bit_packing import Bytes, pack_bits, packed_bytes, unpack_bits
 from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.quantise import Quantiser
@@ -75,7 +75,7 @@ class PacketFormat:
         if data.ndim != 1 or data.dtype != np.uint8 or len(data) < end:
             raise PacketError("it is shorter than a header, or not made of bytes")
         coded, count = self._head(data[: HEADER.size].tobytes())
-        present = unpack(data[HEADER.size : end], len(sizes), 1).astype(bool)
+        present = unpack_bits(data[HEADER.size : end], len(sizes), 1).astype(bool)
         if count != sizes[present].sum():
             raise PacketError("the header's number of changes does not match its variables")
         length = self._body_bytes(count, like)
@@ -98,7 +98,7 @@ class PacketFormat:
         coded = len(squeezed) < len(body)
         head = HEADER.pack(MAGIC, VERSION, coded, count, self.digest)
         return np.concatenate(
-            [np.frombuffer(head, np.uint8), pack(present.view(np.uint8), 1), squeezed if coded else body]
+            [np.frombuffer(head, np.uint8), pack_bits(present.view(np.uint8), 1), squeezed if coded else body]
         )
 
     def _head(self, head: bytes) -> tuple[bool, int]:

@@ -102,8 +102,8 @@ class RandomPruning(Encoding):
         """The coordinates that are sent of each tensor; None: all of them."""
         for number, entry in enumerate(layout.entries):
             if is_pruned(entry):
-                chance = stream(seed, "pruning", number)
-                yield np.sort(chance.choice(entry.count, self._kept(entry), replace=False, shuffle=False))
+                rng = stream(seed, "pruning", number)
+                yield np.sort(rng.choice(entry.count, self._kept(entry), replace=False, shuffle=False))
             else:
                 yield None
 

@@ -20,7 +20,7 @@ from winnow.privacy.homomorphic import encrypted_sum
 from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.held_updates import HeldUpdateStore
-from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, read_bytes, read_numbers, step_handler
+from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, read_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import weighted_update
@@ -64,7 +64,7 @@ class HomomorphicSite:
         """The round's key pair, made at the first asking; the public half leaves, signed for this session."""
         if task.client != self._settings.key_holder:
             raise ProtocolError("this client is not the key holder")
-        session, count = _session(task), int(read_numbers(task.payload, "count")[0])
+        session, count = _session(task), int(read_vector(task.payload, "count")[0])
         if not 0 < count <= MAX_NUMBERS:
             raise ProtocolError(f"a key for sums of {count:g} numbers is no key for updates")
         if self._secret is None or (self._secret.round, self._secret.count) != (task.round, count):
@@ -87,8 +87,8 @@ class HomomorphicSite:
         if not self._identities.verify(self._settings.key_holder, said, signature):
             raise ProtocolError("the key holder has not signed this key for an update of this size")
         inputs = SessionInputs(
-            members=read_numbers(task.payload, "members").astype(np.int64),
-            weights=read_numbers(task.payload, "weights"),
+            members=read_vector(task.payload, "members").astype(np.int64),
+            weights=read_vector(task.payload, "weights"),
             parameters=EncodingParameters(version=task.round),
         )
         members = len(inputs.members)

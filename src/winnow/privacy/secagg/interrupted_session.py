@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.session_terms import SESSION_BYTES, SessionTerms, read, roster_digest
+from winnow.privacy.secagg.session_terms import SESSION_BYTES, SessionTerms, read_message, roster_digest
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
 
 def read_session_record(data: bytes, now: SessionTerms) -> SessionRecord:
     """The interrupted session that a client reports. Not the present one: all members would have to close it."""
-    interrupted = read(data, SessionRecord)
+    interrupted = read_message(data, SessionRecord)
     if len(interrupted.session) != SESSION_BYTES or interrupted.session == now.session:
         raise ProtocolError("it reports an interrupted session that cannot exist")
     return interrupted

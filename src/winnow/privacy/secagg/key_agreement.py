@@ -60,13 +60,13 @@ def peer_message_purpose(sender: int, addressee: int, roster: bytes) -> bytes:
     return b"winnow shares %d %d " % (sender, addressee) + roster
 
 
-def seal(key: bytes, plain: bytes, about: bytes) -> bytes:
+def seal_with(key: bytes, plain: bytes, about: bytes) -> bytes:
     """Encrypt and authenticate; `about` is authenticated too."""
     nonce = os.urandom(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, about)
 
 
-def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
+def unseal_with(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
     except (InvalidTag, ValueError) as error:

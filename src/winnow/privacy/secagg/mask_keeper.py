@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
-from winnow.privacy.secagg.key_agreement import KeyPair, seal, unseal
+from winnow.privacy.secagg.key_agreement import KeyPair, seal_with, unseal_with
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
 from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.secure_indexing import histograms, write_histograms
 from winnow.privacy.secagg.session_inputs import check_weights
-from winnow.privacy.secagg.session_terms import SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import SessionTerms, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import KEEPER_PARTY, simulated_identities
 
 MAX_OPEN_SESSIONS = 8
@@ -111,7 +111,7 @@ class MaskKeeper:
         if not self._identities.verify(deposit.client, deposit.signed(terms), deposit.signature):
             raise ProtocolError(f"the deposit of client {deposit.client} is not signed by it")
         key = session.pair.agree(deposit.sender, _purpose(deposit.client), terms.session)
-        contents = read(unseal(key, deposit.sealed, _purpose(deposit.client)), DepositContents)
+        contents = read_message(unseal_with(key, deposit.sealed, _purpose(deposit.client)), DepositContents)
         if len(contents.seed) != SEED_BYTES or not 0 < contents.weight <= 1:
             raise ProtocolError(f"the deposit of client {deposit.client} holds no seed, or no weight")
         session.add_deposit(deposit.client, contents)
@@ -187,7 +187,7 @@ def make_deposit(
         raise too_few_error(contents.members, "member", terms.min_clients)
     pair = KeyPair()
     common = pair.agree(key.public, _purpose(client), terms.session)
-    sealed = seal(common, write(contents), _purpose(client))
+    sealed = seal_with(common, write_message(contents), _purpose(client))
     unsigned = SeedDeposit(client=client, sender=pair.public, sealed=sealed)
     return replace(unsigned, signature=identities.sign(client, unsigned.signed(terms)))
 
@@ -197,7 +197,7 @@ def signed_keeper_key(terms: SessionTerms, public: bytes) -> bytes:
 
 
 def group_digest(group: VectorGroup) -> bytes:
-    return hashlib.sha256(write(["winnow group", group])).digest()
+    return hashlib.sha256(write_message(["winnow group", group])).digest()
 
 
 def _common_terms(contents: DepositContents) -> tuple[int, bytes, bytes]:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from winnow.privacy.secagg.mask_keeper import KeeperKey, MaskKeeper, SeedDeposit
 from winnow.privacy.secagg.modular_vectors import VectorGroup
-from winnow.privacy.secagg.session_terms import SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import SessionTerms, read_message, write_message
 
 
 class KeyRequest(Struct, tag=True, frozen=True):
@@ -46,7 +46,7 @@ KeeperRequest: TypeAlias = KeyRequest | DepositRequest | MaskSumRequest | Histog
 
 def answer_keeper_request(keeper: MaskKeeper, request: bytes) -> bytes:
     """The keeper's response to a request. Raises ProtocolError where it refuses."""
-    message: KeeperRequest = read(request, KeeperRequest)  # type: ignore[arg-type]
+    message: KeeperRequest = read_message(request, KeeperRequest)  # type: ignore[arg-type]
     match message:
         case DepositRequest():
             keeper.deposit(message.terms, message.deposit)
@@ -56,7 +56,7 @@ def answer_keeper_request(keeper: MaskKeeper, request: bytes) -> bytes:
         case MaskSumRequest():
             return keeper.total(message.terms, message.survivors, message.group)
         case _:
-            return write(keeper.key(message.terms))
+            return write_message(keeper.key(message.terms))
 
 
 class RemoteKeeper(ABC):
@@ -67,13 +67,13 @@ class RemoteKeeper(ABC):
         """Send a request and return the response. Raises ProtocolError where the keeper refuses."""
 
     def key(self, terms: SessionTerms) -> KeeperKey:
-        return read(self.ask(write(KeyRequest(terms))), KeeperKey)
+        return read_message(self.ask(write_message(KeyRequest(terms))), KeeperKey)
 
     def deposit(self, terms: SessionTerms, deposit: SeedDeposit) -> None:
-        self.ask(write(DepositRequest(terms, deposit)))
+        self.ask(write_message(DepositRequest(terms, deposit)))
 
     def total(self, terms: SessionTerms, survivors: Sequence[int], group: VectorGroup) -> bytes:
-        return self.ask(write(MaskSumRequest(terms, [*survivors], group)))
+        return self.ask(write_message(MaskSumRequest(terms, [*survivors], group)))
 
     def histograms(self, terms: SessionTerms, masked: Mapping[int, bytes], group: VectorGroup, indexed: int) -> bytes:
-        return self.ask(write(HistogramRequest(terms, {**masked}, group, indexed)))
+        return self.ask(write_message(HistogramRequest(terms, {**masked}, group, indexed)))

@@ -15,7 +15,7 @@ from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.interrupted_session import SessionRecord, ballot
-from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal, unseal
+from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal_with, unseal_with
 from winnow.privacy.secagg.masks import SEED_BYTES, add_mask
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup
 from winnow.privacy.secagg.session_terms import (
@@ -186,13 +186,15 @@ class PairwiseClient:
 
     def _seal(self, peer: int, shares: bytes) -> bytes:
         purpose = peer_message_purpose(self.client, peer, self._roster)
-        return seal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), shares, purpose)
+        return seal_with(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), shares, purpose)
 
     def _decrypted(self, peer: int, encrypted: bytes) -> tuple[bytes, bytes] | None:
         """The two shares of a message; None if it cannot be decrypted."""
         purpose = peer_message_purpose(peer, self.client, self._roster)
         try:
-            plain = unseal(self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), encrypted, purpose)
+            plain = unseal_with(
+                self._agreed(peer, self._sealing, self._peers[peer].sealing, purpose), encrypted, purpose
+            )
         except ProtocolError:
             return None
         return (plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :])

@@ -36,7 +36,7 @@ from winnow.privacy.secagg.protocol_tasks import (
 from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read_message, write_message
 
 ADVERTISEMENT_BYTES = 180
 SIGNATURE_BYTES = 64
@@ -79,7 +79,7 @@ class ProtocolRunner(StepDispatcher):
         """
         inputs, masked = self._session_inputs([*self.weights]), dict[int, bytes]()
         group, digest, common = group_for(len(inputs.members)), self._digest(inputs), session_inputs_payload(inputs)
-        total, key = group.zeros(), as_array(write(keeper.key(self.terms)))
+        total, key = group.zeros(), as_array(write_message(keeper.key(self.terms)))
         work = Work(upload_bytes=self._upload(group) + DEPOSIT_BYTES, download_bytes=_nbytes(common) + key.nbytes)
 
         def inputs_for(_: int) -> Payload:
@@ -89,7 +89,7 @@ class ProtocolRunner(StepDispatcher):
             with self._refusing(client):
                 words = _masked_input(reply, digest, group)
                 vector = group.unpack(words)
-                deposit = read(read_bytes(reply.payload, "deposit"), SeedDeposit)
+                deposit = read_message(read_bytes(reply.payload, "deposit"), SeedDeposit)
                 if deposit.client != client:
                     raise ProtocolError("its deposit names another client")
                 keeper.deposit(self.terms, deposit)
@@ -122,7 +122,7 @@ class ProtocolRunner(StepDispatcher):
         closed = {session: self._close_signatures(session, members) for session, members in sessions.items()}
 
         def signatures_for(client: int) -> Payload:
-            return {SECURE: {"close_signatures": as_array(write(closed[interrupted[client].session]))}}
+            return {SECURE: {"close_signatures": as_array(write_message(closed[interrupted[client].session]))}}
 
         for client, reply in self._ask(ADVERTISE_KEYS, [*interrupted], signatures_for, work):
             with self._refusing(client):
@@ -147,7 +147,7 @@ class ProtocolRunner(StepDispatcher):
         )
 
         def directory(client: int) -> Payload:
-            return {SECURE: {"directory": as_array(write(server.directory(client)))}}
+            return {SECURE: {"directory": as_array(write_message(server.directory(client)))}}
 
         for client, reply in self._ask(SHARE_KEYS, server.members, directory, work):
             with self._refusing(client):
@@ -179,13 +179,13 @@ class ProtocolRunner(StepDispatcher):
         return signatures
 
     def _reveal_shares(self, server: PairwiseServer, signatures: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
-        payload: Payload = {SECURE: {"signatures": as_array(write(signatures))}}
+        payload: Payload = {SECURE: {"signatures": as_array(write_message(signatures))}}
         peers = max((len(server.encrypted_shares_to(client)) for client in signatures), default=0)
         work = Work(download_bytes=payload[SECURE]["signatures"].nbytes, upload_bytes=peers * SHARE_BYTES)
         shares = {}
         for client, reply in self._ask(UNMASK, sorted(signatures), lambda _: payload, work):
             with self._refusing(client):
-                shares[client] = read(read_bytes(reply.payload, "shares"), dict[int, bytes])
+                shares[client] = read_message(read_bytes(reply.payload, "shares"), dict[int, bytes])
         return shares
 
     # Besides ----------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class ProtocolRunner(StepDispatcher):
 
 
 def _advertisement(client: int, reply: Reply) -> KeyAdvertisement:
-    advertisement = read(read_bytes(reply.payload, "advertisement"), KeyAdvertisement)
+    advertisement = read_message(read_bytes(reply.payload, "advertisement"), KeyAdvertisement)
     if advertisement.client != client:
         raise ProtocolError("its key advertisement names another client")
     for key in (advertisement.sealing, advertisement.masking):

@@ -65,13 +65,13 @@ def session_inputs_payload(inputs: SessionInputs) -> Payload:
 
 def read_session_inputs(payload: Payload) -> SessionInputs:
     return SessionInputs(
-        members=read_numbers(payload, "members").astype(np.int64),
-        weights=read_numbers(payload, "weights"),
+        members=read_vector(payload, "members").astype(np.int64),
+        weights=read_vector(payload, "weights"),
         parameters=EncodingParameters.of(payload.get(ENCODING, {})),
     )
 
 
-def read_numbers(payload: Payload, name: str) -> NDArray[np.float64]:
+def read_vector(payload: Payload, name: str) -> NDArray[np.float64]:
     array = np.asarray(payload.get(SECURE, {}).get(name, ()))
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "if" or not np.isfinite(array).all():
         raise ProtocolError(f"the message has no valid {name}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from winnow.core import Arrays
 from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.session_terms import write
+from winnow.privacy.secagg.session_terms import write_message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class SessionInputs:
 
     def digest(self, session: bytes, model: Arrays) -> bytes:
         """Covers the group, name, type and shape of every array, so that none can be passed off as another."""
-        found = hashlib.sha256(write(["winnow session inputs", session]))
+        found = hashlib.sha256(write_message(["winnow session inputs", session]))
         for name, array in (("members", self.members), ("weights", self.weights)):
             _add(found, "inputs", name, array)
         for name, array in sorted(self.parameters.as_arrays().items()):
             _add(found, "encoding", name, array)
         for name, tensor in sorted(model.items()):
-            found.update(write(["model", name, str(tensor.dtype), tuple(tensor.shape)]))
+            found.update(write_message(["model", name, str(tensor.dtype), tuple(tensor.shape)]))
             found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
         return found.digest()
 
@@ -72,4 +72,4 @@ def check_weights(weights: "NDArray[np.float64]", max_weight_share: float) -> No
 
 
 def _add(found: "hashlib._Hash", group: str, name: str, array: "NDArray[np.generic]") -> None:
-    found.update(write([group, name, str(array.dtype), array.shape]) + array.tobytes())
+    found.update(write_message([group, name, str(array.dtype), array.shape]) + array.tobytes())

@@ -70,18 +70,18 @@ class KeyDirectory(Struct, frozen=True, kw_only=True):
 
 def roster_digest(terms: SessionTerms, members: Sequence[int], names: Sequence[str]) -> bytes:
     """A digest of a session's members and terms."""
-    return hashlib.sha256(write(["winnow roster", terms, list(members), list(names)])).digest()
+    return hashlib.sha256(write_message(["winnow roster", terms, list(members), list(names)])).digest()
 
 
 def survivors_statement(terms: SessionTerms, roster: bytes, inputs_digest: bytes, survivors: Sequence[int]) -> bytes:
     return terms.statement("survivors", roster, inputs_digest, list(survivors))
 
 
-def write(message: object) -> bytes:
+def write_message(message: object) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-def read(data: bytes, kind: type[T]) -> T:
+def read_message(data: bytes, kind: type[T]) -> T:
     """A message of this kind; anything else is refused."""
     try:
         return from_msgpack(data, kind)

@@ -29,15 +29,15 @@ from winnow.privacy.secagg.protocol_tasks import (
     UNMASK,
     StepSettings,
     read_bytes,
-    read_numbers,
     read_session_inputs,
+    read_vector,
     reply_with,
     session_of,
     step_handler,
 )
 from winnow.privacy.secagg.secure_indexing import assignments_digest
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read_message, write_message
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ class SecureSite:
 
     def _advertise_keys(self, task: Task) -> Reply:
         if note := self._identities.release_note(task.client, task.round):
-            interrupted = read(note, SessionRecord)
+            interrupted = read_message(note, SessionRecord)
             if "close_signatures" not in task.payload.get(SECURE, {}):
-                return reply_with(task, interrupted=write(interrupted))
-            close_signatures = read(read_bytes(task.payload, "close_signatures"), dict[int, bytes])
+                return reply_with(task, interrupted=write_message(interrupted))
+            close_signatures = read_message(read_bytes(task.payload, "close_signatures"), dict[int, bytes])
             check_closed(interrupted, self._terms(task, interrupted.session), close_signatures, self._identities)
             self._updates.void_release(task, note)
         self._updates.get(task)
         member = PairwiseClient(task.client, self._terms(task), self._identities)
         self._members[task.client] = member
         self._inputs.pop(task.client, None)
-        return reply_with(task, advertisement=write(member.advertise_keys()))
+        return reply_with(task, advertisement=write_message(member.advertise_keys()))
 
     def _close(self, task: Task) -> Reply:
         """Sign that this client has signed no survivor list in the session and never will."""
@@ -97,7 +97,7 @@ class SecureSite:
         return reply_with(task, close_signature=signature)
 
     def _share_keys(self, task: Task) -> Reply:
-        shares = self._member(task).share_keys(read(read_bytes(task.payload, "directory"), KeyDirectory))
+        shares = self._member(task).share_keys(read_message(read_bytes(task.payload, "directory"), KeyDirectory))
         return Reply(task=task, peer_messages=shares)
 
     def _mask(self, task: Task) -> Reply:
@@ -108,28 +108,28 @@ class SecureSite:
         vector, group = self._encoded(task, held, inputs)
         digest = inputs.digest(session_of(task), held.model)
         masked = member.mask(task.peer_messages, vector, group, digest)
-        self._updates.release(task, write(member.session_record))
+        self._updates.release(task, write_message(member.session_record))
         self._inputs[task.client] = inputs
         return reply_with(task, words=masked, inputs_digest=digest)
 
     def _check_consistency(self, task: Task) -> Reply:
-        survivors, member = read_numbers(task.payload, "survivors").astype(int).tolist(), self._member(task)
+        survivors, member = read_vector(task.payload, "survivors").astype(int).tolist(), self._member(task)
         if task.client in self._inputs:
             self._inputs[task.client].check_survivors(survivors, self._settings.max_weight_share)
         return reply_with(task, signature=member.confirm(survivors))
 
     def _reveal_shares(self, task: Task) -> Reply:
-        signatures = read(read_bytes(task.payload, "signatures"), dict[int, bytes])
+        signatures = read_message(read_bytes(task.payload, "signatures"), dict[int, bytes])
         shares = self._member(task).reveal(signatures)
         del self._members[task.client], self._inputs[task.client]
         self._updates.forget(task.client)
-        return reply_with(task, shares=write(shares))
+        return reply_with(task, shares=write_message(shares))
 
     def _deposit(self, task: Task) -> Reply:
         """With a mask keeper: the vector under one mask, and its seed sealed to the keeper."""
         held = self._updates.get(task)
         terms, inputs = self._terms(task), read_session_inputs(task.payload)
-        key = read(read_bytes(task.payload, "keeper"), KeeperKey)
+        key = read_message(read_bytes(task.payload, "keeper"), KeeperKey)
         vector, group = self._encoded(task, held, inputs)
         group.check(vector)
         digest, seed = inputs.digest(session_of(task), held.model), os.urandom(SEED_BYTES)
@@ -147,7 +147,7 @@ class SecureSite:
         deposit = make_deposit(task.client, contents, key, terms, self._identities)
         self._updates.release(task)
         self._updates.forget(task.client)
-        return reply_with(task, words=words, inputs_digest=digest, deposit=write(deposit))
+        return reply_with(task, words=words, inputs_digest=digest, deposit=write_message(deposit))
 
     # Besides ----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, Payload
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.session_terms import read, write
+from winnow.privacy.secagg.session_terms import read_message, write_message
 
 UpdateValues: TypeAlias = Sequence[NDArray[Any]]
 """One array per entry of a layout."""
@@ -55,14 +55,14 @@ class UpdateLayout(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: bytes) -> "UpdateLayout":
-        layout = read(data, UpdateLayout)
+        layout = read_message(data, UpdateLayout)
         entries = layout.entries
         if len(entries) > MAX_TENSORS or any(min(e.shape, default=0) < 0 or e.dtype not in DTYPES for e in entries):
             raise ProtocolError("the update has invalid shapes or types")
         return layout
 
     def write(self) -> bytes:
-        return write(self)
+        return write_message(self)
 
     @property
     def parts(self) -> tuple[str, ...]:
