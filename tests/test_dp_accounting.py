@@ -147,7 +147,7 @@ def test_dp_sgd_counts_each_clients_own_rate_and_steps() -> None:
 def test_epsilon_composes_different_kinds() -> None:
     mixed = [
         GaussianRelease(noise=3.0, times=2),
-        GaussianRelease(noise=2.0, times=5, chance=0.2),
+        GaussianRelease(noise=2.0, times=5, sampling_probability=0.2),
         LaplaceRelease(noise=4.0, times=3),
     ]
     expected = composed(
@@ -167,7 +167,7 @@ def test_epsilon_composes_different_kinds() -> None:
 
 def test_faint_noise_has_an_honest_epsilon() -> None:
     assert (
-        epsilon([GaussianRelease(noise=1e-6, times=3, chance=0.1)], 1e-5)
+        epsilon([GaussianRelease(noise=1e-6, times=3, sampling_probability=0.1)], 1e-5)
         >= epsilon([GaussianRelease(noise=1e-3)], 1e-5)
         > 1e5
     )
@@ -176,7 +176,7 @@ def test_faint_noise_has_an_honest_epsilon() -> None:
 
 def test_the_noise_for_a_budget_is_the_least() -> None:
     def spent(noise: float) -> float:
-        return epsilon([GaussianRelease(noise=noise, times=20, chance=0.1)], 1e-5)
+        return epsilon([GaussianRelease(noise=noise, times=20, sampling_probability=0.1)], 1e-5)
 
     noise = least_noise(lambda noise: spent(noise) <= 3.0)
     assert noise is not None

@@ -78,7 +78,7 @@ class Server:
         self.layout = UpdateLayout.of({"model": dict(sorted(MODEL.items()))})
         spread = [3 * np.ones(entry.shape) for entry in self.layout.entries]
         self.parameters = self.settings.encoding.first(self.layout, spread, 1)
-        trained = TrainSettings(local=None, client=None, seed=7, profile=False, value=False)
+        trained = TrainSettings(local=None, client=None, seed=7, profile=False, start_loss=False)
         for client in EVERYBODY:
             self.ask("train", client, {"model": MODEL}, settings=trained)
 

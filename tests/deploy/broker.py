@@ -144,11 +144,11 @@ class Broker:
         members, first = [], 0
         for site in self.sites:
             assert isinstance(site.ready, JobReady)
-            members.append(JobSite(site=site.name, clients_from=first, data=site.ready.data))
+            members.append(JobSite(site=site.name, first_client=first, data=site.ready.data))
             if not self.round:
                 site.channel.send(AssignClientNumbers(first_client=first))
             first += len(site.ready.data.sizes)
-        keys = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
+        keys = [site.signatory(member.first_client) for site, member in zip(self.sites, members, strict=True)]
         for site in self.sites:
             site.site_keys = keys
         return members

@@ -83,7 +83,7 @@ def ask_everybody(
     for member in begin.members:
         if member.site == fake.get("once") and number > 1:
             continue
-        clients = [member.clients_from + index for index in range(len(member.data.sizes))]
+        clients = [member.first_client + index for index in range(len(member.data.sizes))]
         task = task_for(begin, number, clients, blob)
         if number == fake.get("large_at"):
             task = msgspec.structs.replace(task, settings=b" " * (5 << 20))

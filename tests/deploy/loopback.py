@@ -50,7 +50,7 @@ class Loopback:
             described = data.description()
             place = folder / f"site-{number}"
             place.mkdir(parents=True)
-            self.members.append(JobSite(site=str(number), clients_from=first, data=described))
+            self.members.append(JobSite(site=str(number), first_client=first, data=described))
             service = training_handlers(experiment, DEFAULT_INPUTS, data, first, simulated_identities())
             self.executors.append(TaskExecutor("job", place, service))
             first += len(described.sizes)

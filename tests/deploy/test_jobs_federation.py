@@ -60,8 +60,8 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> ScriptedChannel:
 
 def federation(channel: ScriptedChannel, folder: Path, task_timeout: float | None = None) -> DeployedFederation:
     members = [
-        JobSite(site="a", clients_from=0, data=DataDescription(sizes=[5, 5])),
-        JobSite(site="b", clients_from=2, data=DataDescription(sizes=[5])),
+        JobSite(site="a", first_client=0, data=DataDescription(sizes=[5, 5])),
+        JobSite(site="b", first_client=2, data=DataDescription(sizes=[5])),
     ]
     return DeployedFederation(channel, members, folder, WallClock(), task_timeout)
 

@@ -72,12 +72,12 @@ class Asked:
 def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
     site = Asked(tmp_path)
     signed = TrainSettings(
-        local=site.wanted.local, client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
+        local=site.wanted.local, client=site.wanted.client, seed=site.wanted.seed, profile=False, start_loss=False
     )
     model = model_state(prepared(algorithm="fedavg-rp").module)
     assert site.ask("train", signed, model=model).result.failure is None
     other = TrainSettings(
-        local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
+        local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, start_loss=False
     )
     failure = site.ask("train", other, model=model).result.failure
     assert "differ from those the job's author signed" in (failure or "")

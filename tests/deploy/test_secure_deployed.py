@@ -150,7 +150,7 @@ class Notebook(SimulatedIdentities):
 def hire(job: Loopback, identities: PartyIdentities, forced: Sequence[Filter[Any]] = ()) -> None:
     """Put new workers at the desks, with filters that their sites insist on."""
     for number, data in enumerate(job.sites):
-        first = job.members[number].clients_from
+        first = job.members[number].first_client
         service = training_handlers(job.experiment, DEFAULT_INPUTS, data, first, identities)
         with_forced = replace(service, filters=(*forced, *service.filters))
         job.executors[number] = TaskExecutor("job", job.folder / f"site-{number}", with_forced)

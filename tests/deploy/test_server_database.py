@@ -346,7 +346,7 @@ def test_a_site_is_known_as_it_described_itself_last_until_the_job_begins(databa
     for data in (first, second):
         writes.record_join("job", "plant-a", accepted=True, reason="", data=data)
         assert described() == ("accepted", data)
-    assert writes.start_job("job", [JobSite(site="plant-a", clients_from=0, data=second)])
+    assert writes.start_job("job", [JobSite(site="plant-a", first_client=0, data=second)])
     writes.record_join("job", "plant-a", accepted=False, reason="too late", data=third)
     assert described() == ("accepted", second)
 

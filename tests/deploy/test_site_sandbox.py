@@ -282,7 +282,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
     from winnow.learn.client_update import TrainSettings
 
     local, plain = resolve("demo").local, resolve("demo", algorithm="fedavg").client
-    settings = encode_settings(TrainSettings(local=local, client=plain, seed=1, profile=False, value=False))
+    settings = encode_settings(TrainSettings(local=local, client=plain, seed=1, profile=False, start_loss=False))
     sent, update = tmp_path / "model", tmp_path / "update"
     write_arrays(sent, {"w": torch.zeros(4)})
     limits = ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])

@@ -17,7 +17,7 @@ class JobSite(WireMessage, frozen=True, kw_only=True):
     """A site of the job, and the number of its first client."""
 
     site: str
-    clients_from: int
+    first_client: int
     data: DataDescription
 
 

@@ -27,8 +27,8 @@ from winnow.runs.checkpoint import save_arrays
 def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
     """Train over the sites of a job."""
     members = run.start.members
-    where = {member.site: member.clients_from for member in members if member.data.sizes}
-    experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
+    first_clients = {member.site: member.first_client for member in members if member.data.sizes}
+    experiment = experiment.model_copy(update={"collect": experiment.collect.for_sites(first_clients)})
     held = load_server_data(experiment.data.name, run.start.data.get(experiment.data.name, {}))
     described = common_description(members)
     setup = _setup(experiment, inputs, described, held)
@@ -128,13 +128,13 @@ def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training
     )
     view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
-    setup.module.cpu().load_state_dict(training.best)
+    setup.model.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=experiment,
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=setup.module.eval(),
+        model=setup.model.module.eval(),
         personal=_no_personal_model,
     )
 

@@ -48,7 +48,7 @@ class JobSupervisor:
         neighbours = [
             PeerSite(
                 site=member.site,
-                first_client=member.clients_from,
+                first_client=member.first_client,
                 client_count=len(member.data.sizes),
                 certificate=certificates[member.site],
             )
@@ -56,7 +56,7 @@ class JobSupervisor:
             if certificates.get(member.site)
         ]
         for member in members:
-            order = msgspec.structs.replace(deploy, first_client=member.clients_from, peer_sites=neighbours)
+            order = msgspec.structs.replace(deploy, first_client=member.first_client, peer_sites=neighbours)
             hub.deploy(member.site, order).data = member.data
             hub.set_certificate(member.site, certificates.get(member.site, b""))
         job = RunningJob(self._context, deploy.job, deploy.bundle, members, last_round=last_round)
@@ -70,9 +70,9 @@ class JobSupervisor:
         context = self._context
         stored = await asyncio.to_thread(context.queries.members, row.job)
         members = [
-            JobSite(site=each.site, clients_from=each.clients_from, data=each.data)
+            JobSite(site=each.site, first_client=each.first_client, data=each.data)
             for each in stored
-            if each.clients_from is not None and each.data is not None
+            if each.first_client is not None and each.data is not None
         ]
         sites = {member.site for member in members}
         acknowledged = {each.site: each.acknowledged_round for each in stored if each.site in sites}

@@ -157,13 +157,13 @@ class LeaderWrites:
         """The job is offered to these sites; earlier replies to an offer no longer count."""
         with self.fenced.write_session() as session:
             for site in sites:
-                session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", clients_from=None, data=None))
+                session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", first_client=None, data=None))
 
     def record_join(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
         """The site's last reply counts, until the job starts."""
         with self.fenced.write_session() as session:
             row = session.get_one(MemberRow, (job, site))
-            if row.clients_from is None:
+            if row.first_client is None:
                 row.state, row.reason = (ACCEPTED if accepted else REJECTED), one_line(reason)
                 row.data = None if data is None else msgspec.msgpack.encode(data)
 
@@ -177,7 +177,7 @@ class LeaderWrites:
             for member in members:
                 part = session.get_one(MemberRow, (job, member.site))
                 part.state, part.reason = ACCEPTED, ""
-                part.clients_from, part.data = member.clients_from, msgspec.msgpack.encode(member.data)
+                part.first_client, part.data = member.first_client, msgspec.msgpack.encode(member.data)
             text = f"running on {', '.join(member.site for member in members)}"
             self._append(session, job, [NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=text)])
             return True

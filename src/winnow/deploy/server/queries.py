@@ -39,7 +39,7 @@ class StoredRound:
 class StoredMember:
     site: str
     reason: str
-    clients_from: int | None
+    first_client: int | None
     data: DataDescription | None
     acknowledged_round: int
     excluded_since: float | None
@@ -110,7 +110,7 @@ class Queries:
         """In the order of their clients' numbers, then by name."""
         with self.database.read_session() as session:
             rows = session.scalars(select(MemberRow).where(MemberRow.job == job).order_by(MemberRow.site))
-            return sorted(map(_member, rows), key=lambda member: (member.clients_from is None, member.clients_from))
+            return sorted(map(_member, rows), key=lambda member: (member.first_client is None, member.first_client))
 
     def sites(self) -> list[SiteRow]:
         with self.database.read_session() as session:
@@ -193,7 +193,7 @@ def _member(row: MemberRow) -> StoredMember:
     return StoredMember(
         site=row.site,
         reason=row.reason,
-        clients_from=row.clients_from,
+        first_client=row.first_client,
         data=data,
         acknowledged_round=row.heard,
         excluded_since=row.out_since,

@@ -140,7 +140,7 @@ class Scheduler:
         for site in waiting.available_sites(self._context.hub.connected()):
             if site in waiting.accepted:
                 data = waiting.accepted[site]
-                members.append(JobSite(site=site, clients_from=first, data=data))
+                members.append(JobSite(site=site, first_client=first, data=data))
                 first += len(data.sizes)
         if len(members) < waiting.settings.needed:
             return

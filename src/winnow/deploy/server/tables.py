@@ -77,7 +77,7 @@ class MemberRow(TableBase):
     site: Mapped[str] = mapped_column(NAME, primary_key=True, index=True)
     state: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str] = mapped_column(Text, default="")
-    clients_from: Mapped[int | None] = mapped_column(BigInteger)
+    first_client: Mapped[int | None] = mapped_column("clients_from", BigInteger)
     data: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Msgpack of its `DataDescription`."""
     heard: Mapped[int] = mapped_column(Integer, default=0, server_default="0")

@@ -138,14 +138,12 @@ def _to_samples(whole: Algorithm, population: Population) -> list[Guarantee]:
 def _of_collect(whole: Algorithm, clients: int, *, selection_is_public: bool = False) -> list[Guarantee]:
     collect = whole.collect
     if isinstance(collect, CentralDp):
-        chance, noise = (
-            None if selection_is_public else whole.select.sampling_probability(clients),
-            collect.noise_multiplier,
-        )
+        probability = None if selection_is_public else whole.select.sampling_probability(clients)
+        noise = collect.noise_multiplier
 
         def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
-            if chance is not None:
-                return [[GaussianRelease(noise=noise, times=rounds, chance=chance)]]
+            if probability is not None:
+                return [[GaussianRelease(noise=noise, times=rounds, sampling_probability=probability)]]
             most = int(times.max())
             return [[GaussianRelease(noise=noise, times=most), *_profiles(whole, most)]]
 
@@ -229,9 +227,9 @@ def _of_client(client: DpSgd, whole: Algorithm, population: Population) -> Guara
 
 
 def _worst(releases: Sequence[GaussianRelease]) -> list[GaussianRelease]:
-    """Without those that another one exceeds both in its chance and in how often."""
+    """Without those that another one exceeds both in its probability and in how often."""
     found: list[GaussianRelease] = []
-    for release in sorted(releases, key=lambda each: (each.chance, each.times), reverse=True):
+    for release in sorted(releases, key=lambda each: (each.sampling_probability, each.times), reverse=True):
         if not found or release.times > found[-1].times:
             found.append(release)
     return found

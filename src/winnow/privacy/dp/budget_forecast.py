@@ -59,8 +59,8 @@ class _Noisier:
         select = self._whole.select
         if not isinstance(select, UniformSelector | PoissonSampling):
             return rounds
-        chance = min(1.0, select.cohort_size(self._clients) / self._clients)
-        return int(binom.isf(0.5 / self._clients, rounds, chance))
+        probability = min(1.0, select.cohort_size(self._clients) / self._clients)
+        return int(binom.isf(0.5 / self._clients, rounds, probability))
 
 
 def _forecast_line(guarantee: Guarantee, noisier: _Noisier, rounds: int) -> str:

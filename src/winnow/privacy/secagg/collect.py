@@ -65,7 +65,7 @@ class SecureAggregation(Collect):
         return self
 
     @property
-    def at_least(self) -> int:
+    def min_cohort_size(self) -> int:
         return self.min_clients
 
     @property
@@ -132,18 +132,18 @@ class SecureAggregation(Collect):
     def third_party(self) -> str | None:
         return self.keeper if isinstance(self.keeper, str) else None
 
-    def between(self, sites: Mapping[str, int]) -> "SecureAggregation":
+    def for_sites(self, first_clients: Mapping[str, int]) -> "SecureAggregation":
         if not self.keeper:
             return self
         name = self.third_party
-        if name is None or name not in sites:
+        if name is None or name not in first_clients:
             wrong = "keeper = true names none" if name is None else f"there is no site {name!r} in the job"
-            among = f", one of {', '.join(sorted(sites))}" if sites else ", a site of the job"
+            among = f", one of {', '.join(sorted(first_clients))}" if first_clients else ", a site of the job"
             raise ConfigError(
                 f'collect.keeper: the server must not keep the masks itself, and {wrong}; write keeper = "SITE"{among}'
             )
         found = self.model_copy()
-        found._keeper_client = sites[name]
+        found._keeper_client = first_clients[name]
         return found
 
     def keeper_for(self, federation: Federation, round: int, version: int) -> KeeperInterface:
