@@ -39,7 +39,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     SHARE_KEYS,
     UNMASK,
     StepSettings,
-    read_bytes,
+    payload_bytes,
 )
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import simulated_identities
@@ -236,7 +236,7 @@ def saying(**data: bytes) -> Meddle:
 
 def announcing(reply: Reply, **keys: bytes) -> Outcome:
     """An advertisement with other keys, signed for all that."""
-    before = read_message(read_bytes(reply.payload, "advertisement"), KeyAdvertisement)
+    before = read_message(payload_bytes(reply.payload, "advertisement"), KeyAdvertisement)
     return saying(advertisement=write_message(replace(before, **keys)))(reply)
 
 

@@ -40,7 +40,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     UNMASK,
     StepSettings,
     as_array,
-    read_bytes,
+    payload_bytes,
     session_inputs_payload,
 )
 from winnow.privacy.secagg.session_inputs import SessionInputs
@@ -106,7 +106,7 @@ class Server:
     @cached_property
     def tally(self) -> PairwiseServer:
         asked = [self.ask(ADVERTISE_KEYS, client, {}) for client in EVERYBODY]
-        advertised = [read_message(read_bytes(reply.payload, "advertisement"), KeyAdvertisement) for reply in asked]
+        advertised = [read_message(payload_bytes(reply.payload, "advertisement"), KeyAdvertisement) for reply in asked]
         tally = PairwiseServer(self.terms, self.settings.encoding.group(self.layout, CLIENTS), advertised)
         for client in EVERYBODY:
             payload = {SECURE: {"directory": as_array(write_message(tally.directory(client)))}}
@@ -116,17 +116,17 @@ class Server:
     def mask(self, client: int, inputs: SessionInputs) -> None:
         self.tally.inputs_digest = inputs.digest(self.session, MODEL)
         reply = self.ask(MASKED_INPUT, client, session_inputs_payload(inputs), self.tally.encrypted_shares_to(client))
-        self.tally.add(client, read_bytes(reply.payload, "words"))
+        self.tally.add(client, payload_bytes(reply.payload, "words"))
 
     def confirm(self, client: int, survivors: Sequence[int]) -> bytes:
-        return read_bytes(
+        return payload_bytes(
             self.ask(CONSISTENCY_CHECK, client, {SECURE: {"survivors": np.array(survivors)}}).payload, "signature"
         )
 
     def deposit(self, client: int, inputs: SessionInputs, keeper: MaskKeeper) -> None:
         payload = session_inputs_payload(inputs)
         payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write_message(keeper.key(self.terms)))}}
-        deposited = read_bytes(self.ask(DEPOSIT_SEED, client, payload).payload, "deposit")
+        deposited = payload_bytes(self.ask(DEPOSIT_SEED, client, payload).payload, "deposit")
         keeper.deposit(self.terms, read_message(deposited, SeedDeposit))
 
     def sum(self) -> DecodedSum:
@@ -137,7 +137,7 @@ class Server:
         payload = {SECURE: {"signatures": as_array(write_message(signatures))}}
         asked = {client: self.ask(UNMASK, client, payload) for client in EVERYBODY}
         shares = {
-            client: read_message(read_bytes(reply.payload, "shares"), dict[int, bytes])
+            client: read_message(payload_bytes(reply.payload, "shares"), dict[int, bytes])
             for client, reply in asked.items()
         }
         return self.settings.encoding.decode(self.layout, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
@@ -355,7 +355,7 @@ def asked_again(server: Server, client: int, close_signatures: Mapping[int, byte
     """In a new session."""
     payload = {SECURE: {"close_signatures": as_array(write_message(dict(close_signatures)))}}
     return read_message(
-        read_bytes(server.ask(ADVERTISE_KEYS, client, payload).payload, "advertisement"), KeyAdvertisement
+        payload_bytes(server.ask(ADVERTISE_KEYS, client, payload).payload, "advertisement"), KeyAdvertisement
     )
 
 
@@ -371,7 +371,7 @@ def close_signatures(server: Server, clients: Iterable[int]) -> dict[int, bytes]
     found = {}
     for client in clients:
         with suppress(ProtocolError):
-            found[client] = read_bytes(server.ask(CLOSE_SESSION, client, {}).payload, "close_signature")
+            found[client] = payload_bytes(server.ask(CLOSE_SESSION, client, {}).payload, "close_signature")
     return found
 
 

@@ -97,7 +97,7 @@ def test_a_task_goes_through_its_four_forms(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     executor = TaskExecutor("job", tmp_path / "site", SiteHandlers(site=None, handlers={"double": double}))
     sites = SitesInThisProcess(executor, tmp_path / "blobs")
-    members = [JobSite(site="a", clients_from=0, data=DataDescription(sizes=[5, 5]))]
+    members = [JobSite(site="a", first_client=0, data=DataDescription(sizes=[5, 5]))]
     federation = DeployedFederation(sites, members, tmp_path, WallClock())
     model = {"w": np.arange(3, dtype=np.float32)}
     asked = [

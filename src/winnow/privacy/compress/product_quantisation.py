@@ -114,8 +114,8 @@ class ProductQuantisation(Encoding):
         """Codewords like white noise, far smaller than the weights: nothing is known of the updates yet."""
         books = {}
         for cut in self._cuts(layout):
-            chance, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
-            books[_book(cut)] = _with_nothing(chance.normal(0, size, (cut.codewords - 1, cut.block)))
+            rng, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
+            books[_book(cut)] = _with_nothing(rng.normal(0, size, (cut.codewords - 1, cut.block)))
         few = [*(public[place] for place in self._left(layout)), *([np.zeros(2)] * len(books)), public[-1]]
         return _with_books(self.quantisation.first(self._rest(layout), few, round), books, round)
 

@@ -25,7 +25,7 @@ from winnow.privacy.homomorphic.encrypted_sum import (
 )
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
-from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, read_bytes
+from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, mean_update
@@ -75,7 +75,7 @@ class HomomorphicRound(StepDispatcher):
         """A public key from its holder, for this round alone."""
         asked: Payload = {SECURE: {"count": np.array([self._count])}}
         reply = self._ask_holder(MAKE_KEY, asked, Work(upload_bytes=KEY_BYTES))
-        return {name: as_array(read_bytes(reply.payload, name)) for name in ("key", "signature")}
+        return {name: as_array(payload_bytes(reply.payload, name)) for name in ("key", "signature")}
 
     def _encrypted_sum(self, key: Arrays) -> tuple[EncryptedSum, list[int]]:
         """The sum of what arrives, and whose ciphertexts are in it."""

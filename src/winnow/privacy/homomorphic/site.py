@@ -20,7 +20,7 @@ from winnow.privacy.homomorphic import encrypted_sum
 from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.held_updates import HeldUpdateStore
-from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, read_bytes, read_vector, step_handler
+from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import weighted_update
@@ -82,7 +82,7 @@ class HomomorphicSite:
     def _encrypt(self, task: Task) -> Reply:
         """The update times its weight, under a key that the holder has signed for as many numbers as it has; once."""
         held, session = self._updates.get(task), _session(task)
-        key, signature = read_bytes(task.payload, "key"), read_bytes(task.payload, "signature")
+        key, signature = payload_bytes(task.payload, "key"), payload_bytes(task.payload, "signature")
         said = signed_round_key(session, as_array(key), sum(entry.count for entry in held.layout.entries))
         if not self._identities.verify(self._settings.key_holder, said, signature):
             raise ProtocolError("the key holder has not signed this key for an update of this size")
@@ -115,7 +115,7 @@ def signed_round_key(session: bytes, key: ckks.Bytes, count: int) -> bytes:
 
 
 def _session(task: Task) -> bytes:
-    session = read_bytes(task.payload, "session")
+    session = payload_bytes(task.payload, "session")
     if len(session) != SESSION_BYTES:
         raise ProtocolError("the task has no valid session id")
     return session

@@ -5,7 +5,7 @@ from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
-from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, read_bytes, reply_with, step_handler
+from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, reply_with, step_handler
 
 KEEPER_REQUEST = "secure-keeper-request"
 
@@ -23,7 +23,7 @@ class KeeperSite:
         return SiteExtension(handlers={KEEPER_REQUEST: step_handler(self._answer)})
 
     def _answer(self, task: Task) -> Reply:
-        return reply_with(task, response=answer_keeper_request(self._keeper, read_bytes(task.payload, "request")))
+        return reply_with(task, response=answer_keeper_request(self._keeper, payload_bytes(task.payload, "request")))
 
 
 class KeeperClient(RemoteKeeper):
@@ -45,5 +45,5 @@ class KeeperClient(RemoteKeeper):
             for outcome in exchange:
                 if isinstance(outcome, Failure):
                     raise ProtocolError(outcome.reason)
-                return read_bytes(outcome.payload, "response")
+                return payload_bytes(outcome.payload, "response")
         raise ProtocolError("the mask keeper did not answer before the deadline")

@@ -30,7 +30,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     UNMASK,
     StepSettings,
     as_array,
-    read_bytes,
+    payload_bytes,
     session_inputs_payload,
 )
 from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
@@ -89,7 +89,7 @@ class ProtocolRunner(StepDispatcher):
             with self._refusing(client):
                 words = _masked_input(reply, digest, group)
                 vector = group.unpack(words)
-                deposit = read_message(read_bytes(reply.payload, "deposit"), SeedDeposit)
+                deposit = read_message(payload_bytes(reply.payload, "deposit"), SeedDeposit)
                 if deposit.client != client:
                     raise ProtocolError("its deposit names another client")
                 keeper.deposit(self.terms, deposit)
@@ -111,7 +111,7 @@ class ProtocolRunner(StepDispatcher):
         for client, reply in self._ask(ADVERTISE_KEYS, [*self.weights], lambda _: {}, work):
             with self._refusing(client):
                 if "interrupted" in reply.payload.get(SECURE, {}):
-                    interrupted[client] = read_session_record(read_bytes(reply.payload, "interrupted"), self.terms)
+                    interrupted[client] = read_session_record(payload_bytes(reply.payload, "interrupted"), self.terms)
                 else:
                     found.append(_advertisement(client, reply))
         if not interrupted:
@@ -135,7 +135,7 @@ class ProtocolRunner(StepDispatcher):
         work, found, refused = Work(upload_bytes=SIGNATURE_BYTES), {}, len(self.refused)
         for client, reply in self._ask(CLOSE_SESSION, there, lambda _: {}, work, session=session):
             with self._refusing(client):
-                found[client] = read_bytes(reply.payload, "close_signature")
+                found[client] = payload_bytes(reply.payload, "close_signature")
         del self.refused[refused:]  # they may still take part; what is missing is reported there
         return found
 
@@ -175,7 +175,7 @@ class ProtocolRunner(StepDispatcher):
         signatures = {}
         for client, reply in self._ask(CONSISTENCY_CHECK, server.survivors, lambda _: payload, work):
             with self._refusing(client):
-                signatures[client] = read_bytes(reply.payload, "signature")
+                signatures[client] = payload_bytes(reply.payload, "signature")
         return signatures
 
     def _reveal_shares(self, server: PairwiseServer, signatures: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
@@ -185,7 +185,7 @@ class ProtocolRunner(StepDispatcher):
         shares = {}
         for client, reply in self._ask(UNMASK, sorted(signatures), lambda _: payload, work):
             with self._refusing(client):
-                shares[client] = read_message(read_bytes(reply.payload, "shares"), dict[int, bytes])
+                shares[client] = read_message(payload_bytes(reply.payload, "shares"), dict[int, bytes])
         return shares
 
     # Besides ----------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class ProtocolRunner(StepDispatcher):
 
 
 def _advertisement(client: int, reply: Reply) -> KeyAdvertisement:
-    advertisement = read_message(read_bytes(reply.payload, "advertisement"), KeyAdvertisement)
+    advertisement = read_message(payload_bytes(reply.payload, "advertisement"), KeyAdvertisement)
     if advertisement.client != client:
         raise ProtocolError("its key advertisement names another client")
     for key in (advertisement.sealing, advertisement.masking):
@@ -251,9 +251,9 @@ def _advertisement(client: int, reply: Reply) -> KeyAdvertisement:
 
 def _masked_input(reply: Reply, inputs_digest: bytes, group: VectorGroup) -> bytes:
     """The masked vector of a client that received the same session inputs as all others."""
-    if read_bytes(reply.payload, "inputs_digest") != inputs_digest:
+    if payload_bytes(reply.payload, "inputs_digest") != inputs_digest:
         raise ProtocolError("it received different session inputs, or a different model, than the server sent")
-    return read_bytes(reply.payload, "words", most=group.packed_bytes)
+    return payload_bytes(reply.payload, "words", most=group.packed_bytes)
 
 
 def _nbytes(payload: Payload) -> int:

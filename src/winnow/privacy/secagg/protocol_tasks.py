@@ -51,7 +51,7 @@ def as_array(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
-def read_bytes(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
+def payload_bytes(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
     """The bytes of this name; a message without them, or with more than `most`, is refused."""
     if not is_byte_array(payload.get(part, {}), name, most):
         raise ProtocolError(f"the message has no valid {name}")

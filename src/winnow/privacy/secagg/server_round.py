@@ -20,7 +20,7 @@ from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.pairwise_server import SecureSum
 from winnow.privacy.secagg.protocol_runner import ProtocolRunner
-from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, read_bytes
+from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, payload_bytes
 from winnow.privacy.secagg.scalar_quantisation import FINE_STEP
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import (
@@ -186,7 +186,7 @@ def with_common_layout(
     layouts: dict[int, UpdateLayout] = {}
     for reply in sound:
         try:
-            layout = UpdateLayout.read(read_bytes(reply.payload, "layout", UPDATE_LAYOUT))
+            layout = UpdateLayout.read(payload_bytes(reply.payload, "layout", UPDATE_LAYOUT))
             fault = layout_mismatch(layout, expected.parts, expected.reply_parts)
         except ProtocolError as error:
             fault = str(error)

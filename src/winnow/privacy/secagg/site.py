@@ -28,7 +28,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     SHARE_KEYS,
     UNMASK,
     StepSettings,
-    read_bytes,
+    payload_bytes,
     read_session_inputs,
     read_vector,
     reply_with,
@@ -77,7 +77,7 @@ class SecureSite:
             interrupted = read_message(note, SessionRecord)
             if "close_signatures" not in task.payload.get(SECURE, {}):
                 return reply_with(task, interrupted=write_message(interrupted))
-            close_signatures = read_message(read_bytes(task.payload, "close_signatures"), dict[int, bytes])
+            close_signatures = read_message(payload_bytes(task.payload, "close_signatures"), dict[int, bytes])
             check_closed(interrupted, self._terms(task, interrupted.session), close_signatures, self._identities)
             self._updates.void_release(task, note)
         self._updates.get(task)
@@ -97,7 +97,7 @@ class SecureSite:
         return reply_with(task, close_signature=signature)
 
     def _share_keys(self, task: Task) -> Reply:
-        shares = self._member(task).share_keys(read_message(read_bytes(task.payload, "directory"), KeyDirectory))
+        shares = self._member(task).share_keys(read_message(payload_bytes(task.payload, "directory"), KeyDirectory))
         return Reply(task=task, peer_messages=shares)
 
     def _mask(self, task: Task) -> Reply:
@@ -119,7 +119,7 @@ class SecureSite:
         return reply_with(task, signature=member.confirm(survivors))
 
     def _reveal_shares(self, task: Task) -> Reply:
-        signatures = read_message(read_bytes(task.payload, "signatures"), dict[int, bytes])
+        signatures = read_message(payload_bytes(task.payload, "signatures"), dict[int, bytes])
         shares = self._member(task).reveal(signatures)
         del self._members[task.client], self._inputs[task.client]
         self._updates.forget(task.client)
@@ -129,7 +129,7 @@ class SecureSite:
         """With a mask keeper: the vector under one mask, and its seed sealed to the keeper."""
         held = self._updates.get(task)
         terms, inputs = self._terms(task), read_session_inputs(task.payload)
-        key = read_message(read_bytes(task.payload, "keeper"), KeeperKey)
+        key = read_message(payload_bytes(task.payload, "keeper"), KeeperKey)
         vector, group = self._encoded(task, held, inputs)
         group.check(vector)
         digest, seed = inputs.digest(session_of(task), held.model), os.urandom(SEED_BYTES)
