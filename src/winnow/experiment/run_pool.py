@@ -163,6 +163,7 @@ def _execute_run(job: RunSpec, pipe: Connection) -> RunMessage:
             inputs=RunInputs(data_directory=job.data_directory),
             out=job.out,
             resume=job.resume,
+            report=False,
             on_event=_reporter(pipe),
         )
     except WinnowError as error:
