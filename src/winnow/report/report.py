@@ -13,11 +13,11 @@ from winnow.report.markup import (
     cards,
     collapsible,
     figure_html,
+    html_table,
     paragraph,
     section,
     side_by_side,
     subheading,
-    table,
 )
 from winnow.report.number_format import MISSING, number_text
 from winnow.report.plot_data import RunPlotData
@@ -92,7 +92,7 @@ def _headline(groups: Groups) -> str:
     to_target = "; figures to the target cover the runs that reached it" if any(row.target for row in rows) else ""
     caption = f"Mean ± standard deviation over seeds{to_target}."
     few = [cards(map(_algorithm_card, rows))] if len(rows) <= NAMED_UP_TO else []
-    return section("Summary", *few, table(caption, header, lines))
+    return section("Summary", *few, html_table(caption, header, lines))
 
 
 def _compared(groups: Groups) -> tuple[list[tables.ComparisonRow], tuple[tables.Cells, list[tables.Cells]]]:
@@ -178,7 +178,7 @@ def _fairness(groups: Groups) -> str:
     return section(
         "Fairness across clients",
         figure_html(fairness.fairness_bands(groups), caption),
-        table(note, fairness.fairness_header(metric), rows),
+        html_table(note, fairness.fairness_header(metric), rows),
     )
 
 
@@ -191,7 +191,7 @@ def _participation(groups: Groups) -> str:
         pieces += [
             subheading(algorithm),
             figure_html(figures.participation(first.participation), caption),
-            table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
+            html_table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
         ]
     return section("Client selection", *pieces)
 
@@ -217,10 +217,10 @@ def _costs(groups: Groups) -> str:
         caption = f"{algorithm}: total over all devices, {_seeds(runs).lower()}."
         moved = "; ".join(f"{way} {much}" for way, much in tables.traffic(summaries).items())
         simulated = all(run.label.clock == "device" for run in runs)
-        pieces += [table(caption, *tables.cost_cells(summaries))] if simulated else []
-        pieces += (
-            [paragraph(f"{algorithm}: clients {moved}." if not simulated else f"Clients {moved}.")] if moved else []
-        )
+        if simulated:
+            pieces.append(html_table(caption, *tables.cost_cells(summaries)))
+        if moved:
+            pieces.append(paragraph(f"Clients {moved}." if simulated else f"{algorithm}: clients {moved}."))
     return section("Costs", *pieces) if pieces else ""
 
 
@@ -242,7 +242,7 @@ def _rejections(groups: Groups) -> str:
     return section(
         "Rejected replies",
         *abandoned,
-        table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
+        html_table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
 
 
@@ -262,7 +262,7 @@ def _configurations(groups: Groups) -> str:
         for algorithm, runs in groups.items()
         for run in runs
     ]
-    known = [table("How the runs were started.", ("Run", "Started", "Commit", "Machine"), started)]
+    known = [html_table("How the runs were started.", ("Run", "Started", "Commit", "Machine"), started)]
     return section("Configuration", *(known if any(any(row[1:]) for row in started) else []), *pieces)
 
 
