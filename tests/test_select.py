@@ -167,10 +167,17 @@ def test_a_client_that_never_sent_a_profile_counts_as_the_farthest() -> None:
     assert scores[1] == scores[3] == scores.min()
 
 
-@pytest.mark.parametrize("choice", [{}, {"fraction": 0.1, "count": 2}])
-def test_a_fraction_or_a_count_is_needed(choice: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="exactly one of fraction and count"):
-        UniformSelector(**choice)
+def test_a_fraction_and_a_count_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="set fraction or count, not both"):
+        UniformSelector(fraction=0.1, count=2)
+
+
+@pytest.mark.parametrize(("clients", "selected"), [(1, 1), (5, 5), (10, 10), (11, 10), (50, 10), (100, 20)])
+def test_few_clients_are_all_selected_unless_told_otherwise(clients: int, selected: int) -> None:
+    population = Population(sizes=np.ones(clients, np.int64))
+    for selector, count in ((UniformSelector(), selected), (UniformSelector(fraction=0.2), max(1, round(clients / 5)))):
+        chosen = selector.start(population).propose(selection_context(1, lambda tasks: []))
+        assert len(chosen.clients) == count
 
 
 def test_more_clients_than_there_are_cannot_be_invited() -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from winnow.config.defaults import DEFAULTS
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import section_with_key
 from winnow.core import ConfigError, DataError, RunError, suggest
@@ -28,6 +29,7 @@ from winnow.experiment.compare import (
     DEFAULT_ALGORITHMS,
     Comparison,
     experiment_grid,
+    open_comparison_folder,
     run_folder_path,
     with_algorithm,
 )
@@ -41,16 +43,6 @@ from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
 LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
-
-DEFAULTS: Mapping[str, Any] = {
-    "name": "python",
-    "rounds": 30,
-    "data": {"clients": 20},
-    "model": {"name": "mlp"},
-    "select": {"fraction": 0.2},
-    "local": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 16, "epochs": 2},
-}
-"""The experiment where no configuration is given."""
 
 ONE_CLIENT_AN_OWNER: Mapping[str, Any] = {"partition": {"name": "natural"}, "clients": 0}
 
@@ -113,17 +105,24 @@ def compare(
     """Run several algorithms with several seeds, one run after another; arguments as in `run`.
 
     `algorithms` are names or an Algorithm composed of parts. All runs start from the same weights if `model` is a
-    module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` each run has a folder below it.
+    module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` it writes what `winnow compare` writes: a folder for
+    each run, the table and the joint report.
     """
     given = _run_arguments(model, data, loss, data_dir, settings)
     options = {**given.sections, "rounds": rounds, "target": target}
     experiments = experiment_grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
     folder, console = None if out is None else Path(out), _console(progress)
-    results = [
-        _execute(each, given, folder and run_folder_path(each, folder), resume=resume, rounds=rounds, console=console)
-        for each in experiments
-    ]
-    return Comparison(runs=tuple(result.view for result in results))
+    if folder is not None and current_context() is None:
+        open_comparison_folder(folder, resume=resume)
+    runs = []
+    for each in experiments:
+        own = folder and run_folder_path(each, folder)
+        result = _execute(each, given, own, resume=resume, rounds=rounds, console=console, report=False)
+        runs.append(result.view)
+    comparison = Comparison(runs=tuple(runs))
+    if folder is not None:
+        comparison.write(folder)
+    return comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +227,7 @@ def _are_columns(data: Mapping[Any, Any]) -> bool:
 
 def _table(config: ConfigArgument) -> str | Path | Mapping[str, Any]:
     if isinstance(config, Experiment):
-        return config.model_dump(exclude_none=True)
+        return config.model_dump(exclude_none=True, exclude_unset=True)  # whether a fleet is set makes a difference
     return DEFAULTS if config is None else config
 
 
@@ -246,6 +245,7 @@ def _execute(
     resume: bool,
     rounds: int | None,
     console: Console | None,
+    report: bool = True,
 ) -> Result:
     """One run, in memory or in a folder. A finished one is only read."""
     if resume and out is None:
@@ -259,6 +259,7 @@ def _execute(
             inputs=given.inputs_for(experiment),
             out=out,
             resume=resume,
+            report=report,
             on_start=progress.on_start,
             on_event=progress.on_event,
         )

@@ -116,7 +116,7 @@ def test_a_site_that_rejects_the_job_ends_a_local_federation_with_its_reason(
     configure = local._configure
     monkeypatch.setattr(local, "_configure", forbidding)
     options = ["--rounds", 1, "--set", "data.clients=4", "--out", tmp_path / "run"]
-    done = call(capsys, "local", "--sites", 2, "run", "demo", *options)
+    done = call(capsys, "local", "run", "demo", "--sites", 2, *options)
     assert done.code == 2
     assert re.search(r"job \S+ cannot continue: site site-1 .*admin me .* may not run jobs here", done.err), done.err
     assert not (tmp_path / "run").exists()

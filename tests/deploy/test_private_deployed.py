@@ -356,7 +356,7 @@ def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_i
     (tmp_path / "events").write_text("".join(f"{line}\n" for line in broker.lines))
     files = {name: Path(path) for name, path in ended.output.items()}
     files |= {"events": tmp_path / "events", "checkpoint": broker.checkpoint or tmp_path}
-    write_run_folder(tmp_path / "run", to_toml(wanted), files, finished=True)
+    write_run_folder(tmp_path / "run", to_toml(wanted), files, submitted=0.0, finished=True)
     told = call(capsys, "explain", str(tmp_path / "run")).out
     assert f"ε {result['privacy']['epsilon']:.3g}" in told
     assert "noise of 2 times the bound hides whether a client" in " ".join(told.split())

@@ -6,7 +6,7 @@ Errors are here at once, the rest on first use: the agent of an idle site needs 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from winnow.core.errors import ConfigError, DataError, ModelError, RunError, SiteError, WinnowError
+from winnow.core.errors import ConfigError, DataError, ModelError, RunError, SiteError, WinnowError, WinnowWarning
 from winnow.core.suggest import suggest
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ __all__ = [
     "Until",
     "VirtualClock",
     "WinnowError",
+    "WinnowWarning",
     "Work",
     "Workflow",
     "derive",

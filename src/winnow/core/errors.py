@@ -6,11 +6,17 @@ WinnowError
 ├── ModelError       a model cannot be built, trained or profiled as asked
 ├── RunError         a run folder is missing, in use, damaged or does not match
 └── SiteError        a site failed; carries its name and the stage, never its data
+
+WinnowWarning is no error: the result stands, but something beside it did not go as it should.
 """
 
 
 class WinnowError(Exception):
     """Base of all errors that a user can act upon."""
+
+
+class WinnowWarning(UserWarning):
+    """The result stands, but something beside it did not go as it should."""
 
 
 class ConfigError(WinnowError):

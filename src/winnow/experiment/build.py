@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from winnow.config.compatibility_checks import fingerprint
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
-from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, Preprocessing, federate, load
+from winnow.data import (
+    ClientsOnDemand,
+    DataConditions,
+    DataSettings,
+    FederatedData,
+    NaturalPartition,
+    Preprocessing,
+    federate,
+    load,
+)
+from winnow.data.known_sets import KNOWN_SETS
 from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
@@ -34,6 +44,7 @@ from winnow.learn.stack import (
 from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.learn.update_filters import FilteredFederation, site_filters
+from winnow.runs import RunClock
 from winnow.simulate import SimulatedFederation, WorkerPool
 
 CLIENT_STATE_PREFIX = "clients/"
@@ -58,6 +69,8 @@ class PreparedRun:
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
+    clock: RunClock
+    """Whose time and energy the run tells."""
     pool: WorkerPool | None
     """The workers, if this process has any; leaving the context ends them."""
 
@@ -83,10 +96,11 @@ def prepare_run(
     *,
     snapshot: Snapshot | None = None,
     expected_fingerprint: str = "",
+    clock: RunClock | None = None,
 ) -> PreparedRun:
     """Load the data and split them over the clients, build the model, and bind them to the algorithm.
 
-    A snapshot continues an earlier run, whose inputs must have had the `expected_fingerprint`.
+    A snapshot continues an earlier run, which had this `clock`, and whose inputs had the `expected_fingerprint`.
     """
     dataset = inputs.dataset or load(experiment.data, inputs.data_directory)
     federated = federate(
@@ -130,8 +144,19 @@ def prepare_run(
         client_names=federated.client_names,
         plan=plan,
         fingerprint=found,
+        clock=clock or _clock(experiment, federated),
         pool=pool,
     )
+
+
+def _clock(experiment: Experiment, federated: FederatedData) -> RunClock:
+    """Devices are simulated where a fleet is described or clients are made up. The user's data that come with their
+    clients (owners, a file for each) belong to somebody real, of whose machines nothing is known.
+    """
+    data = experiment.data
+    given = isinstance(federated.clients, ClientsOnDemand) or isinstance(data.partition, NaturalPartition)
+    own = data.path is not None or data.name not in KNOWN_SETS
+    return "none" if given and own and "fleet" not in experiment.model_fields_set else "device"
 
 
 def data_settings_for(experiment: Experiment) -> DataSettings:

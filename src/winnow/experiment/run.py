@@ -20,9 +20,10 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
+from winnow.experiment.provenance import provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
-from winnow.explain.html_report import write_reports
+from winnow.explain.html_report import write_reports, write_run_report
 from winnow.learn.client_store import ClientStore
 from winnow.learn.client_update import ClientUpdate
 from winnow.learn.stack import ModelState
@@ -102,12 +103,14 @@ def run_experiment(
     inputs: RunInputs = DEFAULT_INPUTS,
     out: Path | None = None,
     resume: bool = False,
+    report: bool = True,
     on_start: OnStart = lambda prepared: None,
     on_event: OnEvent = lambda event: None,
 ) -> Result:
     """Run an experiment in memory, or in the folder `out`; `on_start` and `on_event` watch it.
 
-    With `resume` the run that the folder holds is continued, or only read if it is finished.
+    With `resume` the run that the folder holds is continued, or only read if it is finished. Without `report` the
+    folder has no report of its own: a comparison has one for all its runs.
     """
     context = current_context()
     if context is not None:
@@ -121,28 +124,31 @@ def run_experiment(
         due = time.monotonic() + CHECKPOINT_SECONDS
         events: list[AnyEvent] = []
         for event in prepared.training.run(prepared.federation):
-            if record is None:
+            if isinstance(record, RunLabel):
                 events.append(event)
             else:
                 record.record(event)
                 if isinstance(event, RoundFinished) and time.monotonic() > due:
                     due = _save(prepared, record)
             on_event(event)
-        return _result(prepared, _memory_view(prepared, events) if record is None else _finish(prepared, record))
+        if isinstance(record, RunLabel):
+            return _result(prepared, _memory_view(prepared, record, events))
+        return _result(prepared, _finish(prepared, record, report))
 
 
 def _open(
     experiment: Experiment, inputs: RunInputs, out: Path | None, *, resume: bool, closing: ExitStack
-) -> tuple[PreparedRun, RunFolder | RunView | None]:
-    """The run, ready to start or to continue, and its folder; a view if it is finished, None in memory."""
+) -> tuple[PreparedRun, RunFolder | RunView | RunLabel]:
+    """The run, ready to start or to continue, and its folder; a view if it is finished, its label in memory."""
     if out is None:
-        return closing.enter_context(prepare_run(experiment, inputs)), None
+        prepared = closing.enter_context(prepare_run(experiment, inputs))
+        return prepared, _label(prepared)
     if not (resume and holds_run(out)):
         prepared = closing.enter_context(prepare_run(experiment, inputs))
         config, conditions = to_toml(prepared.experiment), conditions_record(prepared.conditions)
         return prepared, closing.enter_context(RunFolder.create(out, config, conditions, _label(prepared)))
     view, stored = RunFolder.open(out), stored_experiment(out)
-    prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs)
+    prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs, clock=view.label.clock)
     if is_finished(out, experiment):
         snapshot = load_checkpoint(out / file_names.CHECKPOINT).snapshot
         return closing.enter_context(prepare(stored, snapshot=snapshot)), view
@@ -166,6 +172,8 @@ def _label(prepared: PreparedRun) -> RunLabel:
         target=experiment.target,
         inputs=prepared.fingerprint,
         evaluated_by=experiment.evaluation.by,
+        clock=prepared.clock,
+        **provenance(experiment.engine.device),
     )
 
 
@@ -173,20 +181,19 @@ def conditions_record(conditions: DataConditions) -> dict[str, Any]:
     return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist()}
 
 
-def _memory_view(prepared: PreparedRun, events: list[AnyEvent]) -> RunView:
+def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent]) -> RunView:
     return RunView(
-        label=_label(prepared),
+        label=label,
         log=events,
         config_text=to_toml(prepared.experiment),
         conditions=conditions_record(prepared.conditions),
     )
 
 
-def _finish(prepared: PreparedRun, folder: RunFolder) -> RunView:
-    """Make the folder that of a finished run: the last checkpoint, the report and the result."""
+def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
+    """Make the folder that of a finished run: the last checkpoint, the result, and the report, which may fail."""
     _save(prepared, folder)
     view, plan = folder.view(), prepared.plan
-    write_reports(folder.path / file_names.REPORT, [view])
     folder.finish(
         result_record(
             view.summary(),
@@ -197,6 +204,8 @@ def _finish(prepared: PreparedRun, folder: RunFolder) -> RunView:
             private=plan.private_names,
         )
     )
+    if report:
+        write_run_report(view)
     return view
 
 

@@ -163,6 +163,7 @@ def _execute_run(spec: RunSpec, pipe: Connection) -> RunMessage:
             inputs=RunInputs(data_directory=spec.data_directory),
             out=spec.out,
             resume=spec.resume,
+            report=False,
             on_event=_reporter(pipe),
         )
     except WinnowError as error:

@@ -88,8 +88,16 @@ def observe_one_by_one(selection: Selection, context: SelectionContext, replies:
     return refused
 
 
+DEFAULT_FRACTION = 0.2
+DEFAULT_MIN_CLIENTS = 10
+"""A fifth of five clients would be one, and the model would follow one client after another."""
+
+
 class Selector(Choice, AlgorithmPart):
-    """A rule for selecting clients: a fraction of them, or a number."""
+    """A rule for selecting clients: a fraction of them, or a number.
+
+    Without either it is a fifth of them, but at least ten, or all where there are fewer.
+    """
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     count: int | None = Field(default=None, ge=1)
@@ -98,9 +106,9 @@ class Selector(Choice, AlgorithmPart):
     """Whether it looks at each client's update, and not only at what replies report."""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "Selector":
-        if (self.fraction is None) == (self.count is None):
-            raise ValueError("set exactly one of fraction and count")
+    def _not_both(self) -> "Selector":
+        if self.fraction is not None and self.count is not None:
+            raise ValueError("set fraction or count, not both")
         return self
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
@@ -140,8 +148,9 @@ class Selector(Choice, AlgorithmPart):
                     "select.replacement = true"
                 )
             return self.count
-        assert self.fraction is not None
-        return max(1, round(self.fraction * clients))
+        if self.fraction is not None:
+            return max(1, round(self.fraction * clients))
+        return max(min(clients, DEFAULT_MIN_CLIENTS), round(DEFAULT_FRACTION * clients))
 
     def sampling_probability(self, clients: int) -> float | None:
         """Each client's probability to be selected, where that is drawn for each alone whatever their data are (Poisson

@@ -2,7 +2,7 @@
 
 from winnow.runs.folder import RunFolder
 from winnow.runs.history import HistoryPoint, points
-from winnow.runs.label import RunLabel
+from winnow.runs.label import RunClock, RunLabel
 from winnow.runs.privacy_budgets import PrivacyBudget, read_privacy_budgets
 from winnow.runs.retiming import retimed_events, with_communication_cost
 from winnow.runs.summary import MetricReading, Summary, result_record, summarise
@@ -12,6 +12,7 @@ __all__ = [
     "HistoryPoint",
     "MetricReading",
     "PrivacyBudget",
+    "RunClock",
     "RunFolder",
     "RunLabel",
     "RunView",

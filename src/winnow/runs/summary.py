@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -78,6 +78,11 @@ class Summary:
     abandoned: AbandonedRounds | None = None
     selections: int = 0
     """How often a client was asked to train, over all rounds and clients."""
+
+    def without_devices(self) -> "Summary":
+        """The same without time and energy, where no devices were simulated that could take any."""
+        moved = Cost(sent_bytes=self.cost.sent_bytes, received_bytes=self.cost.received_bytes)
+        return replace(self, seconds_to_target=None, wh_to_target=None, seconds=0.0, wh=0.0, cost=moved)
 
 
 def summarise(

@@ -80,6 +80,8 @@ class RunView:
         """The summary of this run's events for whoever has read them already."""
         label = self.label
         summary = summarise(events, metric=label.metric, target=label.target, evaluated_by=label.evaluated_by)
+        if label.clock == "none":
+            summary = summary.without_devices()
         if not summary.privacy_spent:
             return summary
         known = read_privacy_budgets(self.config)

@@ -4,7 +4,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from winnow.core import RunError
+from winnow.core import ConfigError, RunError, suggest
 from winnow.deploy.client.bundle import JobDescription, describe_job, sign_bundle
 from winnow.deploy.client.download import write_run_folder
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
@@ -20,7 +20,7 @@ from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
-from winnow.deploy.wire.errors import WireError
+from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.messages import (
     AbortJob,
     Acknowledgement,
@@ -46,6 +46,8 @@ from winnow.deploy.wire.transport_registry import open_link
 
 RETRY_SECONDS = 20.0
 """Seconds without an answer from any server after which a command gives up: longer than a failover takes."""
+
+SITES_SHOWN = 12
 
 FINAL_STATES = ("finished", "failed", "aborted")
 
@@ -77,8 +79,26 @@ class Connection:
         """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
         described = source if isinstance(source, JobDescription) else describe_job(source, **options)
         described.check_parties(sites)
+        self._check_names(sites or described.table.get("job", {}).get("sites", ()))
         settings = {"sites": sites, "min_sites": min_sites, "priority": priority}
         return self._send(name or _new_name(described.title), described.bundle(self.kit, settings))
+
+    def _check_names(self, sites: Sequence[str]) -> None:
+        """Refuse a name that no site has ever had, for which the job would wait forever. Whoever may not list the sites
+        is not told.
+        """
+        if not sites:
+            return
+        try:
+            known = [each.site for each in self.sites()]
+        except RequestRefusedError:
+            return
+        for site in sites:
+            if site not in known:
+                hint = (
+                    suggest(site, known, at_most=SITES_SHOWN) if known else "a site must connect before a job names it"
+                )
+                raise ConfigError(f"no site called {site} has ever connected; {hint}")
 
     def clone(self, job: str, name: str | None = None) -> "SubmittedJob":
         """The same job once more, submitted and signed by this person."""
@@ -179,7 +199,9 @@ class SubmittedJob:
                 for name, blob in blobs.items()
                 if blob is not None
             }
-            return write_run_folder(Path(out), state.config, files, finished=self.state().status == "finished")
+            job = self.state()
+            finished = job.status == "finished"
+            return write_run_folder(Path(out), state.config, files, submitted=job.submitted, finished=finished)
 
 
 def connect(

@@ -65,10 +65,8 @@ class DoublingSelector(Selector):
         if not isinstance(sample, Mapping):
             return table
         amount = {key: table[key] for key in AMOUNT if table.get(key) is not None}
-        if ("fraction" in amount) == ("count" in amount):
-            raise ValueError(
-                "set exactly one of fraction and count"
-            )  # said of the whole: the sample must not have them
+        if "fraction" in amount and "count" in amount:  # said of the whole: the sample must not have them
+            raise ValueError("set fraction or count, not both")
         return {**table, "sample": {**amount, **sample}}
 
     @model_validator(mode="after")
