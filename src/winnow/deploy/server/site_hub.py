@@ -88,6 +88,8 @@ class SiteHub:
             )
         if hello.certificate and Peer.of_pem(hello.certificate) != peer:
             raise RequestRefusedError(f"site {peer.name} sent a certificate that is not its own")
+        if hello.check:
+            return Welcome(protocol=max(common), session="check", heartbeat=self._config.heartbeat)
         now = await asyncio.to_thread(self._writes.record_site, peer.name, peer.organisation, hello)
         if abs(now - hello.clock) > MAX_CLOCK_SKEW:
             log.warning("the clock of site %s differs by %+.0f s from the database's", peer.name, hello.clock - now)
