@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, TaskSource
@@ -154,14 +155,11 @@ class SiteHub:
         session.send(order)
         return part
 
-    def start_membership(
-        self, job: str, sites: Sequence[str], source: TaskSource, *, needed: int, timeout: float
-    ) -> None:
+    def start_membership(self, job: str, sites: Sequence[str], source: TaskSource, settings: JobSettings) -> None:
         """The job runs on these sites."""
-        timeout = max(timeout, MISSED_HEARTBEATS * self._config.heartbeat)  # an idle site polls no more often
-        self.memberships[job] = JobMembership(
-            job, self.sites, sites, source, self._job_logs, needed=needed, timeout=timeout
-        )
+        patience = MISSED_HEARTBEATS * self._config.heartbeat  # an idle site polls no more often
+        settings = settings.model_copy(update={"site_timeout": max(settings.site_timeout, patience)})
+        self.memberships[job] = JobMembership(job, self.sites, sites, source, self._job_logs, settings)
 
     def notices(self) -> list[str]:
         """One line for each running job from which sites are missing."""

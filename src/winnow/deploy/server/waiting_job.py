@@ -26,6 +26,8 @@ class WaitingJob:
     refused: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Why and when."""
     enough_since: float | None = None
+    unlogged_since: float | None = None
+    """Since when it has been waiting for what its log does not say yet."""
 
     @property
     def settings(self) -> JobSettings:
@@ -60,7 +62,8 @@ class WaitingJob:
             if site not in available
         ]
         why += [f"{site} refused: {reason}" for site, (reason, _) in self.refused.items() if site not in known]
-        return "; ".join([f"waiting for sites: {len(available)} of {self.settings.needed} can participate", *why])
+        needed = f"waiting for sites: {len(available)} of {self.settings.needed} can participate"
+        return "; ".join([needed, *why, "it starts when enough of them can"])
 
     def pending_replies(self) -> str:
         """Which sites have not replied to the offer, in one line."""
