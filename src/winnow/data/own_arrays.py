@@ -24,7 +24,7 @@ def raw_from_arrays(
     tokens: bool = False,
 ) -> RawDataSet:
     """Numbers checked, labels and owners numbered from zero."""
-    check_finite(x, "x", where)
+    _check_finite(x, "x", where)
     if x.ndim < 2:
         raise DataError(f"{where}: x must be [rows, …] with at least two dimensions, not {x.shape}")
     if len(x) == 0:
@@ -34,14 +34,14 @@ def raw_from_arrays(
     y = np.atleast_1d(y)
     numbered = None if owners is None else _numbered_owners(np.asarray(owners))
     if classes is None and _kind(y, task, where) == "regression":
-        check_finite(y, "y", where)
+        _check_finite(y, "y", where)
         return RawDataSet(x=x, y=y.reshape(len(y), -1), classes=None, owners=numbered, tokens=tokens)
     labels = _labels(y, classes, where)
     known = int(labels.max(initial=-1)) + 1 if classes is None else classes
     return RawDataSet(x=x, y=labels, classes=known, owners=numbered, tokens=tokens)
 
 
-def check_finite(values: NDArray[Any], what: str, where: str) -> None:
+def _check_finite(values: NDArray[Any], what: str, where: str) -> None:
     if values.dtype.kind not in "iufb":
         raise DataError(f"{where}: {what} must hold numbers, not {values.dtype}")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -70,7 +70,7 @@ def _labels(y: NDArray[Any], classes: int | None, where: str) -> Indices:
     if classes is not None:
         return _checked_labels(y, classes, where)
     if y.dtype.kind == "f":
-        check_finite(y, "y", where)
+        _check_finite(y, "y", where)
     return _numbered(y)
 
 
