@@ -69,6 +69,8 @@ def test_the_guide_leads_from_nothing_to_a_finished_job(
                 if words[0] in ("server", "site") and "--check" not in words:
                     running[line] = subprocess.Popen([sys.executable, "-m", "winnow.cli", *words])
                     continue
+                if "--check" in words:  # the server may still be starting
+                    eventually(lambda words=words: call(capsys, *words).code == 0, "the site is ready")
                 if words[0] == "sites":
                     wait_for_two(lambda words=words: command(words))
                 said.setdefault(words[0], command(words))
