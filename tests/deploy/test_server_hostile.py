@@ -130,6 +130,14 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
 # Greetings ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_greeting_that_only_checks_opens_no_session(world: World, asked: tuple[ScriptedSite, AssignTask]) -> None:
+    site, order = asked
+    welcome = site.link.call(site.hello(check=True))
+    with pytest.raises(RequestRefusedError, match="session has ended"):
+        site.link.call(Poll(session=welcome.session, received=0, free=Resources()))
+    finish(site, order)  # its own session goes on
+
+
 def test_a_site_of_another_age_is_refused_clearly(world: World) -> None:
     site = world.site("plant-a")
     for theirs, said in (([1], "1"), ([7, 8], "7, 8")):

@@ -16,6 +16,7 @@ from winnow.deploy.wire.messages import (
     FetchBlob,
     FollowLog,
     GetJobResult,
+    GetStatus,
     ListSites,
     Resources,
     Settle,
@@ -64,6 +65,10 @@ def test_a_job_waits_for_its_sites_and_says_for_which(world: World) -> None:
     wanted = ("1 of 2 can participate", "plant-b has no data called turbine", "plant-c is not connected")
     eventually(lambda: all(part in person.state("job").reason for part in wanted))
     assert person.state("job").status == "queued"
+    notices = person.link.call(GetStatus()).notices
+    assert [notice for notice in notices if notice.startswith("job job is queued: waiting for sites: 1 of 2")]
+    follow = FollowLog(job="job", wait=False)
+    eventually(lambda: any(wanted[0] in line.text for line in person.link.follow(follow)))
     world.site("plant-c")
     assert person.wait("job", "finished").sites == ["plant-a", "plant-c"]
 

@@ -120,7 +120,9 @@ def test_a_site_that_works_for_long_and_polls_is_waited_for(world: World) -> Non
     person = submitted(world, job_config(1, f"{BOTH}\nmin_sites = 1\n{QUICK}"))
     asked(site)
     time.sleep(6.5)
-    assert person.state("job").reason.startswith("waiting for replies from plant-b since 20")
+    reason = person.state("job").reason
+    assert reason.startswith("waiting for replies from plant-b since 20")
+    assert reason.endswith("UTC (for as long as they keep contact)")
     [order] = of(AssignTask, site)
     for client in order.task.clients:
         site.give("job", order.task.id, client, answer_of("plant-b", client, 1))

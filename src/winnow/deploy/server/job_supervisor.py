@@ -61,7 +61,7 @@ class JobSupervisor:
             hub.set_certificate(member.site, certificates.get(member.site, b""))
         job = RunningJob(self._context, deploy.job, deploy.bundle, members, last_round=last_round)
         sites = [member.site for member in members]
-        hub.start_membership(deploy.job, sites, job, needed=settings.needed, timeout=settings.site_timeout)
+        hub.start_membership(deploy.job, sites, job, settings)
         self._jobs[deploy.job] = job
         self._tasks[deploy.job] = asyncio.create_task(self._supervise(job), name=f"job {deploy.job}")
 

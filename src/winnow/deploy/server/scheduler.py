@@ -20,6 +20,9 @@ from winnow.deploy.wire.messages import Blob, DeployJob, DeployResult
 
 log = logging.getLogger(__name__)
 
+LOG_AFTER_SECONDS = 2.0
+"""What a job has been waiting for this long is written into its log."""
+
 
 class Scheduler:
     """`join_wait` is how many seconds a job that could start waits for further sites."""
@@ -47,6 +50,10 @@ class Scheduler:
             reason=row.reason,
         )
         self._wake.set()
+
+    def notices(self) -> list[str]:
+        """One line for each job that waits."""
+        return [f"job {each.job} is {each.status}: {each.reason}" for each in self._waiting.values() if each.reason]
 
     async def resume(self, row: JobRow, spec: JobSpec) -> None:
         """A job that has started under an earlier leader, or before this server restarted."""
@@ -162,8 +169,12 @@ class Scheduler:
     async def _set_status(self, waiting: WaitingJob, status: str, reason: str) -> None:
         if (waiting.status, waiting.reason) != (status, reason):
             waiting.status, waiting.reason = status, reason
+            waiting.unlogged_since = self._clock()
             await asyncio.to_thread(self._context.writes.set_status, waiting.job, status, reason)
             self._context.job_logs.notify(waiting.job)
+        elif waiting.unlogged_since is not None and self._clock() - waiting.unlogged_since >= LOG_AFTER_SECONDS:
+            waiting.unlogged_since = None
+            self._context.job_logs.add_untrusted(waiting.job, reason)  # it may quote a site
 
 
 def _deploy(row: JobRow, spec: JobSpec) -> DeployJob:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, TaskSource
@@ -89,6 +90,8 @@ class SiteHub:
             )
         if hello.certificate and Peer.of_pem(hello.certificate) != peer:
             raise RequestRefusedError(f"site {peer.name} sent a certificate that is not its own")
+        if hello.check:
+            return Welcome(protocol=max(common), session="check", heartbeat=self._config.heartbeat)
         now = await asyncio.to_thread(self._writes.record_site, peer.name, peer.organisation, hello)
         if abs(now - hello.clock) > MAX_CLOCK_SKEW:
             log.warning(
@@ -157,14 +160,11 @@ class SiteHub:
         session.send(order)
         return part
 
-    def start_membership(
-        self, job: str, sites: Sequence[str], source: TaskSource, *, needed: int, timeout: float
-    ) -> None:
+    def start_membership(self, job: str, sites: Sequence[str], source: TaskSource, settings: JobSettings) -> None:
         """The job runs on these sites."""
-        timeout = max(timeout, MISSED_HEARTBEATS * self._config.heartbeat)  # an idle site polls no more often
-        self.memberships[job] = JobMembership(
-            job, self.sites, sites, source, self._job_logs, needed=needed, timeout=timeout
-        )
+        shortest = MISSED_HEARTBEATS * self._config.heartbeat  # an idle site polls no more often
+        settings = settings.model_copy(update={"site_timeout": max(settings.site_timeout, shortest)})
+        self.memberships[job] = JobMembership(job, self.sites, sites, source, self._job_logs, settings)
 
     def notices(self) -> list[str]:
         """One line for each running job from which sites are missing."""

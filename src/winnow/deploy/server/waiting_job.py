@@ -26,6 +26,8 @@ class WaitingJob:
     rejected: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Why and when."""
     enough_since: float | None = None
+    unlogged_since: float | None = None
+    """Since when it has been waiting for what its log does not say yet."""
 
     @property
     def settings(self) -> JobSettings:
@@ -62,7 +64,8 @@ class WaitingJob:
         why += [
             f"{site} rejected the job: {reason}" for site, (reason, _) in self.rejected.items() if site not in known
         ]
-        return "; ".join([f"waiting for sites: {len(available)} of {self.settings.needed} can participate", *why])
+        needed = f"waiting for sites: {len(available)} of {self.settings.needed} can participate"
+        return "; ".join([needed, *why, "it starts when enough of them can"])
 
     def pending_replies(self) -> str:
         """Which sites have not replied to the offer, in one line."""

@@ -54,11 +54,25 @@ SHUTDOWN_SECONDS = 10.0
 """Seconds that jobs have to end when the agent stops."""
 
 
-def connect_to_leader(kit: Kit) -> ServerLink:
-    """The link to whichever of the project's servers leads."""
+def connect_to_leader(kit: Kit, retry_seconds: float = RETRY_SECONDS) -> ServerLink:
+    """The link to whichever of the project's servers leads; requests are retried for so many seconds."""
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
     return ReconnectingLink(
-        urls, lambda url: open_link(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, retry_seconds=RETRY_SECONDS
+        urls, lambda url: open_link(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, retry_seconds=retry_seconds
+    )
+
+
+def hello_of(kit: Kit, config: SiteConfig, clock: float, jobs: list[str], *, check: bool = False) -> Hello:
+    """How a site introduces itself."""
+    return Hello(
+        protocols=list(PROTOCOLS),
+        winnow_version=_version(),
+        data=sorted(config.data),
+        resources=config.resources,
+        clock=clock,
+        jobs=jobs,
+        certificate=kit.certificate_pem,
+        check=check,
     )
 
 
@@ -121,15 +135,7 @@ class Agent:
         self._link.close()
 
     def _handshake(self) -> Welcome:
-        hello = Hello(
-            protocols=list(PROTOCOLS),
-            winnow_version=_version(),
-            data=sorted(self._config.data),
-            resources=self._config.resources,
-            clock=self._now(),
-            jobs=self._context.state.jobs(),
-            certificate=self._kit.certificate_pem,
-        )
+        hello = hello_of(self._kit, self._config, self._now(), self._context.state.jobs())
         welcome = self._link.call(hello)
         if not isinstance(welcome, Welcome):
             raise WireError(f"the server answered Hello with {type(welcome).__name__}; expected Welcome")
