@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -22,8 +21,9 @@ from winnow.core import ConfigError, DataError, RunError, suggest
 from winnow.data import DataSet, DataSettings, OnDemand, apply_settings
 from winnow.data.client_files import count_clients
 from winnow.data.file_io import name_from_file, own_file_type
+from winnow.data.frames import as_table
 from winnow.data.known_sets import KNOWN_SETS
-from winnow.data.own_data import MapStyleDataset, Pair, stack_pairs
+from winnow.data.own_data import MapStyleDataset, OwnData, read_torch
 from winnow.experiment.compare import (
     DEFAULT_ALGORITHMS,
     Comparison,
@@ -57,6 +57,8 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """The experiment where no configuration is given."""
 
+ONE_CLIENT_AN_OWNER: Mapping[str, Any] = {"partition": {"name": "natural"}, "clients": 0}
+
 DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fields)
 
 
@@ -84,8 +86,9 @@ def run(
     config      a preset, a .toml file, a mapping or an Experiment; sensible defaults where there is none
     model       any nn.Module (it is left as it is; the trained one is in the result), a model by name, or a
                 scikit-learn estimator (SGDClassifier, LogisticRegression, Ridge, …)
-    data        (x, y) arrays or tensors, a torch Dataset, a DataSet, a .csv, .parquet or .npz file, a known set's name;
-                an OnDemand or a folder with one .npz file per client, which are loaded when clients are selected
+    data        (x, y) arrays or tensors (x may be a tuple or dict of several inputs), a pandas or polars frame, a
+                Hugging Face or torch data set, a DataSet, a .csv, .parquet or .npz file, a known set's name; an
+                OnDemand or a folder with one .npz file per client, which are loaded when clients are selected
     loss        "cross-entropy", "nll", "bce", "mse", or a function that gives one loss a sample
     step        a training step of your own: step(model, batch) returns the loss of a batch
     train       a whole local training of your own: train(model, batches, context)
@@ -143,7 +146,7 @@ class _RunArguments:
     """What was passed as objects, and what belongs into the configuration."""
 
     inputs: RunInputs
-    data: Pair | DataSet | OnDemand | None
+    data: OwnData | None
     sections: dict[str, Any]
 
     def inputs_for(self, experiment: Experiment) -> RunInputs:
@@ -223,14 +226,16 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"unknown setting {name!r}; {hint}")
     sections = {name: value for name, value in settings.items() if name not in DATA_KEYS}
     of_data = {name: value for name, value in settings.items() if name in DATA_KEYS}
+    if of_data.get("owner") is not None and "partition" not in of_data:
+        of_data = {**ONE_CLIENT_AN_OWNER, **of_data}
     return {**sections, "data": of_data} if of_data else sections
 
 
-def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
+def _data(data: Any) -> tuple[OwnData | None, dict[str, Any]]:
     """What was passed, and what the configuration says of it: a file that it named before does not count any more."""
     if data is None:
         return None, {}
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and (data.keys() <= DataSettings.model_fields.keys() or not _are_columns(data)):
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
@@ -243,21 +248,26 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
             "path": None,
         }
     if isinstance(data, DataSet):
-        return data, {"name": data.name, "path": None}
+        owners = {} if data.owner_names is None else ONE_CLIENT_AN_OWNER
+        return data, {"name": data.name, "path": None, **owners}
     if isinstance(data, OnDemand):
         return data, {"name": data.name, "path": None, "clients": data.clients}
     if isinstance(data, tuple) and len(data) == 2:
-        return (_array(data[0]), _array(data[1])), {"name": "arrays", "path": None}
+        return data, {"name": "arrays", "path": None}
     if isinstance(data, Dataset):
-        return stack_pairs(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
+        return read_torch(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
+    table = as_table(data, "frame")
+    if table is not None:
+        return table, {"name": "frame", "path": None}
     raise DataError(
         f"data: {type(data).__name__} is not supported; "
-        "pass (x, y), a torch Dataset, a file or the name of a known data set"
+        "pass (x, y), a frame, a torch Dataset, a file or the name of a known data set"
     )
 
 
-def _array(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+def _are_columns(data: Mapping[Any, Any]) -> bool:
+    """Whether these are columns of data rather than settings."""
+    return bool(data) and all(hasattr(values, "__len__") and not isinstance(values, str) for values in data.values())
 
 
 def _table(config: ConfigArgument) -> str | Path | Mapping[str, Any]:
