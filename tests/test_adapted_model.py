@@ -46,7 +46,7 @@ class Answer:
     logits: torch.Tensor
 
 
-Named = namedtuple("Named", ["hidden", "logits"])  # noqa: PYI024 - as users write it
+Named = namedtuple("Named", ["hidden", "logits"])
 FORMS = {
     "tensor": lambda hidden, logits: logits,
     "dict": lambda hidden, logits: {"hidden": hidden, "logits": logits, "loss": logits.mean(), "none": None},
@@ -144,12 +144,90 @@ def test_a_position_or_a_name_chooses_an_output() -> None:
 def run(**settings: Any) -> Any:
     numbers, words, y = samples()
     data = ({"numbers": numbers, "words": words}, y)
-    return winnow.run(**{"model": network(), "data": data, "tokens": False, **SMALL, **settings})
+    return winnow.run(**{"model": network(), "data": data, **SMALL, **settings})
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_two_inputs_learn_and_the_result_has_the_users_own_class() -> None:
+    result = run(rounds=8)
+    assert result.best > 0.85
+    assert type(result.model) is TwoInputs
+    assert type(result.personal(0)) is TwoInputs
+    numbers, words, y = samples()
+    x = torch.from_numpy(result.preprocessing.transform({"numbers": numbers, "words": words}))
+    model = adapt_model(result.model, result.preprocessing.inputs, None, x[:4])
+    with torch.no_grad():
+        assert (model(x).argmax(1).numpy() == y).mean() > 0.85
+
+
+@pytest.mark.parametrize("form", ["dict", "dataclass", "namedtuple", "only"])
+def test_the_form_of_the_output_changes_nothing(form: str) -> None:
+    loop = {"execution": "loop"}
+    assert same(run(model=network(form), engine=loop).model, run(engine=loop).model)
+
+
+def test_inputs_by_position_and_by_name_are_the_same_run() -> None:
+    numbers, words, y = samples()
+    loop = {"execution": "loop"}
+    assert same(run(data=((numbers, words), y), engine=loop).model, run(engine=loop).model)
+
+
+@pytest.mark.parametrize("execution", ["vmap", "auto"])
+def test_other_executions_agree_with_the_loop(execution: str) -> None:
+    found, loop = (run(engine={"execution": each}).model.state_dict() for each in (execution, "loop"))
+    for name, tensor in loop.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["fedprof", "scaffold", "fedper"])
+def test_a_step_gets_what_the_model_takes(algorithm: str) -> None:
+    def named(model: nn.Module, batch: Any) -> torch.Tensor:
+        assert type(model) is TwoInputs
+        assert batch.x["words"].shape[1:] == (2, 2)
+        return functional.cross_entropy(model(**batch.x)["logits"], batch.y)
+
+    def placed(model: nn.Module, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(model(*batch.x)["logits"], batch.y)
+
+    numbers, words, y = samples()
+    loop = run(model=network("dict"), engine={"execution": "loop"}, algorithm=algorithm)
+    assert same(run(model=network("dict"), step=named, algorithm=algorithm).model, loop.model)
+    by_place = run(model=network("dict"), step=placed, data=((numbers, words), y), algorithm=algorithm)
+    assert same(by_place.model, loop.model)
+
+
+def test_a_layer_is_profiled_under_its_own_name() -> None:
+    assert run(select={"layer": "head"}).plan.layer == "head"
+    assert run().plan.layer == "body"
+
+
+def test_dp_sgd_trains_a_model_with_two_inputs() -> None:
+    pytest.importorskip("opacus")
+    private = run(model=network("dict"), algorithm="fedavg", client={"name": "dp-sgd", "noise_multiplier": 0.5})
+    assert private.summary.rounds == 3
+
+
+def test_a_run_with_two_inputs_continues(tmp_path: Path) -> None:
+    whole = run(model=network("dict"), rounds=4)
+    run(model=network("dict"), rounds=2, out=tmp_path / "run")
+    resumed = run(model=network("dict"), rounds=4, out=tmp_path / "run", resume=True)
+    assert same(resumed.model, whole.model)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"output": "logits"}, "model.output = 'logits', but the model returns a single tensor"),
+        ({"model": nn.Linear(7, 2)}, r"does not accept inputs of the shapes numbers \[3\] \(numbers\), words \[2, 2\]"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_explained_in_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(winnow.WinnowError, match=message):
+        run(**settings)
 
 
 class Tagger(nn.Module):
@@ -164,6 +242,25 @@ class Tagger(nn.Module):
     def forward(self, words: torch.Tensor) -> dict[str, torch.Tensor]:
         hidden = self.layer(self.words(words))
         return {"hidden": hidden, "logits": self.head(hidden)}
+
+
+def tagged(rows: int = 240) -> tuple[np.ndarray, np.ndarray]:
+    words = np.random.default_rng(0).integers(0, 20, (rows, 6))
+    tags = words % 4
+    tags[:, -1] = -100
+    return words, tags
+
+
+def test_a_transformer_with_a_dict_of_outputs_tags_sequences() -> None:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = Tagger()
+    settings = SMALL | {"data": tagged(), "tokens": True, "local": {"name": "adam", "learning_rate": 0.01}}
+    result = winnow.run(model=model, **settings | {"rounds": 6})
+    assert type(result.model) is Tagger
+    assert result.best > 0.95
+    with pytest.raises(winnow.WinnowError, match="sequences as targets need outputs"):
+        winnow.run(model={"name": "lstm", "vocabulary": 20}, **settings)
 
 
 # Losses ---------------------------------------------------------------------------------------------------------------

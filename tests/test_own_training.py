@@ -177,7 +177,7 @@ def test_clients_tune_a_model_by_the_same_loop() -> None:
     assert len(set(seen)) == 2  # two epochs in a round, one to tune
 
 
-# Refused or failed, in one line ----------------------------------------------------------------------------------------
+# Refused or failed, in one line ---------------------------------------------------------------------------------------
 
 
 def per_sample(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -10,7 +10,7 @@ from broker import Broker
 from safetensors.torch import load_file
 from test_jobs_processes import dealt, same
 
-from winnow.deploy.jobs.ipc import CannotRunJob, JobFailed, JobFinished
+from winnow.deploy.jobs.ipc import JobFinished
 
 HEAD = """
 import torch
@@ -69,3 +69,16 @@ def test_it_gives_the_simulations_model(arguments: str, tmp_path: Path) -> None:
     done, _ = ended(program(arguments), simulated.experiment, tmp_path)
     assert isinstance(done, JobFinished), done
     assert same(load_file(done.output["best.safetensors"]), dict(simulated.model.state_dict()))
+
+
+def test_an_error_at_a_site_tells_its_place_and_nothing_of_the_data(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(program(RUNS["train"]), "program.py", "exec"), scope)
+    text = program("model=model, train=leak_later")
+    done, broker = ended(text, scope["result"].experiment, tmp_path)
+    assert isinstance(done, JobFinished), done
+    told = "\n".join(broker.lines)
+    raised = next(number for number, each in enumerate(text.splitlines(), 1) if "raise ValueError" in each)
+    assert f"failed (train): train (program.py, line {raised}): ValueError; see the site's log" in told
+    assert "seen " not in told
+    assert any("ValueError: seen " in note for site in broker.sites for note in site.notes)

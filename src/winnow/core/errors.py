@@ -27,7 +27,7 @@ class ModelError(WinnowError):
 
 
 class OwnCodeError(ModelError):
-    """A function of the user's own failed. The text may quote data, `place` (function, file, line) does not."""
+    """A function of the user's own failed. The text may quote data; `place` (function, file, line, kind) does not."""
 
     def __init__(self, place: str, text: str) -> None:
         super().__init__(f"{place}: {text}")

@@ -32,6 +32,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class _Linear(nn.Module):
     """The coefficients of a linear estimator and, for its learning rate, the number of samples that it has seen."""
 
+    seen: Tensor
+
     def __init__(self, features: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(features, outputs, bias=bias)

@@ -175,15 +175,18 @@ def _load(factory: str) -> Callable[..., Any]:
 
 def _only_factory(module: ModuleType, file: str) -> str:
     """The one thing in a file that can make a model: a class of modules, or a function."""
-    own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
-    models = [each for each in own if isinstance(each, type) and issubclass(each, nn.Module)]
-    names = [each.__name__ for each in (*models, *filter(inspect.isfunction, own)) if not each.__name__.startswith("_")]
+    own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__}
+    names = [name for name, each in own.items() if not name.startswith("_") and _may_make_model(each)]
     if len(names) == 1:
         return names[0]
     if not names:
         raise ModelError(f"model file '{file}' has no function and no class of models (torch.nn.Module)")
     told = f"{', '.join(names[:-1])} and {names[-1]}"
     raise ModelError(f"model file '{file}' has {told}; say which makes the model: factory = \"{file}:{names[0]}\"")
+
+
+def _may_make_model(value: object) -> bool:
+    return issubclass(value, nn.Module) if isinstance(value, type) else inspect.isfunction(value)
 
 
 def _takes_shapes(factory: Callable[..., Any]) -> bool:

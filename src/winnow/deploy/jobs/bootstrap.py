@@ -67,7 +67,7 @@ def redacted_error(error: Exception) -> str:
     for write in _private_log or [lambda line: print(line, file=sys.stderr)]:
         write(text)
     if isinstance(error, OwnCodeError):
-        return f"{error.place} failed; {SEE_SITE_LOG}"
+        return f"{error.place}; {SEE_SITE_LOG}"
     if isinstance(error, WinnowError) and not isinstance(error, DataError):
         return str(error)
     what = "the site's data do not match its configuration" if isinstance(error, DataError) else type(error).__name__

@@ -146,8 +146,8 @@ def own_code_error(own: OwnTraining, error: Exception) -> WinnowError:
         return error
     file, frames = _code(own.function).co_filename, traceback.extract_tb(error.__traceback__)
     at = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
-    place = f"{own.keyword} ({Path(at.filename).name}, line {at.lineno})"
-    return OwnCodeError(place, f"{type(error).__name__}: {first_line(error)}")
+    place = f"{own.keyword} ({Path(at.filename).name}, line {at.lineno}): {type(error).__name__}"
+    return OwnCodeError(place, first_line(error))
 
 
 def place_of(own: OwnTraining) -> str:
