@@ -1,10 +1,10 @@
 """From an experiment's settings to the objects that simulate it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,8 @@ class PreparedRun:
     simulation: SimulatedFederation[LearningSite]
     """The clients themselves, with their data and their states."""
     module: nn.Module
+    fitted_estimator: Callable[[], Any]
+    """The scikit-learn estimator with the module's parameters; None where the model is none."""
     conditions: DataConditions
     preprocessing: Preprocessing
     client_names: Sequence[str]
@@ -139,6 +141,7 @@ def prepare_run(
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
         module=setup.model.module,
+        fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
@@ -176,10 +179,10 @@ def _client_tensors(federated: FederatedData, device: torch.device) -> tuple[Cli
 
 
 def _checked_fingerprint(federated: FederatedData, setup: TrainingSetup, expected: str) -> str:
-    found = fingerprint(federated, setup.model.initial, setup.model.loss)
+    found = fingerprint(federated, setup.model.initial, setup.model.loss, setup.model.own)
     if expected not in ("", found):
         raise RunError(
-            "the run was started with different data, a different model or a different loss; choose another --out"
+            "the run was started with different data, a different model, loss or training step; choose another --out"
         )
     return found
 

@@ -15,6 +15,7 @@ from winnow.learn.stack import (
     Execution,
     Loss,
     ModelState,
+    OwnTraining,
     StepBenchmark,
     TensorData,
     choose_execution,
@@ -27,7 +28,10 @@ class ModelSetup:
     """A model, its loss and a few samples, on the device that computes, and what follows from them."""
 
     module: nn.Module
+    """The model as training knows it; the user's own is `own_module(module)`."""
     loss: Loss
+    own: OwnTraining | None
+    """A training step or a whole local loop of the user's own."""
     layer: str | None
     """The layer that is profiled, if any is."""
     probe: tuple[Tensor, Tensor]
@@ -41,7 +45,14 @@ class ModelSetup:
         engine = self.engine
         benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.batch_size)
         return choose_execution(
-            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision
+            self.module,
+            *self.probe,
+            self.loss,
+            engine.execution,
+            engine.threads,
+            benchmark,
+            engine.precision,
+            self.own,
         )
 
     @cached_property

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,24 +19,29 @@ from winnow.config.compatibility_checks import (
     check_batch_norm,
     check_cohort,
     check_outputs,
+    check_own_training,
     check_profile_layer,
+    output_width,
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
-from winnow.core import ConfigError, ModelError, Population, Randomness
+from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.data.preprocessing import listed
 from winnow.experiment.evaluators import build_evaluator
 from winnow.experiment.model_setup import ModelSetup
+from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
+from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.metrics import metric_name
 from winnow.learn.models import build_model
 from winnow.learn.privacy_accountant import AccountantFactory
 from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.stack import (
     Loss,
+    OwnTraining,
     StateLayout,
     allow_tf32,
     as_loss,
@@ -55,7 +61,11 @@ class RunInputs:
 
     dataset: DataSet | OnDemand | None = None
     module: nn.Module | None = None
+    estimator: Any = None
+    """A scikit-learn estimator in the place of a module."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    own: OwnTraining | None = None
+    """A training step or a whole local loop of the user's own."""
     data_directory: Path | None = None
 
 
@@ -73,17 +83,17 @@ def set_up_training(
     selection_is_public: bool,
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
-    x, y = probe
-    outputs = classes if classes is not None else y.shape[1]
-    module = inputs.module
-    if module is None:
-        module = build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed)
-    module = module.to(x.device)
+    x = probe[0]
+    module, own = _module(experiment, inputs, probe, classes)
+    if own is not None:
+        check_own_training(own, experiment.client)
     with _naming_features(preprocessing):
+        module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
         layer = experiment.select.layer_for(module, x)
     model = ModelSetup(
         module=module,
-        loss=_loss(experiment, classes, inputs.loss),
+        loss=_loss(experiment, classes, inputs.loss, module, x),
+        own=own,
         layer=layer,
         probe=probe,
         engine=experiment.engine,
@@ -93,6 +103,7 @@ def set_up_training(
     return TrainingSetup(
         experiment=experiment,
         model=model,
+        estimator=inputs.estimator,
         classes=classes,
         preprocessing=preprocessing,
         selection_is_public=selection_is_public,
@@ -105,6 +116,8 @@ class TrainingSetup:
 
     experiment: Experiment
     model: ModelSetup
+    estimator: Any
+    """The scikit-learn estimator that the model stands for, if it does."""
     classes: int | None
     preprocessing: Preprocessing
     """What made the samples out of raw rows."""
@@ -119,6 +132,13 @@ class TrainingSetup:
     def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
         return accountant_for(whole, filters, selection_is_public=self.selection_is_public)
+
+    def fitted_estimator(self) -> Any:
+        """The estimator with the model's parameters as they are now; None without one."""
+        if self.estimator is None:
+            return None
+        labels = None if self.classes is None else self.preprocessing.classes or range(self.classes)
+        return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
     def plan(self, sizes: NDArray[np.int64]) -> TrainingPlan:
         """The run with clients of these sizes; whatever cannot work is refused here, before anything is written."""
@@ -150,6 +170,7 @@ class TrainingSetup:
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
             experiment.client.notice(module),
+            estimator_notice(self.estimator),
         )
         return TrainingPlan(
             algorithm=experiment.composed(),
@@ -217,20 +238,50 @@ def _naming_features(preprocessing: Preprocessing) -> Iterator[None]:
         yield
     except ModelError as error:
         columns, features = len(preprocessing.columns), preprocessing.features
-        if columns == len(features):
+        if columns == len(features) or isinstance(error, OwnCodeError):
             raise
         made = f"{columns} columns of the data make {len(features)} features ({listed(features)})"
         raise ModelError(f"{error}; {made}") from error
 
 
-def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+def _module(
+    experiment: Experiment, inputs: RunInputs, probe: tuple[Tensor, Tensor], classes: int | None
+) -> tuple[nn.Module, OwnTraining | None]:
+    """The model that was given, or the one that the settings name, and the training of its own that it needs."""
+    x, y = probe
+    outputs = classes if classes is not None else y.shape[1]
+    if inputs.estimator is not None:
+        return estimator_model(
+            inputs.estimator,
+            tuple(x.shape[1:]),
+            outputs,
+            classification=classes is not None,
+            seed=experiment.seed,
+        )
+    if inputs.module is not None:
+        return inputs.module, inputs.own
+    one_logit = experiment.loss == "bce" and outputs == 2
+    return build_model(experiment.model, tuple(x.shape[1:]), 1 if one_logit else outputs, experiment.seed), inputs.own
+
+
+def _loss(
+    experiment: Experiment,
+    classes: int | None,
+    given: Callable[[Tensor, Tensor], Tensor] | None,
+    module: nn.Module,
+    x: Tensor,
+) -> Loss:
     """The loss that was given, or the one that the settings name for this kind of task."""
     if given is not None:
         return as_loss(given)
+    if experiment.loss is None and classes == 2 and output_width(module, x) == 1:
+        return as_loss("bce")
     default = "mse" if classes is None else "cross-entropy"
     if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
         kind = "regression" if classes is None else "classification"
         raise ConfigError(f"loss: {experiment.loss!r} cannot be used for {kind}; omit it or use {default!r}")
+    if experiment.loss == "bce" and classes != 2:
+        raise ConfigError(f"loss: 'bce' is for two classes, but the data has {classes}; use 'cross-entropy'")
     return as_loss(experiment.loss or default)
 
 

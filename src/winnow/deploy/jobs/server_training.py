@@ -15,6 +15,7 @@ from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.run import Result
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import as_tensor
 from winnow.learn.training_plan import TrainingPlan
@@ -144,7 +145,8 @@ def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=setup.model.module.eval(),
+        model=own_module(setup.model.module.eval()),
+        estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
         client_names=(),
