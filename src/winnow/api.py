@@ -36,6 +36,7 @@ from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.metrics import Metric, own_metric
 from winnow.learn.models import ModelSettings
 from winnow.progress.live_display import Progress
 
@@ -83,6 +84,8 @@ def run(
     loss        "cross-entropy", "nll", "mse", or a function that gives one loss a sample
     algorithm   an algorithm by name, or an Algorithm composed of parts
     target      the value of the metric to be reached
+    metric      (in settings) what decides which model is best: a name, a function of (outputs, targets) or a Metric;
+                metrics=[…] are measured besides
     resume      continue the run in `out`, or begin it
     progress    show progress; by default in a terminal or a notebook
     settings    sections and keys of the configuration, see the head of this module
@@ -143,6 +146,7 @@ class _RunArguments:
 def _run_arguments(
     model: Any, data: Any, loss: LossArgument, data_dir: str | Path | None, settings: Mapping[str, Any]
 ) -> _RunArguments:
+    settings, own_metrics = _metrics(settings)
     sections = _sections(settings)
     if model is not None:
         sections["model"] = _model_section(model)
@@ -154,9 +158,35 @@ def _run_arguments(
     inputs = RunInputs(
         module=model if isinstance(model, nn.Module) else None,
         loss=None if isinstance(loss, str) else loss,
+        metrics=own_metrics,
         data_directory=None if data_dir is None else Path(data_dir),
     )
     return _RunArguments(inputs=inputs, data=passed, sections=sections)
+
+
+def _metrics(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Metric, ...]]:
+    """The settings with metrics by name, and those metrics that were passed as functions."""
+    own: dict[str, Metric] = {}
+
+    def name(given: Any) -> str:
+        if isinstance(given, str):
+            return given
+        metric = own_metric(given)
+        if metric.name in own:
+            raise ConfigError(
+                f"metrics: two functions are called {metric.name!r}; name one: winnow.Metric(name, function)"
+            )
+        own[metric.name] = metric
+        return metric.name
+
+    named = dict(settings)
+    if named.get("metric") is not None:
+        named["metric"] = name(named["metric"])
+    if named.get("metrics") is not None:
+        several = named["metrics"]
+        single = isinstance(several, str) or not isinstance(several, Iterable)
+        named["metrics"] = [name(each) for each in ([several] if single else several)]
+    return named, tuple(own.values())
 
 
 def _model_section(model: Any) -> Any:

@@ -13,6 +13,7 @@ from winnow.config.compatibility_checks import fingerprint
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, Preprocessing, federate, load
+from winnow.data.preprocessing import Label
 from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
@@ -23,6 +24,7 @@ from winnow.experiment.setup import (
 )
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
+from winnow.learn.metrics import METRICS, Metric, metrics_by_name
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import (
     ClientSamples,
@@ -58,6 +60,8 @@ class PreparedRun:
     conditions: DataConditions
     preprocessing: Preprocessing
     client_names: Sequence[str]
+    class_labels: Sequence[Label]
+    """What classes are called, in the order of their numbers; none in a regression."""
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
@@ -113,7 +117,7 @@ def prepare_run(
     if snapshot is not None:
         snapshot = _to_device(data.device, snapshot)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    plan, site = setup.plan(sizes), setup.site(data, local_test)
+    plan, site = setup.plan(sizes, federated.reference), setup.site(data, local_test)
     training = setup.workflow(
         plan,
         sizes=sizes,
@@ -137,7 +141,8 @@ def prepare_run(
         "chunk": _chunk(experiment, site, len(sizes)),
     }
     engine = experiment.engine.model_copy(update=chosen)
-    rebuild = partial(_rebuild_site, data, local_test, setup.module, setup.loss, plan.layer, engine)
+    own_metrics = tuple(metric for metric in setup.metrics if METRICS.get(metric.name) is not metric)
+    rebuild = partial(_rebuild_site, data, local_test, setup.module, setup.loss, own_metrics, plan.layer, engine)
     pool = open_worker_pool(engine, site, rebuild, sizes)
     simulation = _simulation(experiment, engine, site, pool, federated, store, snapshot)
     return PreparedRun(
@@ -149,6 +154,7 @@ def prepare_run(
         conditions=federated.conditions,
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
+        class_labels=federated.preprocessing.classes or range(federated.clients.classes or 0),
         plan=plan,
         fingerprint=found,
         pool=pool,
@@ -215,6 +221,7 @@ def _rebuild_site(
     local_test: TensorData | None,
     module: nn.Module,
     loss: Loss,
+    own_metrics: Sequence[Metric],
     layer: str | None,
     engine: EngineSettings,
 ) -> LearningSite:
@@ -225,7 +232,13 @@ def _rebuild_site(
     evaluator = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
     return LearningSite(
-        data=data, execution=chosen, evaluator=evaluator, initial=initial, local_test=local_test, randomness=stream
+        data=data,
+        execution=chosen,
+        evaluator=evaluator,
+        initial=initial,
+        local_test=local_test,
+        metrics=metrics_by_name(own_metrics),
+        randomness=stream,
     )
 
 

@@ -19,17 +19,18 @@ from winnow.config.compatibility_checks import (
     check_cohort,
     check_outputs,
     check_profile_layer,
+    one_class_notice,
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
-from winnow.experiment.evaluators import build_evaluator
+from winnow.experiment.evaluators import build_evaluator, build_final_evaluator
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
 from winnow.learn.learning_site import LearningSite
-from winnow.learn.metrics import metric_name
+from winnow.learn.metrics import Metric, chosen_metrics, in_original_units, metrics_by_name
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import build_model
 from winnow.learn.privacy_accountant import AccountantFactory
@@ -63,6 +64,8 @@ class RunInputs:
     dataset: DataSet | OnDemand | None = None
     module: nn.Module | None = None
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    metrics: tuple[Metric, ...] = ()
+    """Metrics of the user's own, which the configuration names."""
     data_directory: Path | None = None
 
 
@@ -89,6 +92,7 @@ def set_up_training(
         experiment=experiment,
         module=module.to(x.device),
         loss=_loss(experiment, classes, inputs.loss),
+        metrics=_metrics(experiment, inputs, classes, preprocessing),
         probe=probe,
         classes=classes,
         randomness=randomness,
@@ -104,6 +108,8 @@ class TrainingSetup:
     experiment: Experiment
     module: nn.Module
     loss: Loss
+    metrics: tuple[Metric, ...]
+    """What models are scored by; the first decides."""
     probe: tuple[Tensor, Tensor]
     classes: int | None
     randomness: Randomness
@@ -151,11 +157,14 @@ class TrainingSetup:
             evaluator=self.evaluator,
             initial=self.initial,
             local_test=local_test,
+            metrics=metrics_by_name(self.metrics),
             randomness=self.randomness,
         )
 
-    def plan(self, sizes: NDArray[np.int64]) -> TrainingPlan:
-        """The run with clients of these sizes; whatever cannot work is refused here, before anything is written."""
+    def plan(self, sizes: NDArray[np.int64], reference: Examples) -> TrainingPlan:
+        """The run with clients of these sizes and this reference set; whatever cannot work is refused here, before
+        anything is written.
+        """
         experiment, module = self.experiment, self.module
         probe_x, select = self.probe[0], experiment.select
         check_outputs(module, probe_x, self.classes, self.loss)
@@ -182,13 +191,14 @@ class TrainingSetup:
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
+            one_class_notice(self.metrics[0], reference),
             experiment.client.notice(module),
         )
         return TrainingPlan(
             algorithm=experiment.composed(),
             rounds=experiment.rounds,
             seed=experiment.seed,
-            metric=metric_name(experiment.metric, self.classes, pooled=_evaluated_by_clients(experiment)),
+            metrics=self.metrics,
             message_bytes=experiment.fleet.message_bytes(sum(tensor.nbytes for tensor in shared.values())),
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
             elements=profile_bytes // ELEMENT_BYTES,
@@ -223,7 +233,16 @@ class TrainingSetup:
             test=tested,
             store=store,
         )
-        return TrainingWorkflow(plan, self.initial, evaluator, self._emulation(plan, held, sizes))
+        final = build_final_evaluator(
+            self.experiment,
+            plan,
+            self.evaluator,
+            classes=self.classes,
+            local_test_sizes=local_test_sizes,
+            reference=held,
+            test=tested,
+        )
+        return TrainingWorkflow(plan, self.initial, evaluator, self._emulation(plan, held, sizes), final)
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.probe[0].device
@@ -254,6 +273,25 @@ def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, 
     return as_loss(experiment.loss or default)
 
 
+def _metrics(
+    experiment: Experiment, inputs: RunInputs, classes: int | None, preprocessing: Preprocessing
+) -> tuple[Metric, ...]:
+    """What models are scored by, the deciding metric first; in the units of the data."""
+    at_clients = bool(experiment.reference_clients)
+    chosen = chosen_metrics(
+        experiment.metric,
+        experiment.metrics,
+        inputs.metrics,
+        classes,
+        by_clients=at_clients or experiment.evaluation.by != "reference",
+        reference_at_clients=at_clients,
+    )
+    if not preprocessing.targets:
+        return chosen
+    shift, width = zip(*((target.shift, target.width) for target in preprocessing.targets), strict=True)
+    return tuple(in_original_units(metric, shift, width) for metric in chosen)
+
+
 def set_up_device(engine: EngineSettings) -> torch.device:
     """Where to compute, after torch was told how; to be called before anything is computed."""
     torch.set_num_threads(engine.threads or 1)  # torch's sums depend on it: never the machine's choice
@@ -262,7 +300,3 @@ def set_up_device(engine: EngineSettings) -> torch.device:
     if asked == "cuda" and not present:
         raise ConfigError("engine.device: torch finds no CUDA device; use 'cpu' or 'auto'")
     return torch.device("cuda" if present and asked != "cpu" else "cpu")
-
-
-def _evaluated_by_clients(experiment: Experiment) -> bool:
-    return bool(experiment.reference_clients) or experiment.evaluation.by != "reference"

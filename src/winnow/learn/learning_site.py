@@ -1,7 +1,7 @@
 """A party that hosts clients' data and runs the model on them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Randomness, Task
+from winnow.learn.metrics import METRICS, Metric
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.randomness import secure_stream
 from winnow.learn.representation_profile import Profile
@@ -28,6 +29,8 @@ class LearningSite:
     """The model every party builds from the broadcast seed."""
     local_test: TensorData | None = None
     """Samples that clients keep out of their training."""
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    """The metrics that a task may name."""
     randomness: Randomness = secure_stream
 
     def model_for(self, task: Task) -> ModelState:

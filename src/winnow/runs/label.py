@@ -25,6 +25,8 @@ class RunLabel:
     evaluated_by: Literal["reference", "clients", "tuned"] = "reference"
     clock: Literal["device", "wall"] = "device"
     """Whose seconds the run's are: those of simulated devices, or real ones."""
+    lower_is_better: bool = False
+    """Whether a lower value of the metric is a better one."""
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
