@@ -23,8 +23,9 @@ from winnow.config.compatibility_checks import (
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
-from winnow.core import ConfigError, Population, Randomness
+from winnow.core import ConfigError, ModelError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.data.preprocessing import listed
 from winnow.experiment.evaluators import build_evaluator, build_final_evaluator
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
@@ -122,9 +123,17 @@ class TrainingSetup:
     def execution(self) -> Execution:
         engine = self.experiment.engine
         benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
-        return choose_execution(
-            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision
-        )
+        try:
+            return choose_execution(
+                self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision
+            )
+        except ModelError as error:
+            columns, features = len(self.preprocessing.columns), self.preprocessing.features
+            if columns == len(features):
+                raise
+            raise ModelError(
+                f"{error}; {columns} columns of the data make {len(features)} features ({listed(features)})"
+            ) from error
 
     @cached_property
     def layer(self) -> str | None:
