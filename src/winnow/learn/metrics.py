@@ -57,17 +57,9 @@ class Metric:
         return mean if self.power == 1 else mean ** (1 / self.power)
 
 
-def _classification(name: str, function: Function, **more: bool | float | int) -> Metric:
-    return Metric(name, function, **{"lowest": 0.0, "highest": 1.0, "task": "classification", **more})  # type: ignore[arg-type]
-
-
-def _telling_apart(name: str, function: Function) -> Metric:
-    return _classification(name, function, needs_two_classes=True)
-
-
-def _regression(name: str, function: Function, **more: bool | float | int) -> Metric:
-    return Metric(name, function, **{"lowest": 0.0, "task": "regression", **more})  # type: ignore[arg-type]
-
+_classification = partial(Metric, lowest=0.0, highest=1.0, task="classification")
+_telling_apart = partial(_classification, needs_two_classes=True)
+_regression = partial(Metric, lowest=0.0, task="regression")
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric

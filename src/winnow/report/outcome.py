@@ -42,10 +42,13 @@ def losses_section(groups: Groups) -> str:
 
 
 def loss_curves(groups: Groups) -> go.Figure:
-    """The training loss that clients report, and the model's loss on each set that it was evaluated on."""
+    """The training loss that clients report, and the model's loss on each set that it was evaluated on; of several
+    algorithms on the reference set alone.
+    """
     figure = go.Figure()
+    shown = {data: dash for data, dash in LOSSES.items() if len(groups) == 1 or data in (TRAINING, REFERENCE)}
     for index, (algorithm, runs) in enumerate(groups.items()):
-        for place, (data, dash) in enumerate(LOSSES.items()):
+        for place, (data, dash) in enumerate(shown.items()):
             known = [(point.round, _loss(point, data)) for point in runs[0].points]
             rounds, values = np.array(known, np.float64).reshape(-1, 2).T
             there = np.isfinite(values)
