@@ -77,7 +77,7 @@ def data_set_of(rows: Rows, y: NDArray[Any] | None, reading: Reading, owners: Ar
     else:
         learnt = targets_as_stated(y, reading.stated, where)
     if owners is not None:
-        numbered = numbered_owners(as_array(owners, where), reading.owner or "owner")
+        numbered = numbered_owners(as_array(owners, where, "owners"), reading.owner or "owner")
     return DataSet(
         name=reading.name,
         x=features.transform(rows, where),

@@ -49,7 +49,7 @@ def from_arrays(
     numbers. Floating-point y is a regression. `task` overrides that. Integers [n, t] are a class at each position.
     """
     reading = Reading(name=name, classes=classes, task=task, scale=scale, tokens=tokens)
-    return data_set_of(as_rows(x, name), as_array(y, name), reading, owners)
+    return data_set_of(as_rows(x, name), as_array(y, name, "y"), reading, owners)
 
 
 def from_frame(
@@ -154,7 +154,7 @@ def apply_settings(given: OwnData, settings: DataSettings) -> DataSet | OnDemand
         settings.require_unset(("targets",), "a pair (x, y)")
     else:
         settings.require_unset(COLUMN_SETTINGS, "data without named columns")
-    return data_set_of(rows, as_array(y, settings.name), reading_of(settings))
+    return data_set_of(rows, as_array(y, settings.name, "y"), reading_of(settings))
 
 
 def reading_of(settings: DataSettings) -> Reading:
