@@ -79,18 +79,34 @@ def test_by_client() -> None:
         )
 
 
-def test_clients_and_classes_have_their_names() -> None:
+def test_auc_and_a_confusion_matrix_by_hospital(tmp_path: Path) -> None:
+    """From a file with text in it to a table by hospital, as a new user does it."""
     rng = np.random.default_rng(0)
-    x, wards = rng.normal(size=(300, 4)).astype(np.float32), np.arange(300) % 3
-    named = from_arrays(x, (x.sum(axis=1) > 0).astype(np.int64), name="wards", owners=wards)
-    result = run(
-        {**LOCAL, "data": {"partition": {"name": "natural"}, "clients": 0, "local_test": 0.2}},
-        named,
-        select={"count": 2},
+    lines = ["age,pressure,hospital,diagnosis"]
+    for age, pressure in rng.normal([50, 120], [15, 20], (400, 2)):
+        ill = age + pressure / 2 + rng.normal(0, 10) > 110
+        lines.append(
+            f"{age:.1f},{pressure:.1f},{('north', 'south', 'east')[rng.integers(3)]},{'ill' if ill else 'well'}"
+        )
+    (tmp_path / "patients.csv").write_text("\n".join(lines))
+    result = winnow.run(
+        data=tmp_path / "patients.csv",
+        targets=["diagnosis"],
+        owner="hospital",
+        partition={"name": "natural"},
+        clients=0,
+        local_test=0.3,
         metric="auc",
+        rounds=8,
+        progress=False,
     )
-    assert [row["name"] for row in result.by_client] == list(result.client_names)
-    assert len(result.by_client) == 3
+    assert {row["name"] for row in result.by_client} == {"north", "south", "east"}
+    assert all(row["auc"] > 0.8 for row in result.by_client)
+    assert [row["class"] for row in result.per_class] == ["ill", "well"] == list(result.classes or ())
+    for row in result.by_client:
+        assert np.sum(row["confusion"]) == row["samples"]
+    assert result.confusion is not None
+    assert result.confusion.trace() > 0.7 * result.confusion.sum()
 
 
 def test_clients_with_models_of_their_own_score_those() -> None:
