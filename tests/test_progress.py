@@ -51,6 +51,13 @@ def test_an_epsilon_is_told_with_its_delta_and_budget():
     assert "ε 4.85 of 8, at δ = 0.001 · record ε 2, at δ = 1e-05 · local ε 1" in course.figures()
 
 
+def test_the_lowest_is_best_where_lower_is_better():
+    course = ProgressState(ProgressHeader(title="demo", metric="accuracy", rounds=10, lower_is_better=True))
+    for event in (finished(1, 0.7), finished(2, 0.6), finished(3, float("nan")), finished(4, 0.9)):
+        course.follow(event)
+    assert course.best == 0.6
+
+
 def test_the_figures_follow_the_events():
     course = ProgressState(HEADLINE)
     assert course.figures() == "preparing"

@@ -87,6 +87,17 @@ def test_a_download_has_the_evaluation(tmp_path: Path) -> None:
     assert json.loads((folder / "result.json").read_text())["metric"] == "auc"
 
 
+def test_an_unfinished_job_is_labelled_by_what_decides(tmp_path: Path) -> None:
+    job = deployed(experiment(*SETTINGS[:2], "metric=log-loss", "metrics=['accuracy']", algorithm="fedavg"), tmp_path)
+    result = job.run()
+    events = tmp_path / "events"
+    events.write_text("".join(f"{line}\n" for line in job.lines))
+    config = result.view.config_text
+    view = RunFolder.open(write_run_folder(tmp_path / "run", config, {"events": events}, finished=False))
+    assert (view.label.metric, view.label.lower_is_better) == ("log-loss", True)
+    assert view.summary().best == result.summary.best
+
+
 def test_a_policy_lets_no_matrix_out_unless_it_says_so() -> None:
     assert not read_policy(b"", SitePolicy).confusion_matrix
     assert read_policy(b"confusion_matrix = true", SitePolicy).confusion_matrix
