@@ -76,7 +76,7 @@ def _rows(name: str, workload: Workload) -> list[Row]:
     data = TensorData(x=x, y=y, rows=np.arange(rows), offsets=np.cumsum([0, *workload.sizes]))
     module = build_model(workload.model, workload.shape, workload.outputs, 0)
     state, loss, clients = model_state(module), as_loss(workload.loss), np.arange(len(workload.sizes))
-    score = METRICS[workload.metric](y)
+    metrics = [METRICS[workload.metric]]
 
     def training(execution: Execution) -> float:
         job = LocalTraining(
@@ -94,7 +94,7 @@ def _rows(name: str, workload: Workload) -> list[Row]:
 
     def evaluation(execution: Execution) -> float:
         evaluator = ModelEvaluator(module, loss, None, execution)
-        return _fastest(lambda: evaluator.evaluate(state, x[: workload.examined], y[: workload.examined], score))
+        return _fastest(lambda: evaluator.evaluate(state, x[: workload.examined], y[: workload.examined], metrics))
 
     executions = {way: choose_execution(module, x[:4], y[:4], loss, *how) for way, how in WAYS.items()}
     result = []

@@ -18,6 +18,7 @@ from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.local_optimiser import Sgd
+from winnow.learn.metrics import METRICS
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import StateLayout
 from winnow.learn.training_plan import TrainingPlan
@@ -53,7 +54,7 @@ def milliseconds_per_round() -> list[float]:
         algorithm=Algorithm(select=UniformSelector(count=INVITED), local=Sgd(), aggregate=PartialAggregation()),
         rounds=ROUNDS,
         seed=0,
-        metric="accuracy",
+        metrics=(METRICS["accuracy"],),
         message_bytes=4,
         profile_bytes=0,
         elements=0,

@@ -11,7 +11,10 @@ import pytest
 
 from command_line import call
 
-SAME = ["config.toml", "conditions.json", "events.jsonl", "metrics.csv", "best.safetensors", "last.safetensors"]
+SAME = [
+    *("config.toml", "conditions.json", "events.jsonl", "metrics.csv", "evaluation.json"),
+    *("best.safetensors", "last.safetensors"),
+]
 PATIENCE = 120.0
 
 

@@ -152,9 +152,7 @@ def test_dense_layers_on_sequences_keep_their_units() -> None:
 def test_every_model_has_a_sensible_default_layer(name: str, shape: tuple[int, ...], width: int) -> None:
     module = build_model(ModelSettings.members[name](), shape, 10, 0)
     evaluator = ModelEvaluator(module, as_loss("cross-entropy"), default_layer(module, torch.randn(2, *shape)))
-    seen = evaluator.evaluate(
-        model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
-    )
+    seen = evaluator.evaluate(model_state(module), torch.randn(3, *shape), torch.zeros(3, dtype=torch.int64), ())
     assert seen.profile is not None
     assert len(seen.profile) == width
 
@@ -163,7 +161,7 @@ def test_a_residual_block_can_be_profiled() -> None:
     module = build_model(ModelSettings.members["resnet18"](), (3, 32, 32), 10, 0)
     block = next(name for name, part in module.named_modules() if type(part).__name__.endswith("Block"))
     seen = ModelEvaluator(module, as_loss("cross-entropy"), block).evaluate(
-        model_state(module), torch.randn(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64), lambda o, y: o[:, 0]
+        model_state(module), torch.randn(3, 3, 32, 32), torch.zeros(3, dtype=torch.int64), ()
     )
     assert seen.profile is not None
     assert len(seen.profile) == 64
@@ -221,7 +219,7 @@ def test_evaluation_and_profiling_see_the_same_representation(activation: nn.Mod
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 2)), torch.randn(50, 4)
     evaluator = ModelEvaluator(module, as_loss("cross-entropy"), "0")
-    seen = evaluator.evaluate(model_state(module), x, torch.zeros(50).long(), lambda outputs, y: outputs[:, 0])
+    seen = evaluator.evaluate(model_state(module), x, torch.zeros(50).long(), ())
     (own,) = evaluator.profiles(model_state(module), x, torch.arange(50), torch.zeros(50).long(), 1)
     np.testing.assert_allclose(seen.profile.mean, own.mean, rtol=1e-6)
     assert divergence([own], seen.profile)[0] == pytest.approx(0, abs=1e-9)

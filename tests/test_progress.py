@@ -16,7 +16,7 @@ from winnow.runs import PrivacyBudget
 HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
 EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, evaluation=JUDGE, model_dump=dict)
-PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", notice=""), clock="device")
+PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", lower_is_better=False, notice=""), clock="device")
 
 
 def invited(number: int) -> Selected:
@@ -49,6 +49,13 @@ def test_an_epsilon_is_told_with_its_delta_and_budget():
     spent = {"epsilon": 4.849, "record_epsilon": 2.0, "local_epsilon": 1.0}
     course.follow(replace(finished(1, 0.7), metrics={"privacy": spent}))
     assert "ε 4.85 of 8, at δ = 0.001 · record ε 2, at δ = 1e-05 · local ε 1" in course.figures()
+
+
+def test_the_lowest_is_best_where_lower_is_better():
+    course = ProgressState(ProgressHeader(title="demo", metric="accuracy", rounds=10, lower_is_better=True))
+    for event in (finished(1, 0.7), finished(2, 0.6), finished(3, float("nan")), finished(4, 0.9)):
+        course.follow(event)
+    assert course.best == 0.6
 
 
 def test_the_figures_follow_the_events():

@@ -114,7 +114,8 @@ def test_it_needs_nothing_but_itself(comparison: Outline) -> None:
 
 def test_it_has_every_section(comparison: Outline) -> None:
     assert comparison.headings == [
-        "gas-turbine: fedprof vs fedavg-rp", "Summary", "Progress", "Client selection", "Selection scores by round",
+        "gas-turbine: fedprof vs fedavg-rp", "Summary", "Progress", "Losses", "Client selection",
+        "Selection scores by round",
         "Costs", "Rejected replies", "Configuration",
     ]  # fmt: skip
 

@@ -96,10 +96,10 @@ def test_the_record_of_a_result() -> None:
         summarise(RUN, metric="accuracy", target=0.95), label, parameters=10, message_bytes=40, wall_seconds=1.0
     )
     assert list(record) == [
-        "schema", "name", "algorithm", "seed", "metric", "evaluated_by", "target", "rounds", "best", "last", "test",
-        "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh", "selections", "cost", "rejected",
-        "stopped", "abandoned", "privacy", "privacy_budgets", "parameters", "private", "message_bytes", "winnow",
-        "wall_seconds",
+        "schema", "name", "algorithm", "seed", "metric", "lower_is_better", "evaluated_by", "target", "rounds", "best",
+        "last", "test", "best_metrics", "rounds_to_target", "seconds_to_target", "wh_to_target", "seconds", "wh",
+        "selections", "cost", "rejected", "stopped", "abandoned", "privacy", "privacy_budgets", "parameters", "private",
+        "message_bytes", "winnow", "wall_seconds",
     ]  # fmt: skip
     assert record["best"] == {"value": 0.9, "round": 3}
     assert record["test"] == {"best": {"value": 0.77, "round": 3}, "last": {"value": 0.55, "round": 5}}

@@ -226,10 +226,10 @@ def test_compiled_examination_equals_the_models_own(name: str, layer: str) -> No
     execution = choose_execution(model, data.x[:4], data.y[:4], CROSS_ENTROPY, "native")
     plain, compiled = (ModelEvaluator(model, CROSS_ENTROPY, layer, how) for how in (None, execution))
     rows, owner = torch.from_numpy(data.rows), torch.repeat_interleave(torch.arange(2), torch.tensor([100, 37]))
-    state, score = model_state(model), METRICS["accuracy"](data.y)
-    expected, found = (each.evaluate(state, data.x, data.y, score) for each in (plain, compiled))
-    assert found.score == expected.score
-    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    state, metrics = model_state(model), [METRICS["accuracy"]]
+    expected, found = (each.evaluate(state, data.x, data.y, metrics) for each in (plain, compiled))
+    assert found.metrics["accuracy"] == expected.metrics["accuracy"]
+    assert found.metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-5)
     profiles = zip(*(each.profiles(state, data.x, rows, owner, 2) for each in (plain, compiled)), strict=True)
     for one, other in [(expected.profile, found.profile), *profiles]:
         np.testing.assert_allclose(other.mean, one.mean, rtol=1e-4, atol=1e-5)

@@ -86,7 +86,7 @@ def test_selection_uses_the_profiles_of_the_model_in_hand() -> None:
     reference = judge._reference
     clients = range(len(ready.federation.population))
     first = [profile_by_hand(ready, start, client) for client in clients]
-    seen = site.evaluator.evaluate(start, reference._x, reference._y, reference._score)
+    seen = site.evaluator.evaluate(start, reference.x, reference.y, reference.metrics)
     expected = np.exp(-5 * divergence(first, seen.profile))
     np.testing.assert_allclose(scored[0], expected / expected.sum(), rtol=1e-5)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import run_workflow
     from winnow.learn.algorithm import Algorithm
+    from winnow.learn.metrics import Metric
 
     __version__: str
 
@@ -23,6 +24,7 @@ __all__ = [
     "Algorithm",
     "Comparison",
     "Connection",
+    "Metric",
     "OnDemand",
     "Result",
     "WinnowError",
@@ -38,6 +40,7 @@ _HOMES = {
     "Algorithm": "winnow.learn.algorithm",
     "Comparison": "winnow.experiment.compare",
     "Connection": "winnow.deploy.client.connection",
+    "Metric": "winnow.learn.metrics",
     "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
     "WinnowError": "winnow.core",

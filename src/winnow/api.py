@@ -39,6 +39,7 @@ from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.estimators import is_estimator
+from winnow.learn.metrics import Metric, own_metric
 from winnow.learn.models import ModelSettings
 from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.own_training import StepFunction, TrainFunction
@@ -87,6 +88,8 @@ def run(
     output      which output is the prediction, where the model returns several
     algorithm   an algorithm by name, or an Algorithm composed of parts
     target      the value of the metric to be reached
+    metric      (in settings) what decides which model is best: a name, a function of (outputs, targets) or a Metric;
+                metrics=[…] are measured besides
     resume      continue the run in `out`, or begin it
     progress    show progress; by default in a terminal or a notebook
     settings    sections and keys of the configuration, see the head of this module
@@ -164,6 +167,7 @@ def _run_arguments(
     own: OwnTraining | None,
     output: str | None,
 ) -> _RunArguments:
+    settings, own_metrics = _metrics(settings)
     sections = _sections(settings)
     if model is not None:
         sections["model"] = _model_section(model)
@@ -182,6 +186,7 @@ def _run_arguments(
         estimator=estimator,
         own=own,
         loss=None if isinstance(loss, str) else loss,
+        metrics=own_metrics,
         data_directory=None if data_dir is None else Path(data_dir),
     )
     return _RunArguments(inputs=inputs, data=passed, sections=sections)
@@ -197,6 +202,31 @@ def _own_training(step: StepFunction | None, train: TrainFunction | None) -> Own
 
 def _as_table(section: Any) -> Mapping[str, Any]:
     return section.model_dump(exclude_none=True) if isinstance(section, ModelSettings) else section
+
+
+def _metrics(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Metric, ...]]:
+    """The settings with metrics by name, and those metrics that were passed as functions."""
+    own: dict[str, Metric] = {}
+
+    def name(given: Any) -> str:
+        if isinstance(given, str):
+            return given
+        metric = own_metric(given)
+        if metric.name in own:
+            raise ConfigError(
+                f"metrics: two functions are called {metric.name!r}; name one: winnow.Metric(name, function)"
+            )
+        own[metric.name] = metric
+        return metric.name
+
+    named = dict(settings)
+    if named.get("metric") is not None:
+        named["metric"] = name(named["metric"])
+    if named.get("metrics") is not None:
+        several = named["metrics"]
+        single = isinstance(several, str) or not isinstance(several, Iterable)
+        named["metrics"] = [name(each) for each in ([several] if single else several)]
+    return named, tuple(own.values())
 
 
 def _model_section(model: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
 from winnow.experiment.run import run_experiment
 from winnow.experiment.setup import RunInputs
+from winnow.runs import EvaluationRecord
 
 COMMAND = [sys.executable, "-m", "winnow.cli", "local", "--sites", "2", "run"]
 
@@ -104,6 +106,10 @@ def test_a_job_that_prints_what_the_server_logs_about_lost_sites_goes_on(
     assert done.code == 0, done.err
     assert "server: site site-1 rejected the job: its policy forbids it" in done.err
     assert "finished, 1 round" in done.out
+    scores = EvaluationRecord.read(tmp_path / "run" / "evaluation.json")
+    assert scores is not None
+    assert scores.overall is not None
+    assert np.sum(scores.overall.confusion) == scores.overall.samples > 0
 
 
 def test_a_site_that_rejects_the_job_ends_a_local_federation_with_its_reason(

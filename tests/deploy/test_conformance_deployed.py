@@ -19,7 +19,7 @@ from loopback import Loopback, StoppedError, TimedLoopback
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent
-from winnow.data import ClientData, federate
+from winnow.data import ClientData, Preprocessing, federate
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.experiment.build import data_settings_for, prepare_run
 from winnow.experiment.setup import RunInputs
@@ -49,7 +49,7 @@ def deployed(wanted: Experiment, folder: Path, line: type[Loopback] = Loopback) 
             offsets=offsets - offsets[0],
             classes=clients.classes,
         )
-        sites.append(SiteData(clients=data, local_test=None, tokens=False))
+        sites.append(SiteData(clients=data, local_test=None, preprocessing=Preprocessing(), tokens=False))
     held = folder / "held"
     held.mkdir(parents=True)
     for name, part in (("reference", spread.reference), ("test", spread.test)):

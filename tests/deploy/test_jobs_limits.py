@@ -85,7 +85,7 @@ def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("profile", ProfileSettings()), ("evaluate-reference", ReferenceEvaluationSettings(metric="accuracy"))],
+    [("profile", ProfileSettings()), ("evaluate-reference", ReferenceEvaluationSettings(metrics=("accuracy",)))],
 )
 def test_what_the_configuration_does_not_need_is_not_answered(name: str, settings: Any, tmp_path: Path) -> None:
     assert f"this site has no handler for task {name!r}" in (Asked(tmp_path).ask(name, settings).result.failure or "")

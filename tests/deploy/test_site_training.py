@@ -125,7 +125,7 @@ def test_clients_tune_models_as_it_was_signed(tmp_path: Path) -> None:
     tuning = FineTuning(local=wanted.local, epochs=2, seed=wanted.seed, own=True)
     judged = replace(service, handlers={"evaluate-personal": lambda tasks, site: [Reply(task=task) for task in tasks]})
     for asked_for, signed in ((None, True), (tuning, True), (replace(tuning, epochs=500), False)):
-        settings = PersonalEvaluationSettings(client=wanted.client, metric="accuracy", tuning=asked_for)
+        settings = PersonalEvaluationSettings(client=wanted.client, metrics=("accuracy",), tuning=asked_for)
         assert isinstance(asked(judged, "evaluate-personal", settings), Reply) == signed
 
 

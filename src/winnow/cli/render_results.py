@@ -9,10 +9,11 @@ from rich.text import Text
 
 from winnow.experiment.run_folders import holds_run, runs_below
 from winnow.progress.live_display import format_duration, format_score
+from winnow.report.outcome import CLIENTS_SHOWN, PER_CLASS_HEADER, client_cells, per_class_table
 from winnow.report.plot_data import read_plot_data
 from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
 from winnow.runs import MetricReading, RunFolder, RunView, Summary, file_names, result_record
-from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, abandoned_text, privacy_spent_rows
+from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, TEST, abandoned_text, privacy_spent_rows
 from winnow.terminal_tables import table
 
 FINISHED_ONLY_KEYS = ("parameters", "private", "message_bytes", "wall_seconds")
@@ -64,10 +65,15 @@ def _state(view: RunView, summary: Summary) -> str:
 
 
 def run_tables(view: RunView) -> RenderableType:
-    """Where the time and energy of simulated devices went, and who took part."""
+    """Scores by class and by client, where the time and energy of simulated devices went, and who took part."""
     run = read_plot_data(view)
-    costs = [table(*cost_cells([run.summary]))] if view.label.clock == "device" else []
-    return Group(*costs, table(PARTICIPATION_HEADER, participation_table([run.participation])))
+    classes, clients = run.evaluation and per_class_table(run.evaluation), client_cells(run)
+    return Group(
+        *([table(PER_CLASS_HEADER, classes)] if classes else []),
+        *([table(clients[0], clients[1][:CLIENTS_SHOWN])] if clients[1] else []),
+        *([table(*cost_cells([run.summary]))] if view.label.clock == "device" else []),
+        table(PARTICIPATION_HEADER, participation_table([run.participation])),
+    )
 
 
 def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
@@ -75,6 +81,7 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         (f"best {summary.metric}", f"{_reading(summary.best)}{_test(summary.test_best)}"),
         (f"last {summary.metric}", f"{_reading(summary.last)}{_test(summary.test_last)}"),
     ]
+    facts += _other_metrics(summary)
     if summary.evaluated_by != REFERENCE:
         facts.insert(0, ("evaluated", EVALUATED_BY_TEXT[summary.evaluated_by]))
     if summary.target is not None:
@@ -87,6 +94,8 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
     facts += traffic([summary]).items()
     if summary.rejected:
         facts.append(("rejected", "1 reply" if summary.rejected == 1 else f"{summary.rejected} replies"))
+    if view.evaluation and view.evaluation.notes:
+        facts.append(("not measured", "; ".join(view.evaluation.notes)))
     if summary.abandoned:
         facts.append(("abandoned", abandoned_text(summary)))
     if view.path is not None:
@@ -94,6 +103,16 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         page = view.path / file_names.REPORT
         facts.append(("report", str(page) if page.exists() else f"none; write one with: winnow report {view.path}"))
     return facts
+
+
+def _other_metrics(summary: Summary) -> list[tuple[str, str]]:
+    """What was measured besides of the best model, on the reference set and the test set."""
+    found: dict[str, list[str]] = {}
+    for data in (REFERENCE, TEST):
+        for name, value in summary.best_metrics.get(data, {}).items():
+            if name not in (summary.metric, "loss"):
+                found.setdefault(name, []).append(f"{format_score(value)} on the {data} set")
+    return [(name, ", ".join(texts)) for name, texts in found.items()]
 
 
 def _rounds(count: int) -> str:

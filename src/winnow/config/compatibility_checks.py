@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import ConfigError, ModelError
-from winnow.data import FederatedData
+from winnow.data import Examples, FederatedData
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_update import ClientUpdate, PlainUpdate
 from winnow.learn.local_optimiser import LocalOptimiser
+from winnow.learn.metrics import Metric
 from winnow.learn.stack import Loss, ModelState, OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.execution import min_batch_size
 from winnow.learn.stack.own_training import source_of
@@ -97,6 +98,13 @@ def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> s
         "the reference set evaluates the shared model, whose private part is never trained; "
         "set data.local_test and evaluation.by = 'clients' to evaluate each client's own model"
     )
+
+
+def one_class_notice(metric: Metric, reference: Examples) -> str:
+    """Samples of one class leave some metrics undefined: no model would ever be best."""
+    if not metric.needs_two_classes or len(np.unique(reference.y)) != 1:
+        return ""
+    return f"{metric.name} is undefined on the reference set, which has one class only; no model will count as best"
 
 
 def check_cohort(algorithm: Algorithm, clients: int) -> None:

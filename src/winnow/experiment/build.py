@@ -23,6 +23,7 @@ from winnow.data import (
     load,
 )
 from winnow.data.known_sets import KNOWN_SETS
+from winnow.data.preprocessing import Label
 from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
@@ -68,6 +69,8 @@ class PreparedRun:
     conditions: DataConditions
     preprocessing: Preprocessing
     client_names: Sequence[str]
+    class_labels: Sequence[Label]
+    """What classes are called, in the order of their numbers; none in a regression."""
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
@@ -120,7 +123,7 @@ def prepare_run(
     )
     found = _checked_fingerprint(federated, setup, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    plan, site = setup.plan(sizes), setup.model.site(data, local_test)
+    plan, site = setup.plan(sizes, federated.reference), setup.model.site(data, local_test)
     training = setup.workflow(
         plan,
         sizes=sizes,
@@ -145,6 +148,7 @@ def prepare_run(
         conditions=federated.conditions,
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
+        class_labels=federated.preprocessing.classes or range(federated.clients.classes or 0),
         plan=plan,
         fingerprint=found,
         clock=clock or _clock(experiment, federated),

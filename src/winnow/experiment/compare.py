@@ -137,7 +137,8 @@ class Comparison:
 
     def ranked(self) -> "Comparison":
         """The same with the algorithm of the best mean first; those that were never evaluated come last."""
-        scores = {row.algorithm: row.best.mean if row.best else -inf for row in self.table()}
+        sign = -1 if self.runs and self.runs[0].label.lower_is_better else 1
+        scores = {row.algorithm: sign * row.best.mean if row.best else -inf for row in self.table()}
         return replace(self, runs=tuple(sorted(self.runs, key=lambda run: -scores[run.label.algorithm])))
 
     def report(self, path: str | Path) -> Path:

@@ -15,6 +15,7 @@ from winnow.learn.evaluation import (
     ReferenceClientsEvaluator,
     ServerEvaluator,
 )
+from winnow.learn.final_evaluation import FinalEvaluator
 from winnow.learn.handlers import FineTuning, PersonalEvaluationSettings
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.training_plan import TrainingPlan
@@ -38,18 +39,51 @@ def build_evaluator(
     first: Evaluator = (
         _at_clients(experiment, Population(sizes=sizes), plan)
         if experiment.reference_clients
-        else ServerEvaluator("reference", evaluator, reference, plan.metric)
+        else ServerEvaluator("reference", evaluator, reference, plan.metrics)
     )
     beside: list[Evaluator] = []
-    if len(test[0]) and not (plan.private and plan.evaluated_by != "reference"):  # its private part nobody trains
-        beside.append(ServerEvaluator("test", evaluator, test, plan.metric))
+    if _test_counts(plan, test):
+        beside.append(ServerEvaluator("test", evaluator, test, plan.metrics))
     if local_test_sizes is not None:
         judging = np.flatnonzero(local_test_sizes).tolist()
-        settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric)
+        settings = PersonalEvaluationSettings(client=experiment.client, metrics=(plan.metric,))
         beside.append(PersonalEvaluator(judging, settings, plan.private))
         if experiment.evaluation.tune_epochs:
             beside.append(_fine_tuned_evaluator(experiment, judging, plan, store))
     return CombinedEvaluator(first, *beside)
+
+
+def build_final_evaluator(
+    experiment: Experiment,
+    plan: TrainingPlan,
+    evaluator: ModelEvaluator,
+    *,
+    classes: int | None,
+    local_test_sizes: NDArray[np.int64] | None,
+    reference: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+) -> FinalEvaluator:
+    """Evaluates what came of a run: on the test set or else the reference set, and by every client with a test."""
+    held = None
+    if _test_counts(plan, test):
+        held = ServerEvaluator("test", evaluator, test, plan.metrics)
+    elif len(reference[0]) and not plan.private:
+        held = ServerEvaluator("reference", evaluator, reference, plan.metrics)
+    sizes = np.zeros(0, np.int64) if local_test_sizes is None else local_test_sizes
+    return FinalEvaluator(
+        held=held,
+        local_test_sizes={k: int(sizes[k]) for k in np.flatnonzero(sizes).tolist()},
+        client=experiment.client,
+        private=plan.private,
+        metrics=plan.metrics,
+        classes=classes or 0,
+        sequences=classes is not None and reference[1].dim() > 1,
+    )
+
+
+def _test_counts(plan: TrainingPlan, test: tuple[Tensor, Tensor]) -> bool:
+    """Whether there is a test set, and it tells something: not of a private part, which nobody trains at the server."""
+    return len(test[0]) > 0 and not (plan.private and plan.evaluated_by != "reference")
 
 
 def _fine_tuned_evaluator(
@@ -62,7 +96,7 @@ def _fine_tuned_evaluator(
             "evaluation.tune_from = 'average' needs the state of all clients, which only a simulation has; use 'own'"
         )
     tuning = FineTuning(local=experiment.local, epochs=asked.tune_epochs, seed=experiment.seed, own=own)
-    settings = PersonalEvaluationSettings(client=experiment.client, metric=plan.metric, tuning=tuning)
+    settings = PersonalEvaluationSettings(client=experiment.client, metrics=(plan.metric,), tuning=tuning)
     return FineTunedEvaluator(
         judging, settings, plan.private, every=asked.tune_every, from_average=None if own else store
     )
@@ -78,7 +112,7 @@ def _at_clients(experiment: Experiment, population: Population, plan: TrainingPl
         {k: int(population.sizes[k]) for k in holders},
         experiment.select.comparison.start(holders, len(population), plan.elements),
         private=plan.private,
-        metric=plan.metric,
+        metrics=plan.metrics,
         message_bytes=plan.message_bytes,
         profile_bytes=plan.profile_bytes,
     )

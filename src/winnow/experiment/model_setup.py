@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from winnow.config.schema import EngineSettings
 from winnow.core import Randomness
 from winnow.learn.learning_site import LearningSite
+from winnow.learn.metrics import Metric, metrics_by_name
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import (
     ClientSamples,
@@ -38,6 +39,8 @@ class ModelSetup:
     """Samples with which the execution is tried out."""
     engine: EngineSettings
     batch_size: int
+    metrics: tuple[Metric, ...]
+    """What models are scored by; the first decides."""
     randomness: Randomness
 
     @cached_property
@@ -72,6 +75,7 @@ class ModelSetup:
             evaluator=self.evaluator,
             initial=self.initial,
             local_test=local_test,
+            metrics=metrics_by_name(self.metrics),
             randomness=self.randomness,
         )
 

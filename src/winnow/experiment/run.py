@@ -4,13 +4,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from winnow.config.resolve import to_toml
@@ -27,9 +29,20 @@ from winnow.explain.html_report import write_reports, write_run_report
 from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore
 from winnow.learn.client_update import ClientUpdate
+from winnow.learn.final_evaluation import FinalEvaluation, SetScores
 from winnow.learn.stack import ModelState
 from winnow.learn.training_plan import TrainingPlan
-from winnow.runs import RunFolder, RunLabel, RunView, Summary, file_names, points, result_record
+from winnow.runs import (
+    EvaluationRecord,
+    RunFolder,
+    RunLabel,
+    RunView,
+    SampleScores,
+    Summary,
+    file_names,
+    points,
+    result_record,
+)
 from winnow.runs.checkpoint import load_checkpoint
 from winnow.runs.metrics_file import row_of
 from winnow.runs.summary import abandoned_text, privacy_spent_rows
@@ -74,6 +87,26 @@ class Result:
         return self.summary.best.value if self.summary.best else None
 
     @property
+    def confusion(self) -> NDArray[np.int64] | None:
+        """How many samples of each class (rows) the best model takes for each class (columns), in the order of
+        `classes`: on the test set, or else the reference set. None in a regression.
+        """
+        overall = self.view.evaluation and self.view.evaluation.overall
+        return None if not overall or overall.confusion is None else np.array(overall.confusion, np.int64)
+
+    @property
+    def per_class(self) -> list[dict[str, Any]]:
+        """One row per class, for a data frame: samples, precision, recall and F1 of the best model on the same set."""
+        return self.view.evaluation.per_class if self.view.evaluation else []
+
+    @property
+    def by_client(self) -> list[dict[str, Any]]:
+        """One row per client with a test of its own (`data.local_test`), for a data frame: its name, samples, every
+        metric and the confusion matrix of the best model; of the client's own model where it has one.
+        """
+        return self.view.evaluation.client_rows if self.view.evaluation else []
+
+    @property
     def history(self) -> list[dict[str, float]]:
         """One row per round, for a data frame: round, seconds, joules, loss and every metric (`test.accuracy`)."""
         return [row_of(point) for point in points(self.view.events())]
@@ -94,9 +127,13 @@ class Result:
         summary = self.summary
         readings = {"best": summary.best, "test": summary.test_best, "last": summary.last}
         shown = [(f"{name} {summary.metric}", f"{r.value:.4f} (round {r.round})") for name, r in readings.items() if r]
+        for data, values in summary.best_metrics.items():
+            besides = (name for name in values if name in {metric.name for metric in self.plan.metrics[1:]})
+            shown += [(f"{data} {name}", f"{values[name]:.4f}") for name in besides]
         reached = "not reached" if summary.rounds_to_target is None else f"reached in round {summary.rounds_to_target}"
         target = [] if summary.target is None else [(f"target {summary.target:g}", reached)]
-        ends = {"stopped": summary.stopped, "abandoned": abandoned_text(summary)}
+        notes = "; ".join(self.view.evaluation.notes) if self.view.evaluation else ""
+        ends = {"stopped": summary.stopped, "abandoned": abandoned_text(summary), "not measured": notes}
         return [*shown, *target, *privacy_spent_rows(summary), *((name, why) for name, why in ends.items() if why)]
 
 
@@ -175,9 +212,36 @@ def _label(prepared: PreparedRun) -> RunLabel:
         target=experiment.target,
         inputs=prepared.fingerprint,
         evaluated_by=experiment.evaluation.by,
+        lower_is_better=prepared.plan.lower_is_better,
         clock=prepared.clock,
         **provenance(experiment.engine.device),
     )
+
+
+def evaluation_record(
+    outcome: FinalEvaluation, summary: Summary, names: Sequence[str], labels: Sequence[Label]
+) -> EvaluationRecord:
+    """What evaluation.json says of a run's outcome: clients and classes by their names."""
+    overall, data = outcome.overall, outcome.data or ""
+    return EvaluationRecord(
+        round=summary.best.round if summary.best else 0,
+        overall=None if overall is None else _scores(data, overall),
+        by_client=[_scores(names[client], scores) for client, scores in outcome.by_client.items()],
+        classes=[str(label) for label in labels],
+        notes=list(outcome.notes),
+    )
+
+
+def _scores(name: str, found: SetScores) -> SampleScores:
+    confusion = None if found.confusion is None else [list(row) for row in found.confusion]
+    return SampleScores(name=name, samples=found.samples, metrics=dict(found.metrics), confusion=confusion)
+
+
+def _evaluation(prepared: PreparedRun, view: RunView) -> EvaluationRecord | None:
+    outcome = prepared.training.outcome
+    if outcome is None:
+        return None
+    return evaluation_record(outcome, view.summary(), prepared.client_names, prepared.class_labels)
 
 
 def conditions_record(conditions: DataConditions) -> dict[str, Any]:
@@ -185,17 +249,21 @@ def conditions_record(conditions: DataConditions) -> dict[str, Any]:
 
 
 def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent]) -> RunView:
-    return RunView(
+    view = RunView(
         label=label,
         log=events,
         config_text=to_toml(prepared.experiment),
         conditions=conditions_record(prepared.conditions),
     )
+    return replace(view, evaluation=_evaluation(prepared, view))
 
 
 def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
     """Make the folder that of a finished run: the last checkpoint, the result, and the report, which may fail."""
     _save(prepared, folder)
+    evaluation = _evaluation(prepared, folder.view())
+    if evaluation is not None:
+        folder.save_evaluation(evaluation)
     view, plan = folder.view(), prepared.plan
     folder.finish(
         result_record(

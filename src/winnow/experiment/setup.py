@@ -21,6 +21,7 @@ from winnow.config.compatibility_checks import (
     check_outputs,
     check_own_training,
     check_profile_layer,
+    one_class_notice,
     output_width,
     reference_evaluation_notice,
 )
@@ -28,14 +29,14 @@ from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.data.preprocessing import listed
-from winnow.experiment.evaluators import build_evaluator
+from winnow.experiment.evaluators import build_evaluator, build_final_evaluator
 from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
 from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
-from winnow.learn.metrics import metric_name
+from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
 from winnow.learn.privacy_accountant import AccountantFactory
 from winnow.learn.representation_profile import ELEMENT_BYTES
@@ -66,6 +67,8 @@ class RunInputs:
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     own: OwnTraining | None = None
     """A training step or a whole local loop of the user's own."""
+    metrics: tuple[Metric, ...] = ()
+    """Metrics of the user's own, which the configuration names."""
     data_directory: Path | None = None
 
 
@@ -98,6 +101,7 @@ def set_up_training(
         probe=probe,
         engine=experiment.engine,
         batch_size=experiment.local.batch_size,
+        metrics=_metrics(experiment, inputs, classes, preprocessing),
         randomness=randomness,
     )
     return TrainingSetup(
@@ -140,8 +144,10 @@ class TrainingSetup:
         labels = None if self.classes is None else self.preprocessing.classes or range(self.classes)
         return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
-    def plan(self, sizes: NDArray[np.int64]) -> TrainingPlan:
-        """The run with clients of these sizes; whatever cannot work is refused here, before anything is written."""
+    def plan(self, sizes: NDArray[np.int64], reference: Examples) -> TrainingPlan:
+        """The run with clients of these sizes and this reference set; whatever cannot work is refused here, before
+        anything is written.
+        """
         experiment, module, layer = self.experiment, self.model.module, self.model.layer
         probe_x, select = self.model.probe[0], experiment.select
         check_outputs(module, probe_x, self.classes, self.model.loss)
@@ -169,6 +175,7 @@ class TrainingSetup:
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
+            one_class_notice(self.model.metrics[0], reference),
             experiment.client.notice(module),
             estimator_notice(self.estimator),
         )
@@ -176,7 +183,7 @@ class TrainingSetup:
             algorithm=experiment.composed(),
             rounds=experiment.rounds,
             seed=experiment.seed,
-            metric=metric_name(experiment.metric, self.classes, pooled=_evaluated_by_clients(experiment)),
+            metrics=self.model.metrics,
             message_bytes=experiment.fleet.message_bytes(sum(tensor.nbytes for tensor in shared.values())),
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
             elements=profile_bytes // ELEMENT_BYTES,
@@ -211,7 +218,16 @@ class TrainingSetup:
             test=tested,
             store=store,
         )
-        return TrainingWorkflow(plan, self.model.initial, evaluator, self._emulation(plan, held, sizes))
+        final = build_final_evaluator(
+            self.experiment,
+            plan,
+            self.model.evaluator,
+            classes=self.classes,
+            local_test_sizes=local_test_sizes,
+            reference=held,
+            test=tested,
+        )
+        return TrainingWorkflow(plan, self.model.initial, evaluator, self._emulation(plan, held, sizes), final)
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
         device = self.model.probe[0].device
@@ -285,6 +301,25 @@ def _loss(
     return as_loss(experiment.loss or default)
 
 
+def _metrics(
+    experiment: Experiment, inputs: RunInputs, classes: int | None, preprocessing: Preprocessing
+) -> tuple[Metric, ...]:
+    """What models are scored by, the deciding metric first; in the units of the data."""
+    at_clients = bool(experiment.reference_clients)
+    chosen = chosen_metrics(
+        experiment.metric,
+        experiment.metrics,
+        inputs.metrics,
+        classes,
+        by_clients=at_clients or experiment.evaluation.by != "reference",
+        reference_at_clients=at_clients,
+    )
+    if not preprocessing.targets:
+        return chosen
+    shift, width = zip(*((target.shift, target.width) for target in preprocessing.targets), strict=True)
+    return tuple(in_original_units(metric, shift, width) for metric in chosen)
+
+
 def set_up_device(engine: EngineSettings) -> torch.device:
     """Where to compute, after torch was told how; to be called before anything is computed."""
     torch.set_num_threads(engine.threads or 1)  # torch's sums depend on it: never the machine's choice
@@ -293,7 +328,3 @@ def set_up_device(engine: EngineSettings) -> torch.device:
     if asked == "cuda" and not present:
         raise ConfigError("engine.device: torch finds no CUDA device; use 'cpu' or 'auto'")
     return torch.device("cuda" if present and asked != "cpu" else "cpu")
-
-
-def _evaluated_by_clients(experiment: Experiment) -> bool:
-    return bool(experiment.reference_clients) or experiment.evaluation.by != "reference"

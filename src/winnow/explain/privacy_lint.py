@@ -128,14 +128,11 @@ def _selection_without_noise(experiment: Experiment) -> str | None:
 
 
 def _scores_beside_noise(experiment: Experiment) -> str | None:
-    evaluated = (
-        experiment.reference_clients or experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs
-    )
-    if not evaluated or not _adds_noise(experiment):
+    if not (experiment.reference_clients or experiment.data.local_test) or not _adds_noise(experiment):
         return None
     return (
         "clients send scores of each model without noise, and ε does not cover them; evaluate at the server instead "
-        "(evaluation.by = 'reference')"
+        "(without reference_clients and data.local_test)"
     )
 
 

@@ -130,8 +130,11 @@ def _to_server(experiment: Experiment) -> Iterator[str]:
         yield _profiles(experiment)
     if experiment.reference_clients:
         yield "the score of every model on the reference clients' samples"
-    if experiment.evaluation.by != "reference" or experiment.evaluation.tune_epochs:
-        yield "the score of each client's own model on its local test samples"
+    if experiment.data.local_test:
+        yield (
+            "the score of each model on every client's local test samples; after the last round also how many of "
+            "which class are taken for which, where a site's policy allows it"
+        )
     yield "how many samples each client has, which clients were selected, and when each replied"
 
 

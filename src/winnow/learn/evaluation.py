@@ -14,8 +14,8 @@ from torch import Tensor
 from winnow.core import Payload, Reply, Task, Work
 from winnow.learn.client_store import ClientStore
 from winnow.learn.handlers import SEED_BYTES, PersonalEvaluationSettings, ReferenceEvaluationSettings
-from winnow.learn.metrics import METRICS
-from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.metrics import Metric
+from winnow.learn.model_evaluator import DataSetEvaluation, ModelEvaluator
 from winnow.learn.profile_comparison import ReferenceProfileBuilder
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
 from winnow.learn.stack import ModelState
@@ -38,14 +38,19 @@ class Evaluator(Protocol):
 class ServerEvaluator:
     """Examples that the server holds itself: a reference set or a test set."""
 
-    def __init__(self, name: str, evaluator: ModelEvaluator, examples: tuple[Tensor, Tensor], metric: str) -> None:
-        self._name, self._evaluator, self._metric = name, evaluator, metric
-        self._x, self._y = examples
-        self._score = METRICS[metric](self._y)
+    def __init__(
+        self, name: str, evaluator: ModelEvaluator, examples: tuple[Tensor, Tensor], metrics: Sequence[Metric]
+    ) -> None:
+        self.name, self._evaluator, self.metrics = name, evaluator, metrics
+        self.x, self.y = examples
 
     def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
-        seen = self._evaluator.evaluate(state, self._x, self._y, self._score)
-        return Evaluation(metrics={self._name: {self._metric: seen.score, "loss": seen.loss}}, profile=seen.profile)
+        seen = self._evaluator.evaluate(state, self.x, self.y, self.metrics)
+        return Evaluation(metrics={self.name: seen.metrics}, profile=seen.profile)
+
+    def confusion(self, state: ModelState, classes: int) -> DataSetEvaluation:
+        """The scores of a model, and which of so many classes it takes for which; none counted for 0 classes."""
+        return self._evaluator.evaluate(state, self.x, self.y, self.metrics, classes)
 
 
 class ReferenceClientsEvaluator:
@@ -61,11 +66,11 @@ class ReferenceClientsEvaluator:
         builder: ReferenceProfileBuilder,
         *,
         private: frozenset[str],
-        metric: str,
+        metrics: Sequence[Metric],
         message_bytes: int,
         profile_bytes: int,
     ) -> None:
-        self._size, self._builder, self._private, self._metric = size_of, builder, private, metric
+        self._size, self._builder, self._private, self._metrics = size_of, builder, private, metrics
         self._message_bytes, self._profile_bytes = message_bytes, profile_bytes
 
     def evaluate(self, state: ModelState, version: int, round: int, send_tasks: SendTasks) -> Evaluation:
@@ -75,10 +80,11 @@ class ReferenceClientsEvaluator:
         if not replies:
             return Evaluation(metrics={}, profile=None)
         counts = [self._size[reply.task.client] for reply in replies]
-        scores = {
-            name: sum(n * reply.metrics[name] for n, reply in zip(counts, replies, strict=True)) / sum(counts)
-            for name in (self._metric, "loss")
+        pooled = {
+            each.name: each.pooled([reply.metrics[each.name] for reply in replies], counts) for each in self._metrics
         }
+        losses = [reply.metrics["loss"] for reply in replies]
+        scores = {**pooled, "loss": float(np.average(losses, weights=counts))}
         profile = self._builder.reference(replies, counts) if self._profile_bytes else None
         return Evaluation(metrics={"reference": scores}, profile=profile)
 
@@ -92,7 +98,7 @@ class ReferenceClientsEvaluator:
             download_bytes=SEED_BYTES if seeded else self._message_bytes,
             profile_bytes=self._profile_bytes,
         )
-        settings = ReferenceEvaluationSettings(metric=self._metric)
+        settings = ReferenceEvaluationSettings(metrics=tuple(each.name for each in self._metrics))
         payload: Payload = {} if seeded else {"model": _without(state, self._private)}
         return [
             Task(
@@ -176,9 +182,13 @@ def _client_scores(
     replies = [outcome for outcome in send_tasks(tasks) if isinstance(outcome, Reply)]
     if not replies:
         return {}
-    scores = np.array([reply.metrics[settings.metric] for reply in replies])
+    metric = settings.metrics[0]
+    scores = np.array([reply.metrics[metric] for reply in replies])
+    scores = scores[~np.isnan(scores)]  # a metric may be undefined for some: samples of one class have no AUC
+    if not len(scores):
+        return {}
     return {
-        settings.metric: float(scores.mean()),
+        metric: float(scores.mean()),
         "loss": float(np.mean([reply.metrics["loss"] for reply in replies])),
         "spread": float(scores.std()),
         "lowest_decile": float(np.quantile(scores, 0.1)),

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from winnow.core import Handler, Reply, Task
+from winnow.core import Handler, Payload, Reply, Task
 from winnow.core.federation import clients_of
 from winnow.learn.client_update import ClientUpdate, LocalTraining, train_clients
 from winnow.learn.learning_site import LearningSite, metrics_by_client, profile_arrays, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.metrics import METRICS
-from winnow.learn.personal_evaluation import personal_models, score_personal_models
+from winnow.learn.model_evaluator import confusion_counts
+from winnow.learn.personal_evaluation import personal_models, personal_outputs, scores_by_client
 from winnow.learn.stack import ModelState
 
 PERSONAL_MODELS_BYTES = 1 << 28
@@ -19,6 +19,9 @@ PERSONAL_MODELS_BYTES = 1 << 28
 
 LOSS_METRICS = frozenset({"start_loss", "start_loss_rms"})
 """What the reply to a loss evaluation may report."""
+
+CONFUSION, COUNTS = "confusion", "counts"
+"""The part of a reply that counts which class is taken for which, and its array."""
 
 SEED_BYTES = 8
 """Version 0 need not be sent: every party builds it from the broadcast seed."""
@@ -36,7 +39,7 @@ class LossEvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceEvaluationSettings:
-    metric: str
+    metrics: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +55,10 @@ class FineTuning:
 @dataclass(frozen=True, kw_only=True)
 class PersonalEvaluationSettings:
     client: ClientUpdate
-    metric: str
+    metrics: tuple[str, ...]
     tuning: FineTuning | None = None
+    confusion_classes: int = 0
+    """Whether to count, for so many classes, which is taken for which."""
 
 
 def profile_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
@@ -78,9 +83,9 @@ def evaluate_reference(tasks: Sequence[Task], site: LearningSite) -> list[Reply]
         data = site.data.cohort(clients_of([task]))
         rows = torch.as_tensor(data.rows_of(task.client))
         x, y = data.x[rows], data.y[rows]
-        seen = site.evaluator.evaluate(state, x, y, METRICS[settings.metric](y))
+        seen = site.evaluator.evaluate(state, x, y, [site.metrics[name] for name in settings.metrics])
         payload = {"profile": profile_arrays(seen.profile)} if seen.profile is not None else {}
-        replies.append(Reply(task=task, payload=payload, metrics={settings.metric: seen.score, "loss": seen.loss}))
+        replies.append(Reply(task=task, payload=payload, metrics=seen.metrics))
     return replies
 
 
@@ -113,9 +118,18 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
         )
         models = settings.client.fine_tune(training, models, tuning.epochs)
     assert site.local_test is not None
-    seen = score_personal_models(site.execution, site.evaluator, models, site.local_test, clients, settings.metric)
-    reports = metrics_by_client({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})
-    return [Reply(task=task, metrics=report) for task, report in zip(tasks, reports, strict=True)]
+    metrics = [site.metrics[name] for name in settings.metrics]
+    outputs, targets = personal_outputs(site.execution, site.evaluator, models, site.local_test, clients)
+    sizes = site.local_test.sizes(clients).tolist()
+    reports = metrics_by_client(scores_by_client(outputs, targets, sizes, metrics, site.evaluator.loss))
+    payloads: list[Payload] = [{} for _ in tasks]
+    if settings.confusion_classes:
+        apart = zip(torch.split(outputs, sizes), torch.split(targets, sizes), strict=True)
+        payloads = [{CONFUSION: {COUNTS: confusion_counts(*each, settings.confusion_classes)}} for each in apart]
+    return [
+        Reply(task=task, payload=payload, metrics=report)
+        for task, payload, report in zip(tasks, payloads, reports, strict=True)
+    ]
 
 
 HANDLERS: dict[str, Handler[LearningSite]] = {

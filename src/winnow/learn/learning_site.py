@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Randomness, Task
+from winnow.learn.metrics import Metric
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.representation_profile import Profile
 from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData
@@ -27,6 +28,8 @@ class LearningSite:
     """The model every party builds from the broadcast seed."""
     local_test: TensorData | None
     """Samples that clients keep out of their training."""
+    metrics: Mapping[str, Metric]
+    """The metrics that a task may name."""
     randomness: Randomness
 
     def model_for(self, task: Task) -> ModelState:

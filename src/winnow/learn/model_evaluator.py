@@ -3,7 +3,7 @@
 Evaluation and profiling share the pass: the reference profile of a version costs nothing beyond its evaluation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Self
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import ModelError
-from winnow.learn.metrics import Score
+from winnow.learn.metric_functions import is_single, predicted_classes
+from winnow.learn.metrics import Measurement, Metric, by_position
 from winnow.learn.profiled_layer import fuse_outputs
 from winnow.learn.representation_profile import Profile, StreamingMoments
 from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_context, model_state
@@ -33,9 +34,11 @@ def batch_size(x: Tensor) -> int:
 class DataSetEvaluation:
     """What one pass over some samples shows."""
 
-    score: float
-    loss: float
+    metrics: dict[str, float]
+    """The metrics asked for, in their order, and the mean loss."""
     profile: Profile | None
+    confusion: Tensor | None = None
+    """How many samples of each class (rows) were taken for each class (columns)."""
 
 
 class ModelEvaluator:
@@ -56,17 +59,24 @@ class ModelEvaluator:
         ].nbytes
 
     @torch.no_grad()
-    def evaluate(self, state: ModelState, x: Tensor, y: Tensor, score: Score) -> DataSetEvaluation:
-        """Score and profile one data set."""
-        moments = StreamingMoments(1)
-        total, loss = torch.zeros((), device=x.device), torch.zeros((), device=x.device)
+    def evaluate(
+        self, state: ModelState, x: Tensor, y: Tensor, metrics: Sequence[Metric], confusion_classes: int = 0
+    ) -> DataSetEvaluation:
+        """Score and profile one data set; with `confusion_classes` also count which class is taken for which."""
+        moments, measured, loss = StreamingMoments(1), Measurement(metrics), torch.zeros((), device=x.device)
+        confusion = torch.zeros(confusion_classes, confusion_classes, dtype=torch.int64)
         for place, outputs, seen in self._passes(state, x, None, to_end=True):
-            total += score(outputs, y[place]).sum()
+            measured.add(outputs, y[place])
             loss += self.loss(outputs, y[place]).sum()
             if self._layer is not None:
                 moments.add(seen, torch.zeros(len(seen), dtype=torch.int64))
-        profile = moments.profiles()[0] if self._layer is not None else None
-        return DataSetEvaluation(score=float(total) / len(y), loss=float(loss) / len(y), profile=profile)
+            if confusion_classes:
+                confusion += confusion_counts(*by_position(outputs, y[place]), confusion_classes)
+        return DataSetEvaluation(
+            metrics={**measured.scores(), "loss": float(loss) / len(y)},
+            profile=moments.profiles()[0] if self._layer is not None else None,
+            confusion=confusion if confusion_classes else None,
+        )
 
     @torch.no_grad()
     def outputs(self, state: ModelState, x: Tensor, rows: Tensor) -> Tensor:
@@ -121,6 +131,12 @@ class ModelEvaluator:
             outputs = self._module(x)
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         return outputs, x.new_empty(0) if self._layer is None else watch.seen()
+
+
+def confusion_counts(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """How many samples of each class (rows) were taken for each (columns). Outputs beyond the classes do not count."""
+    cells = targets * classes + predicted_classes(outputs if is_single(outputs) else outputs[:, :classes])
+    return torch.bincount(cells, minlength=classes * classes).reshape(classes, classes).cpu()
 
 
 class _LayerReached(BaseException):  # no error; and no `except Exception` of a user's may catch it

@@ -1,7 +1,6 @@
 """Many clients' models, each looked at through its client's own samples."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from winnow.core import Payload
 from winnow.learn.client_update import ClientUpdate
-from winnow.learn.metrics import METRICS, POOLABLE_METRICS
+from winnow.learn.metrics import IGNORED_TARGET, Metric, by_position, over_all, per_sample
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.stack import Execution, ModelState, TensorData
+from winnow.learn.stack import Execution, Loss, ModelState, TensorData
 from winnow.learn.stack.local_start import expand_to_clients
 from winnow.learn.stack.model_states import take_clients
 
@@ -32,24 +31,15 @@ def personal_models(client: ClientUpdate, common: ModelState, kept: Sequence[Pay
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PersonalScores:
-    """What each client's model scores, and its mean loss, [K]."""
-
-    score: Tensor
-    loss: Tensor
-
-
 @torch.no_grad()
-def score_personal_models(
+def personal_outputs(
     execution: Execution,
     evaluator: ModelEvaluator,
     states: ModelState,
     data: TensorData,
     clients: NDArray[np.int64],
-    metric: str,
-) -> PersonalScores:
-    """Score each client's model, stacked [K, ...] or [1, ...] where shared, on the client's rows of the data.
+) -> tuple[Tensor, Tensor]:
+    """The outputs of each client's model, stacked [K, ...] or [1, ...] where shared, for its rows; and their targets.
 
     One model for all takes one pass over all rows. Models that differ are looked at together, in blocks, if the
     execution can, and otherwise one after another.
@@ -60,7 +50,7 @@ def score_personal_models(
         outputs = evaluator.outputs({name: tensor[0] for name, tensor in states.items()}, data.x, rows)
     else:
         outputs = _outputs(execution, evaluator, states, data.x, torch.split(rows, sizes.tolist()))
-    return _means(outputs, data.y[rows], sizes, evaluator, metric)
+    return outputs, data.y[rows]
 
 
 def _outputs(
@@ -103,16 +93,27 @@ def _blocks(sizes: Sequence[int], full: ModelState, x: Tensor) -> Iterator[list[
     yield block
 
 
-def _means(
-    outputs: Tensor, y: Tensor, sizes: NDArray[np.int64], evaluator: ModelEvaluator, metric: str
-) -> PersonalScores:
-    """Each client's mean score and loss; a score such as R² is relative to the client's own targets."""
-    counts = torch.as_tensor(sizes).to(outputs.device)
-    losses = evaluator.loss(outputs, y)
-    if metric in POOLABLE_METRICS:
-        scores = METRICS[metric](y)(outputs, y)
-    else:
-        apart = zip(*(torch.split(each, sizes.tolist()) for each in (outputs, y)), strict=True)
-        scores = torch.cat([METRICS[metric](own)(out, own) for out, own in apart])
-    score, loss = (torch.segment_reduce(each.double(), "mean", lengths=counts) for each in (scores, losses))
-    return PersonalScores(score=score, loss=loss)
+def scores_by_client(
+    outputs: Tensor, targets: Tensor, sizes: list[int], metrics: Sequence[Metric], loss: Loss
+) -> dict[str, list[float]]:
+    """Each client's scores and its mean loss, as columns; of outputs that stand client after client.
+
+    A score such as R² is relative to the client's own targets; it is NaN where the client's samples do not define it.
+    """
+    columns = {metric.name: _column(outputs, targets, sizes, metric) for metric in metrics}
+    return {**columns, "loss": _means(loss(outputs, targets), sizes).tolist()}
+
+
+def _column(outputs: Tensor, targets: Tensor, sizes: list[int], metric: Metric) -> list[float]:
+    if not metric.per_sample:
+        apart = zip(torch.split(outputs.cpu(), sizes), torch.split(targets.cpu(), sizes), strict=True)
+        return [over_all(metric, *by_position(*own)) for own in apart]
+    if targets.dim() > 1 and not targets.is_floating_point():
+        sizes = [int((own != IGNORED_TARGET).sum()) for own in torch.split(targets, sizes)]
+    means = _means(per_sample(metric, *by_position(outputs, targets)), sizes)
+    return [metric.root(mean) for mean in means.tolist()]
+
+
+def _means(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    lengths = torch.as_tensor(sizes).to(values.device)
+    return torch.segment_reduce(values.double(), "mean", lengths=lengths)

@@ -7,8 +7,8 @@ the run of all others. Whoever works with a sound reply need not ask again wheth
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -20,8 +20,8 @@ from winnow.core.array_spec import spec_of
 from winnow.core.reported_numbers import MAX_METRIC, is_plausible_cost, numbers_fault
 from winnow.core.untrusted_text import error_line, one_line
 from winnow.learn.client_update import TRAINING_METRICS, TrainSettings
-from winnow.learn.handlers import LOSS_METRICS, PersonalEvaluationSettings, ReferenceEvaluationSettings
-from winnow.learn.metrics import POOLABLE_METRICS
+from winnow.learn.handlers import CONFUSION, LOSS_METRICS, PersonalEvaluationSettings, ReferenceEvaluationSettings
+from winnow.learn.metrics import METRICS, Metric
 from winnow.learn.representation_profile import ReferenceProfile, ReplyCheck
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ class ExpectedReply:
     reply_parts: tuple[str, ...]
     """The parts that the reply to a training task must have; it may have a profile besides."""
     reference: ReferenceProfile | None
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    """The metrics that a reply may be asked for, by their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ def _fault(outcome: Outcome, expected: ExpectedReply, check: ReplyCheck | None) 
     if isinstance(outcome, Failure):
         return failure_reason(outcome)
     try:
-        fault = _parts_fault(outcome, expected) or numbers_fault(outcome) or _metrics_fault(outcome)
+        fault = _parts_fault(outcome, expected) or numbers_fault(outcome) or _metrics_fault(outcome, expected)
         return check(outcome) if fault is None and check is not None else fault
     except Exception as error:
         return unexpected_fault("the reply cannot be read", outcome.task.client, error)
@@ -104,7 +106,7 @@ def _parts_fault(reply: Reply, expected: ExpectedReply) -> str | None:
         if part not in reply.payload:
             return f"the reply carries no {part}"
     for part, arrays in reply.payload.items():
-        if part not in wanted:
+        if part not in wanted and not (part == CONFUSION and _may_count(reply.task)):
             return one_line(f"the reply has an unexpected part {str(part)[:80]!r}")
         if part in expected.parts and (fault := _form_fault(part, arrays, expected.parts[part])):
             return fault
@@ -121,6 +123,11 @@ def _wanted(task: Task, expected: ExpectedReply) -> tuple[str, ...] | None:
     if task.name == "profile" or (task.name == "evaluate-reference" and task.work.profile_bytes):
         return (PROFILE,)
     return () if task.name in ("evaluate-reference", "evaluate-loss", "evaluate-personal") else None
+
+
+def _may_count(task: Task) -> bool:
+    """Whether the reply may tell which class is taken for which. It need not: a site's policy may forbid it."""
+    return isinstance(task.settings, PersonalEvaluationSettings) and task.settings.confusion_classes > 0
 
 
 def _form_fault(part: str, arrays: Arrays, like: Arrays) -> str | None:
@@ -147,29 +154,33 @@ def is_bounded(model: Arrays) -> bool:
 # Metrics and costs ----------------------------------------------------------------------------------------------------
 
 
-def _metrics_fault(reply: Reply) -> str | None:
+def _metrics_fault(reply: Reply, expected: ExpectedReply) -> str | None:
     settings, named = reply.task.settings, _METRICS.get(reply.task.name)
-    score = settings.metric if isinstance(settings, ReferenceEvaluationSettings | PersonalEvaluationSettings) else None
-    if score is not None:
-        named = frozenset({score, "loss"})
+    asked: list[Metric] = []
+    if isinstance(settings, ReferenceEvaluationSettings | PersonalEvaluationSettings):
+        asked = [expected.metrics[name] for name in settings.metrics]
+        named = frozenset({*(metric.name for metric in asked), "loss"})
     for name in reply.metrics:
         if named is not None and name not in named:
             return one_line(f"the reply has an unexpected metric {str(name)[:80]!r}")
-    return None if score is None else _score_fault(reply, score)
+    return next((fault for metric in asked if (fault := _score_fault(reply, metric)) is not None), None)
 
 
 _METRICS = {"train": TRAINING_METRICS, "evaluate-loss": LOSS_METRICS, "profile": frozenset[str]()}
 
 
-def _score_fault(reply: Reply, metric: str) -> str | None:
-    """A score enters a mean over clients: one that is missing or cannot be would spoil it."""
-    for name in (metric, "loss"):
+def _score_fault(reply: Reply, metric: Metric) -> str | None:
+    """A score enters a mean over clients: one that is missing or cannot be would spoil it. One that a client's samples
+    may leave undefined (the AUC of one class) may be NaN: means are taken without it.
+    """
+    for name in (metric.name, "loss"):
         if name not in reply.metrics:
             return f"the reply tells no {name}"
-        if not abs(reply.metrics[name]) <= MAX_METRIC:
+        undefined = name == metric.name and not metric.per_sample and math.isnan(reply.metrics[name])
+        if not undefined and not abs(reply.metrics[name]) <= MAX_METRIC:
             return f"the reply's {name} is not finite"
-    if not (0 if metric in POOLABLE_METRICS else -math.inf) <= reply.metrics[metric] <= 1:
-        return f"the reply's {metric} is out of range"
+    if reply.metrics[metric.name] < metric.lowest or reply.metrics[metric.name] > metric.highest:
+        return f"the reply's {metric.name} is out of range"
     return None
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from winnow.core import Payload, Task, Work
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.client_update import TrainSettings
+from winnow.learn.metrics import Metric
 from winnow.learn.privacy_accountant import AccountantFactory, no_accountant
 from winnow.learn.stack import StateLayout
 
@@ -21,7 +22,8 @@ class TrainingPlan:
     algorithm: Algorithm
     rounds: int
     seed: int
-    metric: str
+    metrics: tuple[Metric, ...]
+    """What models are scored by; the first decides which is best."""
     message_bytes: int
     """What one transfer of the model weighs."""
     profile_bytes: int
@@ -42,6 +44,15 @@ class TrainingPlan:
     """The layer that is profiled, if any is."""
     notice: str = ""
     """What a user should know before the run starts."""
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides."""
+        return self.metrics[0].name
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.metrics[0].lower_is_better
 
     @property
     def private_names(self) -> tuple[str, ...]:

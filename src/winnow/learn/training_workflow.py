@@ -27,6 +27,8 @@ from winnow.learn.algorithm import Algorithm
 from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
+from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
+from winnow.learn.metrics import metrics_by_name
 from winnow.learn.privacy_accountant import PrivacyAccountant
 from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
@@ -51,8 +53,12 @@ class TrainingWorkflow:
         initial: ModelState,
         evaluator: CombinedEvaluator,
         emulate: EmulateUpdate | None = None,
+        evaluate_outcome: MakeFinalEvaluation | None = None,
     ) -> None:
         self._plan, self.evaluator, self._emulate = plan, evaluator, emulate
+        self._evaluate_outcome = evaluate_outcome
+        self.outcome: FinalEvaluation | None = None
+        """What came of the training; known at its end."""
         self.round = 0
         self._now = 0.0
         self.initial = self.model = initial
@@ -87,6 +93,10 @@ class TrainingWorkflow:
         yield from self._plan.algorithm.schedule.run(self, selection, federation)
         if self._budget_exhausted and self.round < self._plan.rounds:
             yield Stopped(round=self.round, at=federation.clock.now, reason=self._budget_exhausted)
+        if self._evaluate_outcome is not None:
+            self.outcome = self._evaluate_outcome(
+                self.best, self.model, self.round, self.round + 1, partial(self._send_tasks, federation)
+            )
 
     # What a schedule does ---------------------------------------------------------------------------------------------
 
@@ -251,8 +261,9 @@ class TrainingWorkflow:
             self.model, self.round, self.round, partial(self._send_tasks, federation)
         )
         score = self._evaluation.metrics.get(self._plan.evaluated_by, {}).get(self._plan.metric)
-        if score is not None and score > self._best_score:
-            self.best, self._best_score = self.model, score
+        value = None if score is None else -score if self._plan.lower_is_better else score
+        if value is not None and value > self._best_score:  # NaN is not
+            self.best, self._best_score = self.model, value
 
     def _send_tasks(
         self, federation: Federation, tasks: Sequence[Task], check: ReplyCheck | None = None
@@ -283,6 +294,7 @@ class TrainingWorkflow:
             parts={**self._plan.algorithm.client.extra_part_shapes(self.shared), **self.payload},
             reply_parts=("model", *self._plan.algorithm.client.extra_parts),
             reference=self._evaluation.profile if self._evaluation else None,
+            metrics=metrics_by_name(self._plan.metrics),
         )
 
     def snapshot(self) -> Snapshot:

@@ -32,6 +32,7 @@ class ProgressHeader:
     metric: str
     rounds: int
     evaluated_by: str = "reference"
+    lower_is_better: bool = False
     privacy_budgets: Mapping[str, PrivacyBudget] = field(default_factory=dict)
     devices: bool = True
     """Whether devices are simulated, whose time and energy there is to tell."""
@@ -58,8 +59,9 @@ class ProgressState:
             self.point = point
             reading = point.value(self.headline.evaluated_by, self.headline.metric)
             self.value = self.value if reading is None else reading
-            seen = (self.best, self.value)
-            self.best = max((value for value in seen if value is not None and not math.isnan(value)), default=None)
+            known = [value for value in (self.best, self.value) if value is not None and not math.isnan(value)]
+            best = min if self.headline.lower_is_better else max
+            self.best = best(known, default=None)
 
     def start(self) -> None:
         """Time left is estimated from the rounds from here on; what was replayed before took no time."""
@@ -209,6 +211,7 @@ class Progress:
                 metric=prepared.plan.metric,
                 rounds=self._experiment.rounds,
                 evaluated_by=self._experiment.evaluation.by,
+                lower_is_better=prepared.plan.lower_is_better,
                 privacy_budgets=read_privacy_budgets(self._experiment.model_dump()),
                 devices=prepared.clock == "device",
             )

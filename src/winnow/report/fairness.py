@@ -55,6 +55,7 @@ def fairness_bands(groups: Mapping[str, Sequence[RunPlotData]]) -> go.Figure:
             figure.add_trace(
                 go.Scatter(
                     **band,
+                    mode="lines",
                     fill="toself",
                     fillcolor=translucent(ink, 0.15),
                     line=hidden,

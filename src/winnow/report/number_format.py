@@ -46,6 +46,11 @@ def number_text(value: float | None) -> str:
     return f"{value:,.0f}" if value.is_integer() else f"{value:,.{_places(value)}f}"
 
 
+def score_text(value: float | None) -> str:
+    """A metric's value with four decimals; a dash where it is undefined."""
+    return MISSING if value is None or math.isnan(value) else f"{value:,.4f}"
+
+
 def size_text(count: float) -> str:
     """Bytes with three significant digits in the unit that fits: 640 B, 7.88 kB, 2.00 MB."""
     unit, *larger = ("B", "kB", "MB", "GB", "TB")

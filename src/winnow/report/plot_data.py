@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Rejected, RunError, Scored, Selected
-from winnow.runs import HistoryPoint, RunLabel, RunView, Summary, points
+from winnow.runs import EvaluationRecord, HistoryPoint, RunLabel, RunView, Summary, points
 
 ALL_CLIENTS = "all clients"
 
@@ -46,6 +46,7 @@ class RunPlotData:
     rejections: Mapping[str, Sequence[int]]
     """By reason, the rounds of the replies that were not aggregated; the most frequent first."""
     config_text: str
+    evaluation: EvaluationRecord | None = None
 
 
 def read_plot_data(view: RunView) -> RunPlotData:
@@ -65,6 +66,7 @@ def read_plot_data(view: RunView) -> RunPlotData:
         scores=scores,
         rejections=dict(sorted(rejections.items(), key=lambda item: -len(item[1]))),
         config_text=view.config_text,
+        evaluation=view.evaluation,
     )
 
 

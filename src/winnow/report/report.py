@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from winnow.core import RunError
-from winnow.report import fairness, figures, tables
+from winnow.report import fairness, figures, outcome, tables
 from winnow.report.html_page import page
 from winnow.report.markup import (
     card,
@@ -42,7 +42,21 @@ def write_report(path: Path, runs: Sequence[RunView], explain: ExplainPrivacy = 
         raise RunError(f"runs with different metrics ({', '.join(metrics)}) cannot share a report; write one for each")
     groups = group_by_experiment(runs)
     private = partial(privacy_section, explain=explain)
-    sections = (_headline, _progress, _fairness, _participation, _scores, _costs, private, _rejections, _configurations)
+    sections = (
+        _headline,
+        _progress,
+        outcome.losses_section,
+        outcome.classes_section,
+        outcome.clients_section,
+        outcome.notes_section,
+        _fairness,
+        _participation,
+        _scores,
+        _costs,
+        private,
+        _rejections,
+        _configurations,
+    )
     text = page(_title(groups), _lead(groups), "".join(part(groups) for part in sections))
     with one_line_errors(path):
         write_text_atomically(path, text)
@@ -63,8 +77,12 @@ def _lead(groups: Groups) -> str:
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     return (
         f"Up to {max(run.summary.rounds for run in runs)} rounds, {seed_text}. "
-        f"Evaluated by {label.metric} {_evaluated_how(groups)}{aim}."
+        f"Evaluated by {label.metric}{_direction(label)} {_evaluated_how(groups)}{aim}."
     )
+
+
+def _direction(label: RunLabel) -> str:
+    return " (lower is better)" if label.lower_is_better else ""
 
 
 def _common_target(runs: Sequence[RunPlotData]) -> float | None:

@@ -1,5 +1,6 @@
 """The run folder: what a run was, what happened, what came of it, and how to take it up again."""
 
+from winnow.runs.evaluation_record import EvaluationRecord, SampleScores
 from winnow.runs.folder import RunFolder
 from winnow.runs.history import HistoryPoint, points
 from winnow.runs.label import RunClock, RunLabel
@@ -9,6 +10,7 @@ from winnow.runs.summary import MetricReading, Summary, result_record, summarise
 from winnow.runs.view import RunView
 
 __all__ = [
+    "EvaluationRecord",
     "HistoryPoint",
     "MetricReading",
     "PrivacyBudget",
@@ -16,6 +18,7 @@ __all__ = [
     "RunFolder",
     "RunLabel",
     "RunView",
+    "SampleScores",
     "Summary",
     "points",
     "read_privacy_budgets",

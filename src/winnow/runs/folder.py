@@ -26,6 +26,7 @@ from winnow.runs import file_names
 from winnow.runs.atomic_write import FileLock, is_leftover, one_line_errors, write_atomically, write_text_atomically
 from winnow.runs.checkpoint import Checkpoint, load_checkpoint, save_arrays, save_checkpoint
 from winnow.runs.digests import LogDigest, digest_of
+from winnow.runs.evaluation_record import EvaluationRecord
 from winnow.runs.event_log import EventLog, encode_event, json_default
 from winnow.runs.history import RunHistory
 from winnow.runs.label import RunLabel
@@ -144,9 +145,16 @@ class RunFolder:
                 checkpoint = load_checkpoint(self.path / file_names.CHECKPOINT)
                 both = {**self._files, file_names.CONFIG: [*old, *new]}
                 save_checkpoint(self.path / file_names.CHECKPOINT, replace(checkpoint, files=both))
-            (self.path / file_names.RESULT).unlink(missing_ok=True)
+            for outcome in (file_names.RESULT, file_names.EVALUATION):
+                (self.path / outcome).unlink(missing_ok=True)
             write_text_atomically(self.path / file_names.CONFIG, config_text)
         self._files[file_names.CONFIG] = new
+
+    def save_evaluation(self, record: EvaluationRecord) -> None:
+        """Write evaluation.json, before `finish`."""
+        with one_line_errors(self.path):
+            text = record.to_json()
+            write_atomically(self.path / file_names.EVALUATION, lambda temporary: temporary.write_bytes(text))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json: the run is done."""

@@ -34,6 +34,8 @@ class RunLabel:
     machine: str = ""
     commit: str = ""
     """Of the repository in which the run was started, if it was in one."""
+    lower_is_better: bool = False
+    """Whether a lower value of the metric is a better one."""
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"

@@ -20,6 +20,8 @@ EVALUATED_BY_TEXT = {
     "tuned": "by each client on its own samples, after fine-tuning",
 }
 """Whose scores may decide, and what to call that in a sentence."""
+SCORED = (*EVALUATED_BY_TEXT, TEST)
+"""The data on which models are scored."""
 
 
 MAX_REASONS = 5
@@ -78,6 +80,9 @@ class Summary:
     abandoned: AbandonedRounds | None = None
     selections: int = 0
     """How often a client was asked to train, over all rounds and clients."""
+    lower_is_better: bool = False
+    best_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """All metrics of the best model, by the data they were measured on."""
 
     def without_devices(self) -> "Summary":
         """The same without time and energy, where no devices were simulated that could take any."""
@@ -86,9 +91,17 @@ class Summary:
 
 
 def summarise(
-    events: Iterable[AnyEvent], *, metric: str, target: float | None, evaluated_by: str = REFERENCE
+    events: Iterable[AnyEvent],
+    *,
+    metric: str,
+    target: float | None,
+    evaluated_by: str = REFERENCE,
+    lower_is_better: bool = False,
 ) -> Summary:
-    """Score a run by `metric` as `evaluated_by` has it: the highest is best, the first at `target` or above counts."""
+    """Score a run by `metric` as `evaluated_by` has it: the highest is best, the first at `target` or above counts; the
+    lowest and the first at `target` or below where lower is better.
+    """
+    sign = -1 if lower_is_better else 1
     track, points, costs, rejected, stopped = RunHistory(), list[HistoryPoint](), list[Cost](), 0, None
     abandoned, selections = _AbandonedRoundCounter(), 0
     for event in events:
@@ -102,9 +115,16 @@ def summarise(
         selections += len(event.clients) if isinstance(event, Selected) else 0
         abandoned.follow(event)
     evaluated = [point for point in points if _reading(point, evaluated_by, metric)]
-    best = max(evaluated, key=lambda point: point.metrics[evaluated_by][metric], default=None)
+    best = max(evaluated, key=lambda point: sign * point.metrics[evaluated_by][metric], default=None)
     last = evaluated[-1] if evaluated else None
-    reached = _first_at(evaluated, evaluated_by, metric, target)
+    reached = next(
+        (
+            point
+            for point in evaluated
+            if target is not None and sign * point.metrics[evaluated_by][metric] >= sign * target
+        ),
+        None,
+    )
     return Summary(
         metric=metric,
         target=target,
@@ -125,6 +145,8 @@ def summarise(
         privacy_spent=points[-1].metrics.get(PRIVACY, {}) if points else {},
         abandoned=abandoned.result,
         selections=selections,
+        lower_is_better=lower_is_better,
+        best_metrics={} if best is None else {name: best.metrics[name] for name in SCORED if name in best.metrics},
     )
 
 
@@ -144,12 +166,14 @@ def result_record(
         "algorithm": label.algorithm,
         "seed": label.seed,
         "metric": summary.metric,
+        "lower_is_better": summary.lower_is_better,
         "evaluated_by": summary.evaluated_by,
         "target": summary.target,
         "rounds": summary.rounds,
         "best": _record(summary.best),
         "last": _record(summary.last),
         "test": {"best": _record(summary.test_best), "last": _record(summary.test_last)},
+        "best_metrics": {data: dict(values) for data, values in summary.best_metrics.items()},
         "rounds_to_target": summary.rounds_to_target,
         "seconds_to_target": summary.seconds_to_target,
         "wh_to_target": summary.wh_to_target,
@@ -242,14 +266,6 @@ def _reading(point: HistoryPoint | None, data: str, metric: str) -> MetricReadin
     return (
         None if point is None or value is None or math.isnan(value) else MetricReading(value=value, round=point.round)
     )
-
-
-def _first_at(
-    evaluated: Sequence[HistoryPoint], evaluated_by: str, metric: str, target: float | None
-) -> HistoryPoint | None:
-    if target is None:
-        return None
-    return next((point for point in evaluated if point.metrics[evaluated_by][metric] >= target), None)
 
 
 def _record(reading: MetricReading | None) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from winnow.core import AnyEvent, RunError
 from winnow.runs import file_names
 from winnow.runs.atomic_write import one_line_errors
 from winnow.runs.checkpoint import load_checkpoint_info
+from winnow.runs.evaluation_record import EvaluationRecord
 from winnow.runs.event_log import EventLog
 from winnow.runs.label import RunLabel
 from winnow.runs.privacy_budgets import read_privacy_budgets
@@ -50,6 +51,8 @@ class RunView:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
     path: Path | None = None
+    evaluation: EvaluationRecord | None = None
+    """The scores of the model at the end, class by class and client by client."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -68,6 +71,7 @@ class RunView:
                 conditions=vars(_json(path / file_names.CONDITIONS, _Conditions)),
                 result=_json(path / file_names.RESULT, dict[str, Any]) if finished else None,
                 path=path,
+                evaluation=EvaluationRecord.read(path / file_names.EVALUATION),
             )
 
     def events(self) -> Iterator[AnyEvent]:
@@ -79,7 +83,13 @@ class RunView:
     def summary_of(self, events: Iterable[AnyEvent]) -> Summary:
         """The summary of this run's events for whoever has read them already."""
         label = self.label
-        summary = summarise(events, metric=label.metric, target=label.target, evaluated_by=label.evaluated_by)
+        summary = summarise(
+            events,
+            metric=label.metric,
+            target=label.target,
+            evaluated_by=label.evaluated_by,
+            lower_is_better=label.lower_is_better,
+        )
         if label.clock == "none":
             summary = summary.without_devices()
         if not summary.privacy_spent:

@@ -13,7 +13,8 @@ from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, Scored, Sele
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.explain.html_report import write_run_report
-from winnow.runs import RunFolder, RunLabel, file_names
+from winnow.learn.metrics import METRICS, RESERVED_NAMES
+from winnow.runs import EvaluationRecord, RunFolder, RunLabel, file_names
 from winnow.runs.event_log import EventLog
 
 
@@ -29,6 +30,10 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submi
         if "checkpoint" in files:
             snapshot = load_snapshot(files["checkpoint"])
             folder.checkpoint(snapshot, _models(snapshot.arrays))
+        if finished and file_names.EVALUATION in files:
+            evaluation = EvaluationRecord.read(files[file_names.EVALUATION])
+            if evaluation is not None:
+                folder.save_evaluation(evaluation)
         if finished and file_names.RESULT in files:
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
             write_run_report(folder.view())
@@ -54,17 +59,19 @@ def _models(arrays: Arrays) -> dict[str, Arrays]:
 
 
 def _label(config: str, events: Sequence[AnyEvent]) -> RunLabel:
-    """What an unfinished job is called; its metric is the one that was measured besides the loss."""
+    """What an unfinished job is called; its metric is the one in its configuration, or the first that was measured."""
     table = tomllib.loads(config)
     measured = next((event.metrics for event in events if isinstance(event, Evaluated | RoundFinished)), {})
-    names_of = {name for values in measured.values() for name in values}
+    first = next((name for values in measured.values() for name in values if name not in RESERVED_NAMES), "accuracy")
+    metric = table.get("metric") or first
     return RunLabel(
         name=table.get("name", "job"),
         algorithm=table.get("algorithm", ""),
         seed=table.get("seed", 0),
-        metric=min(names_of - {"loss", "spread", "lowest_decile", "highest_decile"}, default="accuracy"),
+        metric=metric,
         target=table.get("target"),
         evaluated_by=table.get("evaluation", {}).get("by", "reference"),
+        lower_is_better=metric in METRICS and METRICS[metric].lower_is_better,
     )
 
 

@@ -134,7 +134,9 @@ def _configure(folder: Path, names: Sequence[str], data: str, listen: int, *, ow
         else:
             (kit / "site.toml").write_text(anchored)
             rule = {"people": [LOCAL_USER], "data": [data], "own_code": own_code}
-            (kit / "policy.toml").write_text(tomli_w.dumps({"remote_control": True, "keeper": True, "jobs": [rule]}))
+            (kit / "policy.toml").write_text(
+                tomli_w.dumps({"remote_control": True, "keeper": True, "confusion_matrix": True, "jobs": [rule]})
+            )
 
 
 @contextmanager

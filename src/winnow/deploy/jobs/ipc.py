@@ -119,13 +119,16 @@ FromRunner: TypeAlias = DispatchTask | WithdrawTasks | CommitRound | RunnerLogLi
 
 
 class PrepareJob(WireMessage, frozen=True, kw_only=True):
-    """Prepare a job with these data (a [data.NAME] table of the site) and the site's mandatory filters."""
+    """Prepare a job with these data (a [data.NAME] table of the site), the site's mandatory filters, and whether its
+    policy lets confusion matrices out.
+    """
 
     job: str
     folder: str
     bundle: str
     data: dict[str, Any]
     filters: list[dict[str, Any]] = []
+    confusion_matrix: bool = False
     first_client: int | None = None
 
 

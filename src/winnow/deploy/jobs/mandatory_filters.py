@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 import winnow.config.schema  # noqa: F401 - brings all filters that there are
 from winnow.core import ConfigError, Failure, Filter, Handler, Outcome, Reply, Settings, Task
+from winnow.learn.handlers import CONFUSION
 from winnow.learn.randomness import secure_stream
 from winnow.learn.update_filters import TwoSidedFilter, site_filters
 from winnow.privacy.filters.update_vector import is_large
@@ -28,7 +29,7 @@ ALLOWED_EXTRA_PARTS: dict[str, set[str]] = {
     "profile": {"profile"},
     "evaluate-reference": {"profile"},
     "evaluate-loss": set(),
-    "evaluate-personal": set(),
+    "evaluate-personal": {CONFUSION},
     "profile-make-keys": {"keys"},
     "profile-set-key": set(),
     "profile-decrypt": {"divergences"},
@@ -39,7 +40,8 @@ ALLOWED_EXTRA_PARTS: dict[str, set[str]] = {
     **{step: {SECURE} for step in (KEEPER_REQUEST, MAKE_KEY, DECRYPT)},
     ENCRYPT: {CIPHERTEXTS},
 }
-"""By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples, and
+"""By task, what may leave besides changed copies of what came: profiles, which are means over a client's samples, what
+the site's policy lets evaluations count, and
 what protocols send of updates that the filters saw before. A task that is not listed is not done.
 """
 

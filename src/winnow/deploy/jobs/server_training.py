@@ -1,6 +1,7 @@
 """Training in a job's runner at the server: the same workflow as in a simulation, over the sites' clients."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
-from winnow.experiment.run import Result
+from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
@@ -35,13 +36,13 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
     described = common_description(members)
     setup = _setup(experiment, inputs, described, held, preprocessing)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
-    tested = np.array([size for member in members for size in member.data.local_test_sizes], np.int64)
+    tested = np.array([size for member in members for size in _local_test_sizes(member)], np.int64)
     nothing = zero_examples(described, 0)
-    plan = setup.plan(sizes)
+    plan = setup.plan(sizes, held[0] or nothing)
     training = setup.workflow(
         plan,
         sizes=sizes,
-        local_test_sizes=tested if len(tested) == len(sizes) else None,
+        local_test_sizes=tested if tested.any() else None,
         reference=held[0] or nothing,
         test=held[1] or nothing,
         store=None,
@@ -59,7 +60,13 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(run, setup, plan, training)
+    return _result(run, setup, plan, training, _client_names(members))
+
+
+def _local_test_sizes(member: JobSite) -> Sequence[int]:
+    """How many samples each client of a site keeps for a test: none where the site does not say so of each."""
+    told, clients = member.data.local_test_sizes, len(member.data.sizes)
+    return told if len(told) == clients else [0] * clients
 
 
 def common_description(members: Sequence[JobSite]) -> DataDescription:
@@ -123,7 +130,18 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
+def _client_names(members: Sequence[JobSite]) -> list[str]:
+    """The site of each client, with a number where it has several."""
+    return [
+        member.site if len(member.data.sizes) == 1 else f"{member.site}, client {place}"
+        for member in members
+        for place in range(len(member.data.sizes))
+    ]
+
+
+def _result(
+    run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow, names: Sequence[str]
+) -> Result:
     experiment = setup.experiment
     for name, model in (("best", training.best), ("last", training.model)):
         path = run.folder / file_names.model_file(name)
@@ -136,8 +154,14 @@ def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training
         metric=plan.metric,
         target=experiment.target,
         evaluated_by=experiment.evaluation.by,
+        lower_is_better=plan.lower_is_better,
     )
     view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
+    if training.outcome is not None:
+        labels = setup.preprocessing.classes or range(setup.classes or 0)
+        evaluation = evaluation_record(training.outcome, view.summary(), names, labels)
+        run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
+        view = replace(view, evaluation=evaluation)
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
     return Result(
@@ -149,7 +173,7 @@ def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
-        client_names=(),
+        client_names=names,
     )
 
 

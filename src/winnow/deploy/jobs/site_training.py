@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
 from winnow.config.schema import Experiment
@@ -40,9 +41,17 @@ SETTINGS_TYPES: Mapping[str, type] = {
 
 
 def training_handlers(
-    experiment: Experiment, inputs: RunInputs, data: SiteData, first: int, identities: PartyIdentities
+    experiment: Experiment,
+    inputs: RunInputs,
+    data: SiteData,
+    first: int,
+    identities: PartyIdentities,
+    *,
+    confusion_matrix: bool = False,
 ) -> SiteHandlers:
-    """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
+    """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`.
+    Confusion matrices leave only if the site's policy says so.
+    """
     device = set_up_device(experiment.engine)
     setup = set_up_training(
         experiment,
@@ -67,7 +76,11 @@ def training_handlers(
     return SiteHandlers(
         site=setup.model.site(_samples(data.clients, first, device), local_test),
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
-        filters=(_as_signed(experiment, setup), *limits.around(), *site_filters(experiment.filters, secure_stream)),
+        filters=(
+            _as_signed(experiment, setup, confusion_matrix=confusion_matrix),
+            *limits.around(),
+            *site_filters(experiment.filters, secure_stream),
+        ),
         outer_filters=besides.filters,
         volatile=frozenset(besides.handlers) | _held_back(collecting),
         settings={**SETTINGS_TYPES, **besides.settings},
@@ -88,8 +101,10 @@ def _needed(
     return {name: handler for name, handler in HANDLERS.items() if not unused.get(name, False)}
 
 
-def _as_signed(experiment: Experiment, setup: TrainingSetup) -> Filter[LearningSite]:
-    """Training is done as the job's author signed it, whatever the server asks for, and tells nothing else."""
+def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix: bool) -> Filter[LearningSite]:
+    """Training and evaluation are done as the job's author signed them, whatever the server asks for, and tell nothing
+    else.
+    """
     training = TrainSettings(
         local=experiment.local,
         client=experiment.client,
@@ -97,6 +112,7 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup) -> Filter[LearningS
         profile=setup.model.layer is not None,
         start_loss=experiment.composed().needs_start_loss,
     )
+    metrics = {metric.name for metric in setup.model.metrics}
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
         _check_model(tasks[0], setup.model.initial)
@@ -105,10 +121,15 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup) -> Filter[LearningS
             signed = asked == training
         elif isinstance(asked, PersonalEvaluationSettings):
             signed = asked.client == experiment.client and _tuned_as_signed(asked.tuning, experiment)
+            signed = signed and metrics.issuperset(asked.metrics) and asked.confusion_classes in (0, setup.classes)
+            if asked.confusion_classes and not confusion_matrix:
+                tasks = [replace_struct(task, settings=replace(asked, confusion_classes=0)) for task in tasks]
+        elif isinstance(asked, ReferenceEvaluationSettings):
+            signed = metrics.issuperset(asked.metrics)
         else:
             signed = True
         if not signed:
-            reason = "the server's training settings differ from those the job's author signed"
+            reason = "the server's settings of the task differ from those the job's author signed"
             return [Failure(task=task, stage="admission", reason=reason) for task in tasks]
         return call_next(tasks, site)
 

@@ -50,7 +50,14 @@ class SiteExecutionContext(ExecutionContext):
         data = load_site_data(wanted.name, self._prepare.data, experiment.seed, self._prepare.job, wanted.preprocessing)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
-        handlers = training_handlers(experiment, inputs, data, self._first_client(data), identities)
+        handlers = training_handlers(
+            experiment,
+            inputs,
+            data,
+            self._first_client(data),
+            identities,
+            confusion_matrix=self._prepare.confusion_matrix,
+        )
         self._execute_tasks(handlers, identities.set_task)
 
     def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:

@@ -29,6 +29,7 @@ class AdmissionTerms:
     data: str
     own_code: bool
     filters: list[dict[str, Any]]
+    confusion_matrix: bool
     sandboxed: bool
 
 
@@ -71,6 +72,7 @@ class AdmissionControl:
             data=name,
             own_code=bundle.own_code,
             filters=list(policy.filters),
+            confusion_matrix=policy.confusion_matrix,
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
 

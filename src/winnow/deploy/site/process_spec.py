@@ -56,6 +56,7 @@ class ProcessSpec:
             bundle=str(self.bundle),
             data=self.data,
             filters=[] if self.filters_output else self.terms.filters,
+            confusion_matrix=self.terms.confusion_matrix,
             first_client=first_client,
         )
 

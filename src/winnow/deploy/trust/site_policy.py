@@ -40,6 +40,8 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether the agent stops or restarts when a person asks for it through the server."""
     keeper: bool = False
     """Whether this site keeps the masks of others in secure aggregation, for jobs that ask it to."""
+    confusion_matrix: bool = False
+    """Whether a job may learn, for each client's test samples, how many of which class are taken for which."""
     sandbox: Literal["required", "none"] = "required"
     """Whether custom code may run where this machine's kernel offers no sandbox."""
 
