@@ -48,7 +48,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("importlib.metadata").version("winnow")
+        return import_module("winnow.core.distribution").installed_version()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name == "conduct":

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.core.distribution import install_command
 from winnow.data.tables import Numbers, check_finite
 
 try:
     import pyarrow as arrow
     import pyarrow.parquet
 except ImportError as missing:
-    raise DataError("Parquet files need pyarrow: pip install winnow[parquet]") from missing
+    raise DataError(f"Parquet files need pyarrow: {install_command('parquet')}") from missing
 
 
 class ParquetTable:
