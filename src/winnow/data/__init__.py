@@ -23,6 +23,7 @@ from winnow.data.partitions import (
     NormalSizes,
     Partition,
 )
+from winnow.data.preprocessing import InputSpec, Preprocessing
 from winnow.data.settings import DataSettings
 from winnow.data.types import ClientData, ClientsOnDemand, DataConditions, DataSet, Examples, FederatedData
 
@@ -43,12 +44,14 @@ __all__ = [
     "FederatedData",
     "FlippedLabels",
     "IidPartition",
+    "InputSpec",
     "IrrelevantFeatures",
     "NaturalPartition",
     "NormalSizes",
     "OnDemand",
     "Partition",
     "Pollution",
+    "Preprocessing",
     "SaltAndPepper",
     "apply_settings",
     "catalogue",

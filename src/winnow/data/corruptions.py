@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Choice, DataError
-from winnow.data.types import IMAGE_NDIM, DataSet, Examples, Features, Reals
+from winnow.data.preprocessing import IMAGE_NDIM
+from winnow.data.types import DataSet, Examples, Features, Reals
 
 Edges: TypeAlias = Literal["wrap", "nearest"]
 

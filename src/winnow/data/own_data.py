@@ -12,9 +12,10 @@ from winnow.data.client_files import count_clients
 from winnow.data.file_io import OWN_FILE_TYPES, own_file_type, read_npz
 from winnow.data.on_demand import OnDemand, check_prepartitioned
 from winnow.data.own_arrays import raw_from_arrays
+from winnow.data.preprocessing import check_numbers
 from winnow.data.scaling import to_data_set, unscaled
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType, Scale
-from winnow.data.tables import DataTable, check_columns, open_table
+from winnow.data.tables import DataTable, check_columns, check_complete, open_table
 from winnow.data.types import DataSet, RawDataSet
 
 Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
@@ -132,13 +133,13 @@ def _read_table(table: DataTable, settings: DataSettings) -> RawDataSet:
     apart = {*settings.targets, settings.owner}
     features = settings.features or [name for name in table.columns if name not in apart]
     if not features:
-        raise DataError(f"{table.path}: no columns remain for features")
+        raise DataError(f"{table.where}: no columns remain for features")
     y = _table_targets(table, settings.targets, settings.task)
     return raw_from_arrays(
-        table.numbers(features),
+        _numbers(table, features),
         y,
-        owners=table.values(settings.owner) if settings.owner else None,
-        where=str(table.path),
+        owners=check_complete(table.column(settings.owner), settings.owner, table.where) if settings.owner else None,
+        where=table.where,
         task=settings.task,
         tokens=settings.tokens,
     )
@@ -146,8 +147,14 @@ def _read_table(table: DataTable, settings: DataSettings) -> RawDataSet:
 
 def _table_targets(table: DataTable, targets: Sequence[str], task: ProblemType) -> NDArray[Any]:
     if len(targets) > 1 and task == "classification":
-        raise DataError(f"{table.path}: a classification has one target column, not {len(targets)}")
+        raise DataError(f"{table.where}: a classification has one target column, not {len(targets)}")
     if len(targets) > 1 or task == "regression":
-        return table.numbers(targets)
-    values = table.values(targets[0])
-    return table.numbers(targets) if values.dtype.kind == "f" and task == "auto" else values
+        return _numbers(table, targets)
+    return check_complete(table.column(targets[0]), targets[0], table.where)
+
+
+def _numbers(table: DataTable, names: Sequence[str]) -> NDArray[np.float64]:
+    held = zip(names, table.read(names), strict=True)
+    return np.stack(
+        [check_numbers(check_complete(v, name, table.where), name, table.where) for name, v in held], axis=1
+    )

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.data.preprocessing import IMAGE_NDIM
 from winnow.data.settings import Scale
-from winnow.data.types import IMAGE_NDIM, DataSet, RawDataSet, Reals
+from winnow.data.types import DataSet, RawDataSet, Reals
 
 
 class Scaling(Protocol):

@@ -1,5 +1,6 @@
 """From an experiment's settings to the objects that simulate it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from winnow.config.compatibility_checks import fingerprint
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
-from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, federate, load
+from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, Preprocessing, federate, load
 from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
@@ -55,6 +56,8 @@ class PreparedRun:
     """The clients themselves, with their data and their states."""
     module: nn.Module
     conditions: DataConditions
+    preprocessing: Preprocessing
+    client_names: Sequence[str]
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
@@ -99,6 +102,7 @@ def prepare_run(
         data.first_samples(PROBE_SAMPLES),
         federated.clients.classes,
         stream,
+        preprocessing=federated.preprocessing,
         selection_is_public=False,
     )
     found = fingerprint(federated, setup.initial, setup.loss)
@@ -143,6 +147,8 @@ def prepare_run(
         simulation=simulation,
         module=setup.module,
         conditions=federated.conditions,
+        preprocessing=federated.preprocessing,
+        client_names=federated.client_names,
         plan=plan,
         fingerprint=found,
         pool=pool,

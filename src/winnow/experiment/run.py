@@ -1,7 +1,7 @@
 """Runs an experiment, in memory or in a folder from which it can be resumed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from torch import nn
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, RoundFinished, RunError
-from winnow.data import DataConditions
+from winnow.data import DataConditions, Preprocessing
+from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
@@ -53,6 +54,15 @@ class Result:
     """The best shared model; its private part, which stays with the clients, is the initial one."""
     personal: Callable[[int], nn.Module]
     """The model that a client, by its number, uses itself after the last round."""
+    preprocessing: Preprocessing
+    """What made the model's inputs out of raw rows, and makes labels or values out of its outputs."""
+    client_names: Sequence[str]
+    """The owner of each client; "client 0", … where there are none."""
+
+    @property
+    def classes(self) -> tuple[Label, ...] | None:
+        """The labels as the data have them, in the order of the model's outputs; None in a regression."""
+        return self.preprocessing.classes
 
     @property
     def best(self) -> float | None:
@@ -213,6 +223,8 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         view=view,
         model=prepared.module.eval(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
+        preprocessing=prepared.preprocessing,
+        client_names=prepared.client_names,
     )
 
 

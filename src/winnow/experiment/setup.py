@@ -23,7 +23,7 @@ from winnow.config.compatibility_checks import (
 )
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, Population, Randomness
-from winnow.data import DataSet, Examples, OnDemand
+from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.experiment.evaluators import build_evaluator
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
@@ -76,6 +76,7 @@ def set_up_training(
     classes: int | None,
     randomness: Randomness,
     *,
+    preprocessing: Preprocessing,
     selection_is_public: bool,
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
@@ -91,6 +92,7 @@ def set_up_training(
         probe=probe,
         classes=classes,
         randomness=randomness,
+        preprocessing=preprocessing,
         selection_is_public=selection_is_public,
     )
 
@@ -105,6 +107,8 @@ class TrainingSetup:
     probe: tuple[Tensor, Tensor]
     classes: int | None
     randomness: Randomness
+    preprocessing: Preprocessing
+    """What made the samples out of raw rows."""
     selection_is_public: bool
     """Whether others than the server learn which clients each round selects."""
 
@@ -174,6 +178,7 @@ class TrainingSetup:
         for part in (*experiment.filters, *experiment.composed().parts):
             part.check_data(summary)
         notices = (
+            self.preprocessing.notice(),
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),

@@ -196,7 +196,7 @@ def _scaled(name: str, x: NDArray[Any], table: Mapping[str, Any]) -> Any:
 
 def _labels(path: Path, settings: DataSettings) -> NDArray[Any]:
     """The classes of a file's rows, as the file calls them."""
-    return read_pair(path)[1] if own_file_type(path) == ".npz" else open_table(path).values(settings.targets[0])
+    return read_pair(path)[1] if own_file_type(path) == ".npz" else open_table(path).column(settings.targets[0])
 
 
 def _numbered(name: str, labels: NDArray[Any], table: Mapping[str, Any]) -> tuple[NDArray[np.int64], int]:

@@ -8,7 +8,7 @@ import torch
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
-from winnow.data import Examples
+from winnow.data import Examples, Preprocessing
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
@@ -102,7 +102,15 @@ def _setup(
     device = set_up_device(experiment.engine)
     probe = as_tensor(like.x[:PROBE_SAMPLES], device), as_tensor(like.y[:PROBE_SAMPLES], device)
     # the job's log lists the clients that were selected, aggregated and rejected
-    return set_up_training(experiment, inputs, probe, classes, secure_stream, selection_is_public=True)
+    return set_up_training(
+        experiment,
+        inputs,
+        probe,
+        classes,
+        secure_stream,
+        preprocessing=Preprocessing(),
+        selection_is_public=True,
+    )
 
 
 def zero_examples(described: DataDescription, samples: int) -> Examples:
@@ -136,6 +144,8 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
         view=view,
         model=setup.module.eval(),
         personal=_no_personal_model,
+        preprocessing=setup.preprocessing,
+        client_names=(),
     )
 
 
