@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from winnow.experiment.compare import Comparison
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import run_workflow
+    from winnow.experiment.saved_model import SavedModel, load
     from winnow.learn.algorithm import Algorithm
 
     __version__: str
@@ -24,10 +25,12 @@ __all__ = [
     "Connection",
     "OnDemand",
     "Result",
+    "SavedModel",
     "WinnowError",
     "__version__",
     "compare",
     "connect",
+    "load",
     "run",
     "run_workflow",
 ]
@@ -38,10 +41,12 @@ _HOMES = {
     "Connection": "winnow.deploy.client.connection",
     "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
+    "SavedModel": "winnow.experiment.saved_model",
     "WinnowError": "winnow.core",
     "compare": "winnow.api",
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
+    "load": "winnow.experiment.saved_model",
     "run": "winnow.api",
 }
 

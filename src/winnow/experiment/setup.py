@@ -81,10 +81,9 @@ def set_up_training(
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
     x, y = probe
-    outputs = classes if classes is not None else y.shape[1]
     module = inputs.module
     if module is None:
-        module = build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed)
+        module = build_model(experiment.model, tuple(x.shape[1:]), output_count(classes, y), experiment.seed)
     return TrainingSetup(
         experiment=experiment,
         module=module.to(x.device),
@@ -193,6 +192,9 @@ class TrainingSetup:
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
             elements=profile_bytes // ELEMENT_BYTES,
             layout=StateLayout.of(module),
+            sample_shape=tuple(probe_x.shape[1:]),
+            outputs=output_count(self.classes, self.probe[1]),
+            classes=self.classes,
             private=self.private,
             evaluated_by=experiment.evaluation.by,
             accountant=self._open_accountant,
@@ -241,6 +243,11 @@ class TrainingSetup:
                 'collect.parameter_source = "public" needs samples at the server, which has none; use "sum"'
             )
         return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
+
+
+def output_count(classes: int | None, y: Tensor) -> int:
+    """How many outputs a model has for these targets: one a class, or one a value."""
+    return classes if classes is not None else y.shape[1]
 
 
 def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:

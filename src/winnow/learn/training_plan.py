@@ -30,6 +30,10 @@ class TrainingPlan:
     """The length of a profile, likewise."""
     layout: StateLayout
     """What of the model is trained."""
+    sample_shape: tuple[int, ...]
+    outputs: int
+    classes: int | None
+    """None in a regression."""
     private: frozenset[str] = frozenset()
     """The names of what stays with the clients: it is neither sent nor aggregated."""
     accountant: AccountantFactory = no_accountant

@@ -1,0 +1,114 @@
+"""What a trained model's card says of it: data, algorithm, scores, privacy, and where and when it was trained."""
+
+import math
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated
+
+import torch
+from msgspec import Meta, Struct
+from torch import nn
+
+from winnow.config.schema import Experiment
+from winnow.core.distribution import installed_version
+from winnow.learn.training_plan import TrainingPlan
+from winnow.runs.summary import EVALUATED_BY_TEXT, Summary, privacy_spent_lines
+
+GIT_SECONDS = 5
+MODEL_NAMES_OWN = ("in-memory", "python")
+"""Models that are somebody's own code."""
+
+Text = Annotated[str, Meta(max_length=1000)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Score(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A metric of this model on one set of samples."""
+
+    measured: Text
+    metric: Text
+    value: float
+    round: Count
+
+
+class DataSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many clients there were, and samples at them and in the server's two sets."""
+
+    clients: Count
+    samples: Count
+    reference: Count
+    test: Count
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a model comes from."""
+
+    name: Text
+    model: Text
+    algorithm: Text
+    seed: Count
+    rounds: Count
+    data: Text
+    sizes: DataSizes
+    scores: Annotated[list[Score], Meta(max_length=1000)]
+    privacy: Annotated[list[Text], Meta(max_length=100)]
+    parameters: Count
+    private: Annotated[list[Text], Meta(max_length=100_000)]
+    """What of the model stays with each client, and is not here."""
+    date: Text
+    machine: Text
+    commit: Text | None
+    winnow: Text
+    torch: Text
+
+
+def model_facts(
+    experiment: Experiment,
+    plan: TrainingPlan,
+    summary: Summary,
+    module: nn.Module,
+    sizes: DataSizes,
+    *,
+    commit: str | None,
+) -> ModelFacts:
+    own = experiment.model.name in MODEL_NAMES_OWN
+    readings = {EVALUATED_BY_TEXT[summary.evaluated_by]: summary.best, "on the test set": summary.test_best}
+    return ModelFacts(
+        name=experiment.name[:1000],
+        model=type(module).__name__ if own else experiment.model.name,
+        algorithm=experiment.algorithm,
+        seed=experiment.seed,
+        rounds=summary.rounds,
+        data=experiment.data.name[:1000],
+        sizes=sizes,
+        scores=[
+            Score(measured=measured, metric=summary.metric, value=reading.value, round=reading.round)
+            for measured, reading in readings.items()
+            if reading is not None and math.isfinite(reading.value)
+        ],
+        privacy=privacy_spent_lines(summary.privacy_spent, summary.privacy_budgets),
+        parameters=plan.parameters,
+        private=list(plan.private_names),
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        commit=commit,
+        winnow=installed_version(),
+        torch=str(torch.__version__),
+    )
+
+
+@cache
+def current_commit() -> str | None:
+    """The commit of the folder that the program was started in, if it is under git; asked for once a process."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    command = [git, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()[:100] or None
