@@ -1,7 +1,7 @@
 """A trained model as a file for other programs: ONNX or TorchScript, from raw numbers to probabilities or values.
 
-The graph contains the numeric part of the preprocessing: missing numbers are filled in, columns and channels scaled, and
-the values of a regression brought back to their units. Text has no place in it, so a model that was trained on
+The graph contains the numeric part of the preprocessing: missing numbers are filled in, columns and channels scaled,
+and the values of a regression brought back to their units. Text has no place in it, so a model that was trained on
 categories takes features: what `preprocessing.transform` makes of rows.
 """
 
