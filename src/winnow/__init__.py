@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from winnow import data
     from winnow.api import compare, run
     from winnow.core import WinnowError
     from winnow.data import OnDemand
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "compare",
     "connect",
+    "data",
     "load",
     "run",
     "run_workflow",
@@ -52,6 +54,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "data":
+        return import_module("winnow.data")
     if name == "__version__":
         return import_module("winnow.core.distribution").installed_version()
     if name in _HOMES:

@@ -71,12 +71,13 @@ class Affine(Settings):
 class Column(Settings):
     """A raw column of a table, and what becomes of it.
 
-    A number is `fill` where it is missing, and then scaled; with `marks_missing` a second feature says where that was. A
-    category is one feature for each of the `categories`, and one for anything else, missing values too.
+    A number is `fill` where it is missing, and then scaled; with `marks_missing` a second feature says where that was.
+    A category is one feature for each of the `categories`, and one for anything else, missing values too. A token
+    stays a whole number.
     """
 
     name: Name
-    kind: Literal["number", "category"] = "number"
+    kind: Literal["number", "category", "token"] = "number"
     fill: float = 0.0
     marks_missing: bool = False
     shift: float = 0.0
@@ -92,11 +93,11 @@ class Column(Settings):
     @property
     def features(self) -> tuple[str, ...]:
         """What the features made of it are called."""
-        if self.kind == "number":
-            return (self.name, f"{self.name} is missing") if self.marks_missing else (self.name,)
-        return (*(f"{self.name} = {category}" for category in self.categories), f"{self.name} = other")
+        if self.kind == "category":
+            return (*(f"{self.name} = {category}" for category in self.categories), f"{self.name} = other")
+        return (self.name, f"{self.name} is missing") if self.marks_missing else (self.name,)
 
-    def encode(self, values: NDArray[Any], where: str) -> NDArray[np.float32]:
+    def encode(self, values: NDArray[Any], where: str) -> Features:
         """[n, features]"""
         if self.kind == "category":
             place = {category: number for number, category in enumerate(self.categories)}
@@ -104,6 +105,8 @@ class Column(Settings):
             found = np.array([place.get(text, len(place)) for text in distinct.tolist()], np.int64)[inverse]
             return np.eye(len(place) + 1, dtype=np.float32)[found.reshape(-1)]
         numbers = check_numbers(values, self.name, where)
+        if self.kind == "token":
+            return whole_numbers(numbers, f"{where}: column '{self.name}'")[:, None]
         missing = np.isnan(numbers)
         scaled = ((np.where(missing, self.fill, numbers) - self.shift) / self.width).astype(np.float32)
         return np.stack([scaled, missing.astype(np.float32)] if self.marks_missing else [scaled], axis=1)
@@ -137,10 +140,7 @@ class InputSpec(Settings):
             raise DataError(f"{where}: samples have shape {values.shape[1:]}; the model was trained on {self.shape}")
         check_finite(values, "the input", where)
         if self.kind == "token":
-            whole = values.astype(np.int64)
-            if (whole != values).any():
-                raise DataError(f"{where}: the model was trained on whole numbers, and there are others")
-            return whole
+            return whole_numbers(values, where)
         return values.astype(np.float32, copy=False) if self.scaling is None else self.scaling.apply(values)
 
 
@@ -168,6 +168,8 @@ class Preprocessing(Settings):
     def _possible(self) -> Self:
         if sum(map(bool, (self.columns, self.array, self.inputs))) > 1:
             raise ValueError("rows are a table, an array or several inputs, not two of these")
+        if 0 < sum(column.kind == "token" for column in self.columns) < len(self.columns):
+            raise ValueError("all columns are tokens, or none is")
         for what, names in (("column", [column.name for column in self.columns]), ("input", self.input_names)):
             if len({*names}) != len(names):
                 raise ValueError(f"two {what}s have the same name")
@@ -193,6 +195,12 @@ class Preprocessing(Settings):
     @property
     def input_names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.inputs if spec.name is not None)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether features are identifiers, all of them."""
+        specs = (*self.columns, *((self.array,) if self.array else self.inputs))
+        return bool(specs) and all(spec.kind == "token" for spec in specs)
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -224,7 +232,7 @@ class Preprocessing(Settings):
             return numbers
         if numbers.max(initial=0) >= len(self.classes):
             raise DataError(f"the model has more outputs than the {len(self.classes)} classes that it was trained on")
-        return _label_array(self.classes)[numbers]
+        return label_array(self.classes)[numbers]
 
     def probabilities(self, outputs: Any) -> NDArray[np.float64]:
         """The probability of each class, by a model's outputs: logits or logarithms of probabilities."""
@@ -268,7 +276,7 @@ class Preprocessing(Settings):
         assert by_position is not None
         return by_position
 
-    def _encode_table(self, table: DataTable) -> NDArray[np.float32]:
+    def _encode_table(self, table: DataTable) -> Features:
         names = [column.name for column in self.columns]
         for name in names:
             if name not in table.columns:
@@ -314,6 +322,15 @@ class Preprocessing(Settings):
         return packed
 
 
+def whole_numbers(values: NDArray[Any], where: str) -> NDArray[np.int64]:
+    """Tokens as such; numbers between whole ones are refused."""
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(np.int64)
+    if (whole != values).any():
+        raise DataError(f"{where}: tokens must be whole numbers, and there are others; remove data.tokens")
+    return whole
+
+
 def check_numbers(values: NDArray[Any], name: str, where: str) -> NDArray[np.float64]:
     """The values of a column of numbers, NaN where one is missing; anything else is refused by name."""
     if values.dtype.kind not in "iufb" or values.ndim != 1:
@@ -330,7 +347,7 @@ def check_numbers(values: NDArray[Any], name: str, where: str) -> NDArray[np.flo
     return numbers
 
 
-def _label_array(labels: Sequence[Label]) -> NDArray[Any]:
+def label_array(labels: Sequence[Label]) -> NDArray[Any]:
     """Text, whole numbers and so on where all labels are; otherwise objects."""
     kinds = {type(label) for label in labels}
     if len(kinds) == 1:

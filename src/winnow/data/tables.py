@@ -181,7 +181,7 @@ class CsvTable:
                     f"{self.path}: data row {number} has {len(row)} cells but the header has {len(self.columns)}"
                 )
             for name, place in places:
-                if not _is_number(row[place]):
+                if not is_number(row[place]):
                     cell = f"'{row[place]}'" if row[place] else "an empty cell"
                     return DataError(
                         f"{self.path}: column '{name}', data row {number} holds {cell}, not a number;"
@@ -199,7 +199,7 @@ def _as_numbers(text: NDArray[np.str_]) -> NDArray[Any]:
     return text.astype(object)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:

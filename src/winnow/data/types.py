@@ -18,7 +18,7 @@ Reals: TypeAlias = NDArray[np.float32]
 Features: TypeAlias = Reals | Indices
 """Numbers, or the identifiers of tokens."""
 Targets: TypeAlias = Indices | Reals
-"""Class labels [n], or the values [n, t] of a regression."""
+"""Class labels [n], a class at each position of a sequence [n, t], or the values [n, t] of a regression."""
 
 AS_IT_IS = Preprocessing()
 CLEAN = "clean"
@@ -32,14 +32,13 @@ FINGERPRINT_CLIENTS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RawDataSet:
-    """A data set as its files hold it, before scaling."""
+    """A known set as its files hold it, before scaling."""
 
     x: NDArray[Any]
     y: NDArray[Any]
     classes: int | None
     owners: Indices | None = None
     test_rows: Indices | None = None
-    tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

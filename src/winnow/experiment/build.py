@@ -1,10 +1,10 @@
 """From an experiment's settings to the objects that simulate it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
     Loss,
+    OwnTraining,
     TensorData,
     choose_execution,
     clients_that_fit,
@@ -56,6 +57,8 @@ class PreparedRun:
     simulation: SimulatedFederation[LearningSite]
     """The clients themselves, with their data and their states."""
     module: nn.Module
+    fitted_estimator: Callable[[], Any]
+    """The scikit-learn estimator with the module's parameters; None where the model is none."""
     conditions: DataConditions
     preprocessing: Preprocessing
     client_names: Sequence[str]
@@ -107,10 +110,10 @@ def prepare_run(
         preprocessing=federated.preprocessing,
         selection_is_public=False,
     )
-    found = fingerprint(federated, setup.initial, setup.loss)
+    found = fingerprint(federated, setup.initial, setup.loss, setup.own)
     if expected_fingerprint not in ("", found):
         raise RunError(
-            "the run was started with different data, a different model or a different loss; choose another --out"
+            "the run was started with different data, a different model, loss or training step; choose another --out"
         )
     if snapshot is not None:
         snapshot = _to_device(data.device, snapshot)
@@ -139,7 +142,7 @@ def prepare_run(
         "chunk": _chunk(experiment, site, len(sizes)),
     }
     engine = experiment.engine.model_copy(update=chosen)
-    rebuild = partial(_rebuild_site, data, local_test, setup.module, setup.loss, plan.layer, engine)
+    rebuild = partial(_rebuild_site, data, local_test, setup.module, setup.loss, setup.own, plan.layer, engine)
     pool = open_worker_pool(engine, site, rebuild, sizes)
     simulation = _simulation(experiment, engine, site, pool, federated, store, snapshot)
     return PreparedRun(
@@ -148,6 +151,7 @@ def prepare_run(
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
         module=setup.module,
+        fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
@@ -223,13 +227,13 @@ def _rebuild_site(
     local_test: TensorData | None,
     module: nn.Module,
     loss: Loss,
+    own: OwnTraining | None,
     layer: str | None,
     engine: EngineSettings,
 ) -> LearningSite:
     """The site built again, for a worker that cannot share this process's and has one core."""
-    chosen = choose_execution(
-        module, *data.first_samples(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
-    )
+    samples = data.first_samples(PROBE_SAMPLES)
+    chosen = choose_execution(module, *samples, loss, engine.execution, threads=1, precision=engine.precision, own=own)
     evaluator = ModelEvaluator(module, loss, layer, chosen)
     initial = model_state(module)
     return LearningSite(

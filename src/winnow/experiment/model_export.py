@@ -80,8 +80,8 @@ class ModelGraph(nn.Module):
 
     def __init__(self, saved: "SavedModel") -> None:
         super().__init__()
-        self.saved = saved
-        self.model = saved.model
+        self.packed = bool(saved.preprocessing.inputs)
+        self.model = saved.adapted()
         self.encoders = nn.ModuleList(_encoder(saved.preprocessing, spec) for spec in _specs(saved))
         targets = saved.preprocessing.targets
         self.output_name = VALUES if targets else PROBABILITIES
@@ -90,9 +90,8 @@ class ModelGraph(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         encoded = [encoder(values) for encoder, values in zip(self.encoders, inputs, strict=True)]
-        packed = self.saved.preprocessing.inputs
-        x = torch.cat([_flat(part, encoded) for part in encoded], 1) if packed else encoded[0]
-        outputs = self.saved.forward(x)
+        x = torch.cat([_flat(part, encoded) for part in encoded], 1) if self.packed else encoded[0]
+        outputs: Tensor = self.model(x)
         if self.output_name == VALUES:
             values: Tensor = outputs.reshape(len(outputs), -1).double() * self.width + self.shift
             return values

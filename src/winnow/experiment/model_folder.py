@@ -53,6 +53,7 @@ class ModelDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output: str | None
     sample_shape: Annotated[list[Size], Meta(max_length=8)]
     outputs: Annotated[int, Meta(ge=1, le=1 << 24)]
+    built_outputs: Annotated[int, Meta(ge=1, le=1 << 24)]
     parameters: Parameters
     preprocessing: dict[str, Any]
     facts: ModelFacts
@@ -73,6 +74,7 @@ def write_description(
     output: str | None,
     sample_shape: tuple[int, ...],
     outputs: int,
+    built_outputs: int,
     preprocessing: Preprocessing,
     facts: ModelFacts,
 ) -> None:
@@ -83,6 +85,7 @@ def write_description(
         output=output,
         sample_shape=list(sample_shape),
         outputs=outputs,
+        built_outputs=built_outputs,
         parameters=Parameters(file=file, digest=digest_of_state(state)),
         preprocessing=preprocessing.to_json(),
         facts=facts,
@@ -133,11 +136,11 @@ def build_named_model(folder: Path, description: ModelDescription) -> tuple[nn.M
     shape = tuple(description.sample_shape)
     try:
         with torch.device("meta"):  # shapes without memory: whoever wrote the file chose the sizes
-            expected = build_model(settings, shape, description.outputs, seed=0)
+            expected = build_model(settings, shape, description.built_outputs, seed=0)
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
         raise RunError(f"{folder / file_names.MODEL}: this model cannot be built: {one_line(error)}") from None
     state = _read_parameters(folder, description, expected.state_dict())
-    module = build_model(settings, shape, description.outputs, seed=0)
+    module = build_model(settings, shape, description.built_outputs, seed=0)
     module.load_state_dict(state)
     return module, settings
 
@@ -172,6 +175,8 @@ def _check_together(path: Path, description: ModelDescription, preprocessing: Pr
         wrong = f"the rows have shape {preprocessing.array.shape}, the model takes {shape}"
     elif preprocessing.classes is not None and outputs != len(preprocessing.classes):
         wrong = f"there are {len(preprocessing.classes)} classes and {outputs} outputs"
+    elif description.built_outputs not in (outputs, 1 if outputs == 2 else outputs):
+        wrong = f"a model for {outputs} classes or values has {description.built_outputs} outputs"
     elif preprocessing.targets and outputs != len(preprocessing.targets):
         wrong = f"there are {len(preprocessing.targets)} targets and {outputs} outputs"
     if wrong is not None:

@@ -28,6 +28,7 @@ from winnow.experiment.run_folders import check_same_experiment, holds_run, is_f
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
 from winnow.explain.html_report import write_reports
+from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore
 from winnow.learn.client_update import ClientUpdate
 from winnow.learn.stack import ModelState
@@ -63,6 +64,8 @@ class Result:
     """What made the model's inputs out of raw rows, and makes labels or values out of its outputs."""
     saved: SavedModel
     """The model with all that it takes to use it elsewhere."""
+    estimator: Any
+    """The scikit-learn estimator with the best coefficients, if `model` was one; it takes rows as the model does."""
     client_names: Sequence[str]
     """The owner of each client; "client 0", … where there are none."""
 
@@ -266,7 +269,8 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         plan=prepared.plan,
         summary=view.summary(),
         view=view,
-        model=prepared.module.eval(),
+        model=own_module(prepared.module.eval()),
+        estimator=prepared.fitted_estimator(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
         preprocessing=prepared.preprocessing,
         saved=saved,
@@ -279,4 +283,4 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
         raise RunError(f"client {client} does not exist; the last client is {len(store) - 1}")
     own = deepcopy(like)
     own.load_state_dict(update.personal_model(common, store.read(client)))
-    return own.eval()
+    return own_module(own.eval())

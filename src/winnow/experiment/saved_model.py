@@ -25,6 +25,8 @@ from winnow.experiment.model_folder import (
     read_description,
     write_description,
 )
+from winnow.learn.adapted_model import AdaptedModel, own_module
+from winnow.learn.estimators import estimator_model, is_estimator
 from winnow.learn.models import ModelSettings, PythonModel
 from winnow.learn.stack import ModelState, model_state
 from winnow.learn.training_plan import TrainingPlan
@@ -44,6 +46,9 @@ class SavedModel:
     settings: ModelSettings
     sample_shape: tuple[int, ...]
     outputs: int
+    """Classes, or values of a regression."""
+    built_outputs: int
+    """The outputs of a model that is built by name."""
     facts: ModelFacts
     """Where it comes from: data, algorithm, scores, date."""
     output: str | None = None
@@ -91,6 +96,7 @@ class SavedModel:
                 output=self.output,
                 sample_shape=self.sample_shape,
                 outputs=self.outputs,
+                built_outputs=self.built_outputs,
                 preprocessing=self.preprocessing,
                 facts=self.facts,
             )
@@ -109,11 +115,6 @@ class SavedModel:
         refuse_incomplete(self.facts)
         return export_torchscript(self, Path(path))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The outputs for samples that are already transformed."""
-        outputs: Tensor = self.model(x)
-        return outputs
-
     def _outputs(self, rows: Any) -> NDArray[Any]:
         refuse_incomplete(self.facts)
         x = self.preprocessing.transform(rows)
@@ -123,8 +124,14 @@ class SavedModel:
 
     @torch.no_grad()
     def _batches(self, x: NDArray[Any]) -> Iterator[Tensor]:
+        forward = self.adapted()
         for first in range(0, max(len(x), 1), BATCH):
-            yield self.forward(torch.from_numpy(x[first : first + BATCH])).float()
+            yield forward(torch.from_numpy(x[first : first + BATCH])).float()
+
+    def adapted(self) -> nn.Module:
+        """The model as it was trained: it takes what `preprocessing.transform` gives, and returns one tensor."""
+        inputs = self.preprocessing.inputs
+        return AdaptedModel(self.model, inputs, self.output).eval() if inputs or self.output else self.model
 
     def __repr__(self) -> str:
         scores = "".join(f", {each.metric} {each.value:.4f} {each.measured}" for each in self.facts.scores)
@@ -140,11 +147,12 @@ def refuse_incomplete(facts: ModelFacts) -> None:
         )
 
 
-def load(folder: str | Path, model: nn.Module | None = None, *, factory: str | None = None) -> SavedModel:
+def load(folder: str | Path, model: Any = None, *, factory: str | None = None) -> SavedModel:
     """The model in a folder that `result.save` wrote, or in the folder of a finished run.
 
-    A model by name needs nothing else. If it is your own code, which no folder contains, pass the module, as it was
-    built for the run (it is left as it is), or `factory="file.py:function"`, which runs that file.
+    A model by name needs nothing else. If it is your own code, which no folder contains, pass the module or the
+    scikit-learn estimator as you built it for the run (it is left as it is), or `factory="file.py:function"`, which runs
+    that file.
     """
     path = Path(folder)
     description, preprocessing = read_description(path)
@@ -154,11 +162,11 @@ def load(folder: str | Path, model: nn.Module | None = None, *, factory: str | N
         raise ConfigError("pass model or factory, not both")
     settings: ModelSettings
     if model is not None:
-        module, settings = deepcopy(model), InMemoryModel()
+        module, settings = _own_copy(model, shape, description.outputs, preprocessing), InMemoryModel()
         load_parameters(path, description, module)
     elif factory is not None:
         settings = PythonModel(factory=factory)
-        module = settings.build(shape, description.outputs)
+        module = settings.build(shape, description.built_outputs)
         load_parameters(path, description, module)
     else:
         module, settings = build_named_model(path, description)
@@ -168,9 +176,18 @@ def load(folder: str | Path, model: nn.Module | None = None, *, factory: str | N
         settings=settings,
         sample_shape=shape,
         outputs=description.outputs,
+        built_outputs=description.built_outputs,
         facts=description.facts,
         output=description.output,
     )
+
+
+def _own_copy(model: Any, shape: tuple[int, ...], outputs: int, preprocessing: Preprocessing) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    if is_estimator(model):
+        return estimator_model(model, shape, outputs, classification=not preprocessing.targets, seed=0)[0]
+    raise ConfigError(f"model: {type(model).__name__} is neither an nn.Module nor a scikit-learn estimator")
 
 
 def trained_model(
@@ -188,10 +205,12 @@ def trained_model(
         targets = tuple(TargetSpec() for _ in range(plan.outputs))
         preprocessing = preprocessing.model_copy(update={"targets": targets})
     return SavedModel(
-        model=module,
+        model=own_module(module),
+        output=module.output if isinstance(module, AdaptedModel) else None,
         preprocessing=preprocessing,
         settings=experiment.model,
         sample_shape=plan.sample_shape,
         outputs=plan.outputs,
-        facts=model_facts(experiment, plan, summary, module, sizes, commit=commit),
+        built_outputs=plan.built_outputs,
+        facts=model_facts(experiment, plan, summary, own_module(module), sizes, commit=commit),
     )

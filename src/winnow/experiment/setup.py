@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +19,20 @@ from winnow.config.compatibility_checks import (
     check_batch_norm,
     check_cohort,
     check_outputs,
+    check_own_training,
     check_profile_layer,
+    output_width,
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.experiment.evaluators import build_evaluator
+from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
+from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import metric_name
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -39,6 +44,7 @@ from winnow.learn.stack import (
     Execution,
     Loss,
     ModelState,
+    OwnTraining,
     StateLayout,
     StepBenchmark,
     TensorData,
@@ -62,7 +68,11 @@ class RunInputs:
 
     dataset: DataSet | OnDemand | None = None
     module: nn.Module | None = None
+    estimator: Any = None
+    """A scikit-learn estimator in the place of a module."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    own: OwnTraining | None = None
+    """A training step or a whole local loop of the user's own."""
     data_directory: Path | None = None
 
 
@@ -80,14 +90,17 @@ def set_up_training(
     selection_is_public: bool,
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
-    x, y = probe
-    module = inputs.module
-    if module is None:
-        module = build_model(experiment.model, tuple(x.shape[1:]), output_count(classes, y), experiment.seed)
+    x = probe[0]
+    module, own = _module(experiment, inputs, probe, classes)
+    if own is not None:
+        check_own_training(own, experiment.client)
+    module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
     return TrainingSetup(
         experiment=experiment,
-        module=module.to(x.device),
-        loss=_loss(experiment, classes, inputs.loss),
+        module=module,
+        loss=_loss(experiment, classes, inputs.loss, module, x),
+        own=own,
+        estimator=inputs.estimator,
         probe=probe,
         classes=classes,
         randomness=randomness,
@@ -102,7 +115,11 @@ class TrainingSetup:
 
     experiment: Experiment
     module: nn.Module
+    """The model as training knows it; the user's own is `own_module(module)`."""
     loss: Loss
+    own: OwnTraining | None
+    estimator: Any
+    """The scikit-learn estimator that the model stands for, if it does."""
     probe: tuple[Tensor, Tensor]
     classes: int | None
     randomness: Randomness
@@ -116,7 +133,7 @@ class TrainingSetup:
         engine = self.experiment.engine
         benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
         return choose_execution(
-            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision
+            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision, self.own
         )
 
     @cached_property
@@ -141,6 +158,13 @@ class TrainingSetup:
     @cached_property
     def evaluator(self) -> ModelEvaluator:
         return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
+
+    def fitted_estimator(self) -> Any:
+        """The estimator with the model's parameters as they are now; None without one."""
+        if self.estimator is None:
+            return None
+        labels = None if self.classes is None else self.preprocessing.classes or range(self.classes)
+        return fitted_estimator(self.estimator, own_module(self.module), labels)
 
     def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
         """A party that hosts these data."""
@@ -182,6 +206,7 @@ class TrainingSetup:
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
             experiment.client.notice(module),
+            estimator_notice(self.estimator),
         )
         return TrainingPlan(
             algorithm=experiment.composed(),
@@ -194,6 +219,7 @@ class TrainingSetup:
             layout=StateLayout.of(module),
             sample_shape=tuple(probe_x.shape[1:]),
             outputs=output_count(self.classes, self.probe[1]),
+            built_outputs=_built_outputs(experiment, self.classes, self.probe[1]),
             classes=self.classes,
             private=self.private,
             evaluated_by=experiment.evaluation.by,
@@ -245,19 +271,54 @@ class TrainingSetup:
         return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
 
 
+def _module(
+    experiment: Experiment, inputs: RunInputs, probe: tuple[Tensor, Tensor], classes: int | None
+) -> tuple[nn.Module, OwnTraining | None]:
+    """The model that was given, or the one that the settings name, and the training of its own that it needs."""
+    x, y = probe
+    if inputs.estimator is not None:
+        return estimator_model(
+            inputs.estimator,
+            tuple(x.shape[1:]),
+            output_count(classes, y),
+            classification=classes is not None,
+            seed=experiment.seed,
+        )
+    if inputs.module is not None:
+        return inputs.module, inputs.own
+    outputs = _built_outputs(experiment, classes, y)
+    return build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed), inputs.own
+
+
 def output_count(classes: int | None, y: Tensor) -> int:
-    """How many outputs a model has for these targets: one a class, or one a value."""
+    """How many classes there are, or values of a regression."""
     return classes if classes is not None else y.shape[1]
 
 
-def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+def _built_outputs(experiment: Experiment, classes: int | None, y: Tensor) -> int:
+    """How many outputs a model by name has: one for two classes if the loss wants that."""
+    outputs = output_count(classes, y)
+    return 1 if experiment.loss == "bce" and outputs == 2 else outputs
+
+
+def _loss(
+    experiment: Experiment,
+    classes: int | None,
+    given: Callable[[Tensor, Tensor], Tensor] | None,
+    module: nn.Module,
+    x: Tensor,
+) -> Loss:
     """The loss that was given, or the one that the settings name for this kind of task."""
     if given is not None:
         return as_loss(given)
+    if experiment.loss is None and classes == 2 and output_width(module, x) == 1:
+        return as_loss("bce")
     default = "mse" if classes is None else "cross-entropy"
     if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
         kind = "regression" if classes is None else "classification"
         raise ConfigError(f"loss: {experiment.loss!r} cannot be used for {kind}; omit it or use {default!r}")
+    if experiment.loss == "bce" and classes != 2:
+        raise ConfigError(f"loss: 'bce' is for two classes, but the data has {classes}; use 'cross-entropy'")
     return as_loss(experiment.loss or default)
 
 

@@ -51,6 +51,8 @@ class ClientUpdate(Choice, AlgorithmPart):
 
     training_factor: ClassVar[float] = 1.0
     upload_factor: ClassVar[float] = 1.0
+    bounds_samples: ClassVar[bool] = False
+    """Whether it needs the gradient of every sample, and so a loss with one value a sample."""
     extra_parts: ClassVar[tuple[str, ...]] = ()
     """The names of the parts that go out beside the model; a reply without one of them is refused."""
 

@@ -32,6 +32,9 @@ class TrainingPlan:
     """What of the model is trained."""
     sample_shape: tuple[int, ...]
     outputs: int
+    """Classes, or values of a regression."""
+    built_outputs: int
+    """Of a model that is built by name: one for two classes if the loss wants that."""
     classes: int | None
     """None in a regression."""
     private: frozenset[str] = frozenset()

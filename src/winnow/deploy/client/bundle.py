@@ -14,6 +14,7 @@ import tomli_w
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError
+from winnow.core.factory_name import split_factory
 from winnow.data import DataSettings
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
@@ -83,8 +84,8 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
     table["plugins"] = [] if main else [_add_file(Path(plugin), own) for plugin in experiment.plugins]
     factory = table["model"].get("factory")
     if factory:
-        file, _, function = factory.rpartition(":")
-        table["model"]["factory"] = f"{_add_file(Path(file), own)}:{function}"
+        file, name = split_factory(factory)
+        table["model"]["factory"] = _add_file(Path(file), own) + (f":{name}" if name else "")
     return JobDescription(
         table=table,
         data=data_settings_for(experiment),

@@ -15,6 +15,7 @@ from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.run import Result
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import as_tensor
 from winnow.learn.training_plan import TrainingPlan
@@ -29,9 +30,10 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
     members = drive.begin.members
     where = {member.site: member.clients_from for member in members if member.data.sizes}
     experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
-    held = load_server_data(experiment.data.name, drive.begin.data.get(experiment.data.name, {}))
+    table = drive.begin.data.get(experiment.data.name, {})
+    *held, preprocessing = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
     described = common_description(members)
-    setup = _setup(experiment, inputs, described, held)
+    setup = _setup(experiment, inputs, described, held, preprocessing)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in member.data.local_test_sizes], np.int64)
     nothing = zero_examples(described, 0)
@@ -85,7 +87,8 @@ def _setup(
     experiment: Experiment,
     inputs: RunInputs,
     described: DataDescription,
-    held: tuple[Examples | None, Examples | None],
+    held: Sequence[Examples | None],
+    preprocessing: Preprocessing,
 ) -> TrainingSetup:
     """The model, tried on the server's own samples, or on zeros where it has none."""
     name = experiment.data.name
@@ -108,7 +111,7 @@ def _setup(
         probe,
         classes,
         secure_stream,
-        preprocessing=Preprocessing(),
+        preprocessing=preprocessing,
         selection_is_public=True,
     )
 
@@ -142,7 +145,8 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=setup.module.eval(),
+        model=own_module(setup.module.eval()),
+        estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
         client_names=(),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from winnow.config.schema import Experiment
 from winnow.core import Arrays, Failure, Filter, Handler, ModelError, Outcome, Task
-from winnow.data import ClientData, ClientsOnDemand, Preprocessing
+from winnow.data import ClientData, ClientsOnDemand
 from winnow.deploy.jobs.local_data import SiteData
 from winnow.deploy.jobs.task_executor import SiteHandlers
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
@@ -50,7 +50,7 @@ def training_handlers(
         _probe(data.clients, device),
         data.clients.classes,
         secure_stream,
-        preprocessing=Preprocessing(),
+        preprocessing=data.preprocessing,
         selection_is_public=True,
     )
     local_test = None if data.local_test is None else _in_memory(data.local_test, first, device)

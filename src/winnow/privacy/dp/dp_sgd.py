@@ -36,6 +36,7 @@ class DpSgd(ClientUpdate):
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "schedule": "rounds"}
+    bounds_samples: ClassVar[bool] = True
 
     def update(self, job: LocalTraining) -> LocalResult:
         start = {name: tensor[0] for name, tensor in job.model.items()}
