@@ -93,7 +93,7 @@ class ModelGraph(nn.Module):
         x = torch.cat([_flat(part, encoded) for part in encoded], 1) if self.packed else encoded[0]
         outputs: Tensor = self.model(x)
         if self.output_name == VALUES:
-            values: Tensor = outputs.reshape(len(outputs), -1).double() * self.width + self.shift
+            values: Tensor = (outputs.unsqueeze(1) if outputs.dim() == 1 else outputs.flatten(1)).double() * self.width + self.shift
             return values
         if outputs.dim() == 1 or (outputs.dim() == 2 and outputs.shape[1] == 1):
             logit = outputs.reshape(-1, 1)
@@ -163,7 +163,7 @@ def _encoder(preprocessing: Preprocessing, spec: InputSpec) -> nn.Module:
 def _flat(part: Tensor, encoded: Sequence[Tensor]) -> Tensor:
     """An input's values side by side: whole numbers if all inputs are, as they are packed."""
     whole = not any(each.is_floating_point() for each in encoded)
-    return part.reshape(len(part), -1) if whole else part.reshape(len(part), -1).float()
+    return part.flatten(1) if whole else part.flatten(1).float()
 
 
 def _samples(saved: "SavedModel", rows: int) -> dict[str, Tensor]:

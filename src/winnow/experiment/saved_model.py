@@ -151,8 +151,8 @@ def load(folder: str | Path, model: Any = None, *, factory: str | None = None) -
     """The model in a folder that `result.save` wrote, or in the folder of a finished run.
 
     A model by name needs nothing else. If it is your own code, which no folder contains, pass the module or the
-    scikit-learn estimator as you built it for the run (it is left as it is), or `factory="file.py:function"`, which runs
-    that file.
+    scikit-learn estimator as you built it for the run (it is left as it is), or `factory="file.py:function"`, which
+    runs that file.
     """
     path = Path(folder)
     description, preprocessing = read_description(path)
