@@ -66,17 +66,23 @@ def export_onnx(saved: "SavedModel", path: Path) -> Path:
 def export_torchscript(saved: "SavedModel", path: Path) -> Path:
     graph, samples = ModelGraph(saved).eval(), _samples(saved, 2)
     with _quiet(), _one_line_failure("TorchScript"), torch.no_grad():
-        traced = torch.jit.trace(graph, tuple(samples.values()), check_trace=False)
+        traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+            graph, tuple(samples.values()), check_trace=False
+        )
         extra = {"winnow.json": _description(saved)}
         with one_line_errors(path):
             write_atomically(path, lambda temporary: torch.jit.save(traced, str(temporary), _extra_files=extra))
         tried = tuple(_samples(saved, TRIED_ROWS).values())
-        _compare(path, torch.jit.load(str(path))(*tried).numpy(), graph(*tried))
+        again = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        _compare(path, again(*tried).numpy(), graph(*tried))
     return path
 
 
 class ModelGraph(nn.Module):
     """The model with the numbers of its preprocessing around it."""
+
+    shift: Tensor
+    width: Tensor
 
     def __init__(self, saved: "SavedModel") -> None:
         super().__init__()
@@ -93,7 +99,9 @@ class ModelGraph(nn.Module):
         x = torch.cat([_flat(part, encoded) for part in encoded], 1) if self.packed else encoded[0]
         outputs: Tensor = self.model(x)
         if self.output_name == VALUES:
-            values: Tensor = (outputs.unsqueeze(1) if outputs.dim() == 1 else outputs.flatten(1)).double() * self.width + self.shift
+            values: Tensor = (
+                outputs.unsqueeze(1) if outputs.dim() == 1 else outputs.flatten(1)
+            ).double() * self.width + self.shift
             return values
         if outputs.dim() == 1 or (outputs.dim() == 2 and outputs.shape[1] == 1):
             logit = outputs.reshape(-1, 1)
@@ -104,21 +112,20 @@ class ModelGraph(nn.Module):
 class _Columns(nn.Module):
     """Numbers of a table, NaN where one is missing, as features."""
 
+    fill: Tensor
+    shift: Tensor
+    width: Tensor
+
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
         columns = preprocessing.columns
         for name in ("fill", "shift", "width"):
             values = torch.tensor([getattr(column, name) for column in columns], dtype=torch.float64)
             self.register_buffer(name, values)
-        marked = [(place, column) for place, column in enumerate(columns) if column.marks_missing]
-        self.marked = [place for place, _ in marked]
-        order, last = [], len(columns)
-        for place, column in enumerate(columns):
-            order.append(place)
-            if column.marks_missing:
-                order.append(last)
-                last += 1
-        self.order = order
+        self.marked = [place for place, column in enumerate(columns) if column.marks_missing]
+        mark_of = {place: len(columns) + number for number, place in enumerate(self.marked)}
+        beside = [(place, mark_of[place]) if place in mark_of else (place,) for place in range(len(columns))]
+        self.order = [place for places in beside for place in places]
 
     def forward(self, rows: Tensor) -> Tensor:
         missing = torch.isnan(rows)
@@ -130,6 +137,9 @@ class _Columns(nn.Module):
 class _Scaled(nn.Module):
     """An array of numbers, scaled as a whole, by channel or by element."""
 
+    shift: Tensor
+    width: Tensor
+
     def __init__(self, scaling: Affine, shape: tuple[int, ...]) -> None:
         super().__init__()
         by_channel = len(shape) + 1 == IMAGE_NDIM and len(scaling.shift) > 1
@@ -138,8 +148,7 @@ class _Scaled(nn.Module):
         self.register_buffer("width", torch.tensor(scaling.width, dtype=torch.float32).reshape(fitting))
 
     def forward(self, values: Tensor) -> Tensor:
-        scaled: Tensor = (values - self.shift) / self.width
-        return scaled
+        return (values - self.shift) / self.width
 
 
 def _specs(saved: "SavedModel") -> tuple[InputSpec, ...]:

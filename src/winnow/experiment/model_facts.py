@@ -14,6 +14,7 @@ from torch import nn
 
 from winnow.config.schema import Experiment
 from winnow.core.distribution import installed_version
+from winnow.learn.models import ModelSettings
 from winnow.learn.training_plan import TrainingPlan
 from winnow.runs.summary import EVALUATED_BY_TEXT, Summary, privacy_spent_lines
 
@@ -74,11 +75,11 @@ def model_facts(
     *,
     commit: str | None,
 ) -> ModelFacts:
-    own = experiment.model.name in MODEL_NAMES_OWN
+    name = settings_name(experiment.model)
     readings = {EVALUATED_BY_TEXT[summary.evaluated_by]: summary.best, "on the test set": summary.test_best}
     return ModelFacts(
         name=experiment.name[:1000],
-        model=type(module).__name__ if own else experiment.model.name,
+        model=type(module).__name__ if name in MODEL_NAMES_OWN else name,
         algorithm=experiment.algorithm,
         seed=experiment.seed,
         rounds=summary.rounds,
@@ -98,6 +99,11 @@ def model_facts(
         winnow=installed_version(),
         torch=str(torch.__version__),
     )
+
+
+def settings_name(settings: ModelSettings) -> str:
+    """The name by which a configuration chooses these."""
+    return next(name for name, member in ModelSettings.members.items() if type(settings) is member)
 
 
 @cache

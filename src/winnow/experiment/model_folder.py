@@ -28,7 +28,6 @@ from winnow.runs import file_names
 from winnow.runs.atomic_write import one_line_errors, write_atomically, write_text_atomically
 from winnow.runs.checkpoint import save_arrays
 
-FORMAT = 1
 MAX_DESCRIPTION_BYTES = 1 << 26
 MAX_SETTINGS_BYTES = 1 << 16
 """What a model's settings take at most: a network cannot have more layers than they can name."""
@@ -80,7 +79,7 @@ def write_description(
 ) -> None:
     """Write model.json and the card beside the parameters, which are already there."""
     description = ModelDescription(
-        format=FORMAT,
+        format=1,
         model=_without_paths(settings),
         output=output,
         sample_shape=list(sample_shape),

@@ -84,7 +84,9 @@ def unpack_inputs(inputs: Sequence[InputSpec], packed: Tensor) -> ModelInputs:
     if not inputs:
         return packed
     beside = torch.split(packed, [each.size for each in inputs], dim=1)
-    parts = [_as_kind(each, part.unflatten(1, each.shape)) for each, part in zip(inputs, beside, strict=True)]
+    parts = [
+        _as_kind(each, part.reshape(packed.shape[0], *each.shape)) for each, part in zip(inputs, beside, strict=True)
+    ]
     names = [each.name for each in inputs]
     return {str(name): part for name, part in zip(names, parts, strict=True)} if all(names) else tuple(parts)
 

@@ -13,7 +13,9 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
+from winnow.experiment.model_facts import DataSizes
 from winnow.experiment.run import Result
+from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
@@ -59,7 +61,13 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(drive, setup, plan, training)
+    kept = DataSizes(
+        clients=len(sizes),
+        samples=int(sizes.sum()),
+        reference=len(held[0] or nothing),
+        test=len(held[1] or nothing),
+    )
+    return _result(drive, setup, plan, training, kept)
 
 
 def common_description(members: Sequence[JobSite]) -> DataDescription:
@@ -123,11 +131,17 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
+def _result(
+    drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow, sizes: DataSizes
+) -> Result:
     experiment = setup.experiment
-    for name, model in (("best", training.best), ("last", training.model)):
+    best, last = (
+        {name: tensor for name, tensor in model.items() if name not in plan.private}
+        for model in (training.best, training.model)
+    )
+    for name, model in (("best", best), ("last", last)):
         path = drive.folder / file_names.model_file(name)
-        save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
+        save_arrays(path, model, {"format": "pt"})
         drive.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
@@ -140,6 +154,9 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
     view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
     drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.module.cpu().load_state_dict(training.best)
+    saved = trained_model(experiment, plan, view.summary(), setup.module, setup.preprocessing, sizes)
+    saved.describe(drive.folder, "best.safetensors", best)
+    drive.output |= {name: str(drive.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     return Result(
         experiment=experiment,
         plan=plan,
@@ -149,6 +166,7 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
+        saved=saved,
         client_names=(),
     )
 
