@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class ModelGraph(nn.Module):
     def __init__(self, saved: "SavedModel") -> None:
         super().__init__()
         self.packed = bool(saved.preprocessing.inputs)
-        self.model = saved.adapted()
+        self.model = deepcopy(saved.adapted()).requires_grad_(False)
         self.encoders = nn.ModuleList(_encoder(saved.preprocessing, spec) for spec in _specs(saved))
         targets = saved.preprocessing.targets
         self.output_name = VALUES if targets else PROBABILITIES
@@ -99,10 +100,8 @@ class ModelGraph(nn.Module):
         x = torch.cat([_flat(part, encoded) for part in encoded], 1) if self.packed else encoded[0]
         outputs: Tensor = self.model(x)
         if self.output_name == VALUES:
-            values: Tensor = (
-                outputs.unsqueeze(1) if outputs.dim() == 1 else outputs.flatten(1)
-            ).double() * self.width + self.shift
-            return values
+            values = outputs.unsqueeze(1) if outputs.dim() == 1 else outputs.flatten(1)
+            return values.double() * self.width + self.shift
         if outputs.dim() == 1 or (outputs.dim() == 2 and outputs.shape[1] == 1):
             logit = outputs.reshape(-1, 1)
             outputs = torch.cat([torch.zeros_like(logit), logit], 1)

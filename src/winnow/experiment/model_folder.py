@@ -136,7 +136,7 @@ def build_named_model(folder: Path, description: ModelDescription) -> tuple[nn.M
     try:
         with torch.device("meta"):  # shapes without memory: whoever wrote the file chose the sizes
             expected = build_model(settings, shape, description.built_outputs, seed=0)
-    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+    except (ModelError, RuntimeError, ValueError, TypeError, OverflowError) as error:
         raise RunError(f"{folder / file_names.MODEL}: this model cannot be built: {one_line(error)}") from None
     state = _read_parameters(folder, description, expected.state_dict())
     module = build_model(settings, shape, description.built_outputs, seed=0)
