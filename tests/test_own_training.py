@@ -167,6 +167,21 @@ def test_a_client_leaves_nothing_behind_for_the_next() -> None:
     assert run(train=untidy).summary.rounds == 3
 
 
+def test_a_client_without_a_batch_is_not_trained() -> None:
+    """Batch normalisation learns nothing from a single sample, which is all that client 1 has."""
+    x, y = blobs()
+    sizes, seen = [20, 1, 20], []
+
+    def watch(model: nn.Module, batches: Any, context: Any) -> None:
+        seen.append(context.client)
+
+    held = {"classes": 2, "reference": (x, y), "test": (x, y)}
+    data = winnow.OnDemand(clients=3, sizes=sizes, load=lambda k: (x[: sizes[k]], y[: sizes[k]]), **held)
+    model = network(nn.BatchNorm1d(8))
+    winnow.run(model=model, data=data, train=watch, algorithm="fedavg", select={"fraction": 1.0}, rounds=1)
+    assert sorted(seen) == [0, 2]
+
+
 def test_clients_tune_a_model_by_the_same_loop() -> None:
     seen = []
 

@@ -43,8 +43,8 @@ from winnow.learn.stack.own_training import StepFunction, TrainFunction
 from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
-ModelArgument: TypeAlias = nn.Module | str | Mapping[str, Any] | Any
-"""A module, a model by name, its settings, or a scikit-learn estimator."""
+ModelArgument: TypeAlias = Any
+"""A module, a model by name, its settings, or a scikit-learn estimator: of what class these are is not known here."""
 LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
 
 DEFAULTS: Mapping[str, Any] = {

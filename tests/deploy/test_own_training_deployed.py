@@ -40,9 +40,8 @@ def leak_later(model, batches, context):
         leak(model, batch)
 """
 RUNS = {
-    "step": "model=model, step=step",
     "train": "model=model, train=train",
-    "scaffold": "model=model, step=step, algorithm='scaffold'",
+    "step": "model=model, step=step, algorithm='scaffold'",
     "estimator": "model=__import__('sklearn.linear_model').linear_model.SGDClassifier()",
 }
 

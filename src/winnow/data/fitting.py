@@ -219,14 +219,13 @@ def _fit_inputs(arrays: Mapping[Any, NDArray[Any]], reading: Reading, where: str
                 f"{where}: input '{name}' holds text; turn it into numbers (tokens) first, or leave it out of features"
             )
         check_finite(values, f"input {name} ", where)
-        kind = "token" if values.dtype.kind in "iub" else "number"
-        scaling = reading.scaling if kind == "number" else unscaled
+        whole = values.dtype.kind in "iub"
         specs.append(
             InputSpec(
                 name=name if isinstance(name, str) else None,
                 shape=values.shape[1:],
-                kind=kind,
-                scaling=scaling(values),
+                kind="token" if whole else "number",
+                scaling=None if whole else reading.scaling(values),
             )
         )
     return tuple(specs)

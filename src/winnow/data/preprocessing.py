@@ -7,7 +7,6 @@ sample, which are packed side by side into one flat array.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -199,8 +198,8 @@ class Preprocessing(Settings):
     @property
     def tokens(self) -> bool:
         """Whether features are identifiers, all of them."""
-        specs = (*self.columns, *((self.array,) if self.array else self.inputs))
-        return bool(specs) and all(spec.kind == "token" for spec in specs)
+        kinds = {*(each.kind for each in self.columns), *(each.kind for each in self.inputs)}
+        return (kinds if self.array is None else {self.array.kind}) == {"token"}
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -218,7 +217,7 @@ class Preprocessing(Settings):
         values = as_array(rows, where)
         if self.array is None:
             check_finite(values, "the input", where)
-            return values.astype(np.int64 if values.dtype.kind in "iu" else np.float32)
+            return values.astype(np.int64) if values.dtype.kind in "iu" else values.astype(np.float32)
         return self.array.encode(values, where)
 
     def decode(self, outputs: Any) -> NDArray[Any]:
@@ -228,12 +227,15 @@ class Preprocessing(Settings):
             shift, width = zip(*((target.shift, target.width) for target in self.targets), strict=True)
             restored = Affine(shift=shift, width=width).undo(values.reshape(len(values), -1))
             return restored[:, 0] if len(self.targets) == 1 else restored
-        numbers = (values.reshape(-1) > 0).astype(np.int64) if self._is_one_logit(values) else values.argmax(axis=-1)
+        numbers: NDArray[np.int64] = (
+            (values.reshape(-1) > 0).astype(np.int64) if self._is_one_logit(values) else values.argmax(axis=-1)
+        )
         if self.classes is None:
             return numbers
         if numbers.max(initial=0) >= len(self.classes):
             raise DataError(f"the model has more outputs than the {len(self.classes)} classes that it was trained on")
-        return label_array(self.classes)[numbers]
+        decoded: NDArray[Any] = label_array(self.classes)[numbers]
+        return decoded
 
     def probabilities(self, outputs: Any) -> NDArray[np.float64]:
         """The probability of each class, by a model's outputs: logits or logarithms of probabilities."""
@@ -242,8 +244,9 @@ class Preprocessing(Settings):
         logits = as_array(outputs, "outputs").astype(np.float64)
         if self._is_one_logit(logits):
             logits = np.stack([np.zeros(len(logits)), logits.reshape(-1)], axis=1)
-        powers: NDArray[np.float64] = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return powers / powers.sum(axis=-1, keepdims=True)
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True)
+        return shares
 
     def notice(self) -> str:
         """What is done to the rows, in one line; nothing where nothing is."""
@@ -251,13 +254,13 @@ class Preprocessing(Settings):
         filled = [column.name for column in self.columns if column.marks_missing]
         said = []
         if filled:
-            said.append(f"missing values of {_listed(filled)} become the median, marked in a feature of their own")
+            said.append(f"missing values of {listed(filled)} become the median, marked in a feature of their own")
         if categories:
-            said.append(f"{_listed(categories)} one-hot, with a feature for other values")
+            said.append(f"{listed(categories)} one-hot, with a feature for other values")
         if len(self.features) != len(self.columns):
             said.append(f"{len(self.columns)} columns make {len(self.features)} features")
         if self.classes is not None and self.classes != tuple(range(len(self.classes))):
-            said.append(f"labels {_listed([str(label) for label in self.classes])} are classes 0, 1, …")
+            said.append(f"labels {listed([str(label) for label in self.classes])} are classes 0, 1, …")
         return f"preprocessing: {'; '.join(said)}" if said else ""
 
     @staticmethod
@@ -270,7 +273,7 @@ class Preprocessing(Settings):
             return table
         values = as_array(rows, where)
         if values.ndim != 2 or values.shape[1] != len(self.columns):
-            names = _listed([column.name for column in self.columns])
+            names = listed([column.name for column in self.columns])
             raise DataError(f"{where}: rows must have the columns {names}; pass a frame or a dict of columns")
         named = {column.name: values[:, place] for place, column in enumerate(self.columns)}
         by_position = as_table(named, where)
@@ -296,31 +299,26 @@ class Preprocessing(Settings):
         table = as_table(rows, where)
         missing = [name for name in self.input_names if table is None or name not in table.columns]
         if table is None or missing:
-            raise DataError(f"{where}: there is no input '{missing[0]}'; pass a dict with {_listed(self.input_names)}")
+            raise DataError(f"{where}: there is no input '{missing[0]}'; pass a dict with {listed(self.input_names)}")
         return table.read(self.input_names)
 
     def _pack(self, arrays: Sequence[NDArray[Any]], where: str) -> Features:
         """[n, total]: whole numbers if all inputs are tokens, else float32, which holds tokens up to 2²⁴."""
         if len({len(values) for values in arrays}) > 1:
-            raise DataError(
-                f"{where}: inputs have {_listed([str(len(each)) for each in arrays])} rows; they must match"
-            )
-        encoded = [
-            spec.encode(values, f"{where}, input {spec.name or place}")
+            rows = listed([str(len(values)) for values in arrays])
+            raise DataError(f"{where}: the inputs have {rows} rows; they must match")
+        parts = [
+            spec.encode(values, f"{where}, input {spec.name or place}").reshape(len(values), -1)
             for place, (spec, values) in enumerate(zip(self.inputs, arrays, strict=True))
         ]
-        if all(spec.kind == "token" for spec in self.inputs):
-            kind: type[np.int64] | type[np.float32] = np.int64
-        else:
-            kind = np.float32
-            for spec, values in zip(self.inputs, encoded, strict=True):
-                if spec.kind == "token" and np.abs(values).max(initial=0) > LARGEST_WHOLE:
-                    raise DataError(f"{where}, input {spec.name or ''}: whole numbers beside others go up to 2^24")
-        packed = np.empty((len(arrays[0]), sum(spec.size for spec in self.inputs)), kind)
-        ends = np.cumsum([0, *(spec.size for spec in self.inputs)]).tolist()
-        for (start, end), values in zip(pairwise(ends), encoded, strict=True):
-            packed[:, start:end] = values.reshape(len(values), -1)
-        return packed
+        if self.tokens:
+            return np.concatenate(parts, axis=1, dtype=np.int64)
+        for spec, part in zip(self.inputs, parts, strict=True):
+            if spec.kind == "token" and np.abs(part).max(initial=0) > LARGEST_WHOLE:
+                raise DataError(
+                    f"{where}: input {spec.name or ''} goes beyond 2^24, to which float32 counts; renumber it"
+                )
+        return np.concatenate([part.astype(np.float32, copy=False) for part in parts], axis=1)
 
 
 def whole_numbers(values: NDArray[Any], where: str) -> NDArray[np.int64]:
@@ -335,10 +333,8 @@ def whole_numbers(values: NDArray[Any], where: str) -> NDArray[np.int64]:
 def check_numbers(values: NDArray[Any], name: str, where: str) -> NDArray[np.float64]:
     """The values of a column of numbers, NaN where one is missing; anything else is refused by name."""
     if values.dtype.kind not in "iufb" or values.ndim != 1:
-        found = next((each for each in values if each is not None), None)
-        raise DataError(
-            f"{where}: column '{name}' must hold numbers; it holds {type(found).__name__} such as {found!r:.40}"
-        )
+        row = next((row for row, value in enumerate(values) if value is not None), 0)
+        raise DataError(f"{where}: column '{name}', data row {row + 1} holds {values[row]!r:.40}, not a number")
     numbers = values.astype(np.float64)
     if np.isinf(numbers).any():
         row = int(np.flatnonzero(np.isinf(numbers))[0])
@@ -358,5 +354,5 @@ def label_array(labels: Sequence[Label]) -> NDArray[Any]:
     return array
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

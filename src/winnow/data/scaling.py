@@ -40,8 +40,8 @@ def standard(values: NDArray[Any]) -> Affine:
     return _affine(values.mean(axis=axes, dtype=np.float64), _nonzero(values.std(axis=axes, dtype=np.float64)))
 
 
-def unscaled(_: NDArray[Any]) -> None:
-    return None
+def unscaled(values: NDArray[Any]) -> None:
+    """Nothing is done."""
 
 
 def standard_tables(values: NDArray[Any]) -> Affine | None:

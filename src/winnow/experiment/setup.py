@@ -25,8 +25,9 @@ from winnow.config.compatibility_checks import (
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
-from winnow.core import ConfigError, Population, Randomness
+from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.data.preprocessing import listed
 from winnow.experiment.evaluators import build_evaluator
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
@@ -132,9 +133,24 @@ class TrainingSetup:
     def execution(self) -> Execution:
         engine = self.experiment.engine
         benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
-        return choose_execution(
-            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision, self.own
-        )
+        try:
+            return choose_execution(
+                self.module,
+                *self.probe,
+                self.loss,
+                engine.execution,
+                engine.threads,
+                benchmark,
+                engine.precision,
+                self.own,
+            )
+        except ModelError as error:
+            columns, features = len(self.preprocessing.columns), self.preprocessing.features
+            if columns == len(features) or isinstance(error, OwnCodeError):
+                raise
+            raise ModelError(
+                f"{error}; {columns} columns of the data make {len(features)} features ({listed(features)})"
+            ) from error
 
     @cached_property
     def layer(self) -> str | None:

@@ -216,9 +216,12 @@ def _check_stated(name: str, path: Path, table: Mapping[str, Any], stated: Prepr
         raise DataError(
             f"data.{name}: the job states a preprocessing, and scale = … is set here; remove one of the two"
         )
-    offered = _columns(path, table)
-    if strange := [column.name for column in stated.columns if column.name not in offered]:
-        raise DataError(f"data.{name}: the job asks for the column '{strange[0]}', which is not among the features")
+    asked, offered = [*(column.name for column in stated.columns), *stated.input_names], _columns(path, table)
+    if own_file_type(path) != ".npz":
+        if not asked:  # it would get all columns, whatever the site offers
+            raise DataError(f"data.{name}: the job's preprocessing names no columns, and the data are a table")
+        if strange := [each for each in asked if each not in offered]:
+            raise DataError(f"data.{name}: the job asks for the column '{strange[0]}', which is not among the features")
     said = table.get("classes")
     own = [str(each) for each in (said if isinstance(said, list) else range(said or 0))]
     if said is not None and own != as_text(label_array(stated.classes or ())).tolist():

@@ -156,6 +156,8 @@ class LocalTraining:
         for place, position in enumerate(plan.order.tolist()):
             client = int(self.clients[position])
             batches = OwnBatches(execution.module, self.data, plan.rows[:, place], plan.sizes[:, place])
+            if not len(batches):
+                continue
             context = TrainContext(round=self.round, rate=local.rate(self.round), client=client, device=device)
             with _own_noise(self._dropout_seed(phase, client), device):
                 own = {name: tensor[position] for name, tensor in states.items()}
