@@ -115,7 +115,7 @@ def test_loading_gives_back_everything(result: winnow.Result, saved: Path, tmp_p
     new = patients().drop(columns="diagnosis")
     np.testing.assert_array_equal(loaded.predict_proba(new), result.predict_proba(new))
     assert loaded.preprocessing == result.preprocessing
-    assert loaded.facts == result.saved.facts
+    assert loaded.info == result.saved.info
     again = winnow.load(loaded.save(tmp_path / "again"))
     np.testing.assert_array_equal(again.predict_proba(new), result.predict_proba(new))
     assert {path.name for path in saved.iterdir()} == {"model.json", "model.safetensors", "model-card.md"}
@@ -173,8 +173,8 @@ def test_a_run_folder_holds_a_model_that_says_what_it_is(tmp_path: Path) -> None
     assert f"{result.summary.test_best.value:.4f}" in card
     assert "## Limits of use" in card
     longer = numbers_model(out=tmp_path / "run", name="trial", rounds=4, resume=True)
-    assert winnow.load(tmp_path / "run").facts.rounds == 4
-    assert longer.saved.facts == winnow.load(tmp_path / "run").facts
+    assert winnow.load(tmp_path / "run").info.rounds == 4
+    assert longer.saved.info == winnow.load(tmp_path / "run").info
 
 
 def test_a_folder_with_something_else_is_left_alone(result: winnow.Result, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def set_to(value: Any, *keys: Any) -> Callable[[dict[str, Any]], object]:
         set_to("../../etc/passwd", "parameters", "file"),
         set_to("0" * 64, "parameters", "digest"),
         set_to("yes", "extra"),
-        set_to("one", "facts", "rounds"),
+        set_to("one", "info", "rounds"),
         set_to(["x"] * 3, "preprocessing", "classes"),
         set_to(["a", "b", "c"], "preprocessing", "classes"),
         set_to(0, "preprocessing", "columns", 0, "width"),
@@ -280,16 +280,16 @@ def test_a_file_of_parameters_that_is_none_is_refused(saved: Path, content: byte
 
 
 def test_a_name_cannot_write_into_the_card(result: winnow.Result) -> None:
-    facts = replace_facts(result, name="# evil\n\n| a | b |", data="x\n<script>alert(1)</script>")
-    card = replace(result.saved, facts=facts).card
+    info = replace_info(result, name="# evil\n\n| a | b |", data="x\n<script>alert(1)</script>")
+    card = replace(result.saved, info=info).card
     assert "<script" not in card
     assert "\n| a | b |" not in card
 
 
-def replace_facts(result: winnow.Result, **changed: Any) -> Any:
+def replace_info(result: winnow.Result, **changed: Any) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(result.saved.facts, **changed)
+    return msgspec.structs.replace(result.saved.info, **changed)
 
 
 # Other programs -------------------------------------------------------------------------------------------------------

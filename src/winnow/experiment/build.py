@@ -14,7 +14,7 @@ from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, Preprocessing, federate, load
 from winnow.experiment.executors import local_handlers, open_worker_pool
-from winnow.experiment.model_facts import DataSizes
+from winnow.experiment.model_info import DataSizes
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,

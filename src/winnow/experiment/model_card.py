@@ -4,38 +4,36 @@ from collections.abc import Sequence
 
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
-from winnow.experiment.model_facts import ModelFacts
+from winnow.experiment.model_info import ModelInfo
 
 MAX_LISTED = 50
 """Columns and classes that a card lists; model.json has them all."""
 
 
-def card_text(facts: ModelFacts, preprocessing: Preprocessing) -> str:
+def card_text(info: ModelInfo, preprocessing: Preprocessing) -> str:
     """The card in Markdown. Names are a user's or a stranger's, so each is kept to one line."""
-    sizes = facts.sizes
+    sizes = info.sizes
     about = {
-        "model": f"{facts.model}, {facts.parameters:,} parameters",
+        "model": f"{info.model}, {info.parameters:,} parameters",
         "task": "regression" if preprocessing.targets else "classification",
-        "algorithm": f"{facts.algorithm}, {facts.rounds} rounds, seed {facts.seed}",
-        "privacy": "; ".join(facts.privacy) or "no differential privacy",
-        "trained": facts.date,
-        "machine": facts.machine,
-        "commit": facts.commit or "unknown",
-        "software": f"Winnow {facts.winnow}, torch {facts.torch}",
+        "algorithm": f"{info.algorithm}, {info.rounds} rounds, seed {info.seed}",
+        "privacy": "; ".join(info.privacy) or "no differential privacy",
+        "trained": info.date,
+        "machine": info.machine,
+        "commit": info.commit or "unknown",
+        "software": f"Winnow {info.winnow}, torch {info.torch}",
     }
     data = {
-        "name": facts.data,
+        "name": info.data,
         "clients": f"{sizes.clients:,}, with {sizes.samples:,} samples",
         "reference set": f"{sizes.reference:,} samples",
         "test set": f"{sizes.test:,} samples",
         **_inputs(preprocessing),
         **_outputs(preprocessing),
     }
-    scores = [
-        (f"{score.metric} {score.measured}", f"{score.value:.4f} (round {score.round})") for score in facts.scores
-    ]
+    scores = [(f"{score.metric} {score.measured}", f"{score.value:.4f} (round {score.round})") for score in info.scores]
     parts = [
-        f"# {_cell(facts.name)}",
+        f"# {_cell(info.name)}",
         "Trained by federated learning with Winnow. The parameters and `model.json` lie beside this card.",
         _table([*about.items()]),
         "## Data",
@@ -43,7 +41,7 @@ def card_text(facts: ModelFacts, preprocessing: Preprocessing) -> str:
         "## Scores",
         _table(scores) if scores else "None were measured.",
         "## Limits of use",
-        "\n".join(f"- {limit}" for limit in _limits(facts)),
+        "\n".join(f"- {limit}" for limit in _limits(info)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -66,20 +64,20 @@ def _outputs(preprocessing: Preprocessing) -> dict[str, str]:
     )
 
 
-def _limits(facts: ModelFacts) -> list[str]:
+def _limits(info: ModelInfo) -> list[str]:
     limits = [
         "The scores hold for rows drawn like those of the sets that they were measured on, and for no others.",
         "The best round was chosen by the first score, so it is a little too good; the test set did not choose.",
         "Nobody checked how it does for groups of people, places or times that the data do not tell apart.",
     ]
-    if facts.privacy:
+    if info.privacy:
         limits.append(
             "The privacy above bounds what the parameters tell about the training data, whatever is done with them."
         )
     else:
         limits.append("The parameters may reveal training data: give them to nobody who must not see those.")
-    if facts.private:
-        limits.append(f"Each client has its own {_listed(facts.private)}; without these it cannot predict.")
+    if info.private:
+        limits.append(f"Each client has its own {_listed(info.private)}; without these it cannot predict.")
     return limits
 
 

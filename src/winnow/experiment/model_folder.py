@@ -21,7 +21,7 @@ from winnow.core.decode import UnreadableError, from_json
 from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.experiment.model_card import card_text
-from winnow.experiment.model_facts import MODEL_NAMES_OWN, ModelFacts
+from winnow.experiment.model_info import MODEL_NAMES_OWN, ModelInfo
 from winnow.learn.models import ModelSettings, PythonModel, build_model
 from winnow.learn.stack import ModelState
 from winnow.runs import file_names
@@ -55,7 +55,7 @@ class ModelDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     built_outputs: Annotated[int, Meta(ge=1, le=1 << 24)]
     parameters: Parameters
     preprocessing: dict[str, Any]
-    facts: ModelFacts
+    info: ModelInfo
 
 
 class _NamedModel(Settings):
@@ -75,7 +75,7 @@ def write_description(
     outputs: int,
     built_outputs: int,
     preprocessing: Preprocessing,
-    facts: ModelFacts,
+    info: ModelInfo,
 ) -> None:
     """Write model.json and the card beside the parameters, which are already there."""
     description = ModelDescription(
@@ -87,10 +87,10 @@ def write_description(
         built_outputs=built_outputs,
         parameters=Parameters(file=file, digest=digest_of_state(state)),
         preprocessing=preprocessing.to_json(),
-        facts=facts,
+        info=info,
     )
     text = msgspec.json.format(msgspec.json.encode(description), indent=1) + b"\n"
-    write_text_atomically(folder / file_names.CARD, card_text(facts, preprocessing))
+    write_text_atomically(folder / file_names.CARD, card_text(info, preprocessing))
     write_atomically(folder / file_names.MODEL, lambda temporary: temporary.write_bytes(text))
 
 
@@ -187,7 +187,7 @@ def _named_settings(folder: Path, description: ModelDescription) -> ModelSetting
     if name in MODEL_NAMES_OWN:
         factory = one_line(description.model.get("factory") or "FILE.py:FUNCTION")[:200]
         raise ModelError(
-            f"{folder} does not contain the code of the model, {one_line(description.facts.model)[:100]}; "
+            f"{folder} does not contain the code of the model, {one_line(description.info.model)[:100]}; "
             f'pass it: model=…, or factory="{factory}" (--factory), which runs that file'
         )
     if len(msgspec.json.encode(description.model)) > MAX_SETTINGS_BYTES:

@@ -22,8 +22,8 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
-from winnow.experiment.model_facts import current_commit
 from winnow.experiment.model_folder import read_description
+from winnow.experiment.model_info import current_commit
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
@@ -263,7 +263,7 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
     prepared.module.cpu().load_state_dict(training.best)
     saved = _saved_model(prepared, view)
     if view.path is not None and (view.path / file_names.MODEL).is_file():  # it says when the run was finished
-        saved = replace(saved, facts=read_description(view.path)[0].facts)
+        saved = replace(saved, info=read_description(view.path)[0].info)
     return Result(
         experiment=prepared.experiment,
         plan=prepared.plan,

@@ -17,7 +17,6 @@ from winnow.core.untrusted_text import one_line
 from winnow.data import Preprocessing
 from winnow.data.preprocessing import Label, TargetSpec
 from winnow.experiment.model_card import card_text
-from winnow.experiment.model_facts import DataSizes, ModelFacts, model_facts
 from winnow.experiment.model_folder import (
     build_named_model,
     create_folder,
@@ -25,6 +24,7 @@ from winnow.experiment.model_folder import (
     read_description,
     write_description,
 )
+from winnow.experiment.model_info import DataSizes, ModelInfo, model_info
 from winnow.learn.adapted_model import AdaptedModel, own_module
 from winnow.learn.estimators import estimator_model, is_estimator
 from winnow.learn.models import ModelSettings, PythonModel
@@ -49,7 +49,7 @@ class SavedModel:
     """Classes, or values of a regression."""
     built_outputs: int
     """The outputs of a model that is built by name."""
-    facts: ModelFacts
+    info: ModelInfo
     """Where it comes from: data, algorithm, scores, date."""
     output: str | None = None
     """Which of the model's outputs is the prediction, where it has several."""
@@ -64,7 +64,7 @@ class SavedModel:
     @property
     def card(self) -> str:
         """The model's card, in Markdown."""
-        return card_text(self.facts, self.preprocessing)
+        return card_text(self.info, self.preprocessing)
 
     def predict(self, rows: Any) -> NDArray[Any]:
         """The label of each row as the data had it, or its value in the original units.
@@ -79,7 +79,7 @@ class SavedModel:
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder that `winnow.load` reads: parameters, preprocessing and a card. Nothing in it is a pickle."""
-        refuse_incomplete(self.facts)
+        refuse_incomplete(self.info)
         path, state = Path(folder), model_state(self.model)
         create_folder(path, state)
         self.describe(path, "model.safetensors", state)
@@ -98,25 +98,25 @@ class SavedModel:
                 outputs=self.outputs,
                 built_outputs=self.built_outputs,
                 preprocessing=self.preprocessing,
-                facts=self.facts,
+                info=self.info,
             )
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the model in ONNX, and try it in onnxruntime; docs/use-the-model.md names its inputs and outputs."""
         from winnow.experiment.model_export import export_onnx  # noqa: PLC0415 - an extra, and slow to import
 
-        refuse_incomplete(self.facts)
+        refuse_incomplete(self.info)
         return export_onnx(self, Path(path))
 
     def export_torchscript(self, path: str | Path) -> Path:
         """Write the model in TorchScript, which C++ programs read; inputs and outputs are those of `export_onnx`."""
         from winnow.experiment.model_export import export_torchscript  # noqa: PLC0415 - its own machinery
 
-        refuse_incomplete(self.facts)
+        refuse_incomplete(self.info)
         return export_torchscript(self, Path(path))
 
     def _outputs(self, rows: Any) -> NDArray[Any]:
-        refuse_incomplete(self.facts)
+        refuse_incomplete(self.info)
         x = self.preprocessing.transform(rows)
         if x.shape[1:] != self.sample_shape:
             raise DataError(f"rows: samples have shape {x.shape[1:]}; the model was trained on {self.sample_shape}")
@@ -134,15 +134,15 @@ class SavedModel:
         return AdaptedModel(self.model, inputs, self.output).eval() if inputs or self.output else self.model
 
     def __repr__(self) -> str:
-        scores = "".join(f", {each.metric} {each.value:.4f} {each.measured}" for each in self.facts.scores)
-        return f"{self.facts.name}: {self.facts.model} by {self.facts.algorithm}, {self.facts.rounds} rounds{scores}"
+        scores = "".join(f", {each.metric} {each.value:.4f} {each.measured}" for each in self.info.scores)
+        return f"{self.info.name}: {self.info.model} by {self.info.algorithm}, {self.info.rounds} rounds{scores}"
 
 
-def refuse_incomplete(facts: ModelFacts) -> None:
+def refuse_incomplete(info: ModelInfo) -> None:
     """A model of which each client keeps a part cannot be used without one."""
-    if facts.private:
+    if info.private:
         raise ModelError(
-            f"{one_line(', '.join(facts.private[:3]))[:200]} stay with each client, so there is no one model for all; "
+            f"{one_line(', '.join(info.private[:3]))[:200]} stay with each client, so there is no one model for all; "
             "use result.personal(client)"
         )
 
@@ -156,7 +156,7 @@ def load(folder: str | Path, model: Any = None, *, factory: str | None = None) -
     """
     path = Path(folder)
     description, preprocessing = read_description(path)
-    refuse_incomplete(description.facts)
+    refuse_incomplete(description.info)
     shape = tuple(description.sample_shape)
     if model is not None and factory is not None:
         raise ConfigError("pass model or factory, not both")
@@ -177,7 +177,7 @@ def load(folder: str | Path, model: Any = None, *, factory: str | None = None) -
         sample_shape=shape,
         outputs=description.outputs,
         built_outputs=description.built_outputs,
-        facts=description.facts,
+        info=description.info,
         output=description.output,
     )
 
@@ -212,5 +212,5 @@ def trained_model(
         sample_shape=plan.sample_shape,
         outputs=plan.outputs,
         built_outputs=plan.built_outputs,
-        facts=model_facts(experiment, plan, summary, own_module(module), sizes, commit=commit),
+        info=model_info(experiment, plan, summary, own_module(module), sizes, commit=commit),
     )

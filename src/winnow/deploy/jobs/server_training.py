@@ -13,7 +13,7 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
-from winnow.experiment.model_facts import DataSizes
+from winnow.experiment.model_info import DataSizes
 from winnow.experiment.run import Result
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training

@@ -44,7 +44,7 @@ class DataSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     test: Count
 
 
-class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a model comes from."""
 
     name: Text
@@ -66,7 +66,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     torch: Text
 
 
-def model_facts(
+def model_info(
     experiment: Experiment,
     plan: TrainingPlan,
     summary: Summary,
@@ -74,10 +74,10 @@ def model_facts(
     sizes: DataSizes,
     *,
     commit: str | None,
-) -> ModelFacts:
+) -> ModelInfo:
     name = settings_name(experiment.model)
     readings = {EVALUATED_BY_TEXT[summary.evaluated_by]: summary.best, "on the test set": summary.test_best}
-    return ModelFacts(
+    return ModelInfo(
         name=experiment.name[:1000],
         model=type(module).__name__ if name in MODEL_NAMES_OWN else name,
         algorithm=experiment.algorithm,
