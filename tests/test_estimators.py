@@ -9,6 +9,8 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, Ridge, SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import winnow
 
@@ -91,6 +93,18 @@ def test_a_client_trains_by_partial_fit() -> None:
     np.testing.assert_allclose(found.estimator.intercept_, alone.intercept_, rtol=1e-5, atol=1e-6)
 
 
+def test_clients_whose_samples_are_not_finite_are_rejected_and_the_others_go_on() -> None:
+    spoiled = [{"name": "pollution", "fraction": 0.5, "kind": "nan", "share": 0.5}]
+    generator = torch.get_rng_state()
+    settings = SMALL | {"algorithm": "fedavg", "select": {"fraction": 1.0}, "corruptions": spoiled}
+    result = winnow.run(model=SGDClassifier(), data=points(2), **settings)
+    rejected = {event.client for event in result.view.events() if type(event).__name__ == "Rejected"}
+    assert len(rejected) == 2
+    assert np.isfinite(result.estimator.coef_).all()
+    assert result.best > 0.8
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
 def test_labels_come_back_as_they_were() -> None:
     x, y = points(2)
     result = winnow.run(model=LogisticRegression(), data=(x, np.array(["ill", "well"])[y]), **SMALL)
@@ -112,6 +126,7 @@ def test_the_same_seed_gives_the_same_coefficients_and_a_run_resumes_as_itself(t
     ("estimator", "data", "message"),
     [
         (RandomForestClassifier(), points(2), "RandomForestClassifier cannot be averaged by its coefficients; use one"),
+        (make_pipeline(StandardScaler(), SGDClassifier()), points(2), "pass the last step of the pipeline alone"),
         (LogisticRegression, points(2), "LogisticRegression is a class; pass an instance"),
         (LinearRegression(), points(2), "LinearRegression predicts numbers, but the targets are classes"),
         (SGDClassifier(), line(), "SGDClassifier predicts classes, but the targets are numbers"),

@@ -37,6 +37,8 @@ class _Linear(nn.Module):
     def __init__(self, features: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(features, outputs, bias=bias)
+        for parameter in self.linear.parameters():
+            nn.init.zeros_(parameter)
         self.register_buffer("seen", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,7 +62,11 @@ class _PartialFit:
         for batch in batches:
             assert isinstance(batch.x, Tensor)
             x, y = batch.x.flatten(1).cpu().double().numpy(), batch.y.cpu().numpy()
-            own.partial_fit(x, y if self.labels is not None else y.reshape(-1))
+            try:
+                own.partial_fit(x, y if self.labels is not None else y.reshape(-1))
+            except ValueError:  # values that are not finite, in the samples or by overflow: then nor is the update
+                nn.init.constant_(model.linear.weight, torch.nan)
+                return
         model.linear.weight.data.copy_(torch.from_numpy(np.atleast_2d(own.coef_)))
         if model.linear.bias is not None:
             model.linear.bias.data.copy_(torch.from_numpy(np.atleast_1d(own.intercept_)))
@@ -76,6 +82,8 @@ def estimator_model(
 ) -> tuple[nn.Module, OwnLoop | None]:
     """The module that stands for an estimator, and how it is trained if not by the steps of `local`."""
     kind, features = type(estimator).__name__, prod(sample_shape)
+    if kind == "Pipeline":
+        raise ModelError("model: pass the last step of the pipeline alone; columns are scaled and encoded by [data]")
     if kind not in ESTIMATORS or not type(estimator).__module__.startswith("sklearn."):
         raise ModelError(f"model: {kind} cannot be averaged by its coefficients; use one of {', '.join(ESTIMATORS)}")
     if kind.endswith(("Classifier", "Perceptron", "LogisticRegression")) != classification:
@@ -88,14 +96,11 @@ def estimator_model(
     labels = tuple(range(outputs)) if classification else None
     _fitted_like(estimator, features, labels, outputs)  # refuses settings that it would only refuse after the run
     width = 1 if classification and outputs == 2 else outputs
-    if kind in NETWORKS:
-        with torch.random.fork_rng([]):
-            torch.manual_seed(derive(seed, "model") % 2**63)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(derive(seed, "model") % 2**63)
+        if kind in NETWORKS:
             return _network(estimator, features, width), None
-    line = _Linear(features, width, bias=estimator.get_params()["fit_intercept"])
-    nn.init.zeros_(line.linear.weight)
-    if line.linear.bias is not None:
-        nn.init.zeros_(line.linear.bias)
+        line = _Linear(features, width, bias=estimator.get_params()["fit_intercept"])
     if kind not in PARTIAL:
         return nn.Sequential(nn.Flatten(), line.linear), None
     if estimator.get_params().get("average") or estimator.get_params().get("early_stopping"):

@@ -1,8 +1,4 @@
-"""Training as a user wrote it: one step, or a client's whole training in a round.
-
-def step(model, batch):                       def train(model, batches, context):
-    return loss(model(batch.x), batch.y)          for batch in batches: …
-"""
+"""Training as a user wrote it: `step(model, batch) -> loss`, or `train(model, batches, context)`, a client's round."""
 
 import inspect
 import math
