@@ -118,8 +118,6 @@ def test_fedprof_gives_the_simulations_model_bit_for_bit(me: Connection, tmp_pat
     raw = np.random.default_rng(0).integers(0, 17, (50, 1, 8, 8))  # the sites' files hold them divided by 16
     folders = {run: raw / 16, tmp_path / "simulated": raw}
     ours, theirs = (winnow.load(folder).predict_proba(x) for folder, x in folders.items())
-        winnow.load(folder).predict_proba(x) for folder, x in ((run, raw / 16), (tmp_path / "simulated", raw))
-    )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
     view = RunFolder.open(run)
     assert view.label.clock == "wall"
