@@ -20,8 +20,8 @@ def card_text(info: ModelInfo, preprocessing: Preprocessing) -> str:
         "privacy": "; ".join(info.privacy) or "no differential privacy",
         "trained": info.date,
         "machine": info.machine,
-        "commit": info.commit or "unknown",
-        "software": f"Winnow {info.winnow}, torch {info.torch}",
+        "commit": info.commit or "none",
+        "software": f"Winnow {info.winnow}",
     }
     data = {
         "name": info.data,

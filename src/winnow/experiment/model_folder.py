@@ -106,22 +106,35 @@ def create_folder(folder: Path, state: ModelState) -> None:
 
 
 def read_description(folder: Path) -> tuple[ModelDescription, Preprocessing]:
-    path = folder / file_names.MODEL
-    if not path.is_file():
+    """What a folder says of its model, checked as far as it can be without the parameters."""
+    if (folder / file_names.LABEL).is_file() and not (folder / file_names.RESULT).is_file():
+        raise RunError(f"the run in {folder} is not finished; continue it with --resume")
+    description = stored_description(folder)
+    if description is None:
         raise RunError(
             f"{folder} contains no model: {file_names.MODEL} is missing; "
             "give a folder that result.save made, or that of a finished run"
         )
+    try:
+        preprocessing = Preprocessing.from_json(description.preprocessing)
+    except (DataError, RecursionError) as error:
+        raise _damaged(folder, one_line(error)) from None
+    _check_together(folder, description, preprocessing)
+    return description, preprocessing
+
+
+def stored_description(folder: Path) -> ModelDescription | None:
+    """What model.json says; None where there is no such file."""
+    path = folder / file_names.MODEL
     with one_line_errors(path):
+        if not path.is_file():
+            return None
         if path.stat().st_size > MAX_DESCRIPTION_BYTES:
             raise RunError(f"{path} is too large for a model's description")
         try:
-            description = from_json(path.read_bytes(), ModelDescription)
-            preprocessing = Preprocessing.from_json(description.preprocessing)
-        except (UnreadableError, DataError, RecursionError) as error:
-            raise RunError(f"{path} is damaged, or not Winnow's: {one_line(error)}") from None
-    _check_together(path, description, preprocessing)
-    return description, preprocessing
+            return from_json(path.read_bytes(), ModelDescription)
+        except UnreadableError as error:
+            raise _damaged(folder, str(error)) from None
 
 
 def load_parameters(folder: Path, description: ModelDescription, module: nn.Module) -> None:
@@ -161,7 +174,7 @@ def _without_paths(settings: ModelSettings) -> dict[str, Any]:
     return table
 
 
-def _check_together(path: Path, description: ModelDescription, preprocessing: Preprocessing) -> None:
+def _check_together(folder: Path, description: ModelDescription, preprocessing: Preprocessing) -> None:
     shape, outputs = tuple(description.sample_shape), description.outputs
     wrong = None
     if torch.Size(shape).numel() > MAX_SAMPLE:
@@ -179,7 +192,11 @@ def _check_together(path: Path, description: ModelDescription, preprocessing: Pr
     elif preprocessing.targets and outputs != len(preprocessing.targets):
         wrong = f"there are {len(preprocessing.targets)} targets and {outputs} outputs"
     if wrong is not None:
-        raise RunError(f"{path} is damaged, or not Winnow's: {wrong}")
+        raise _damaged(folder, wrong)
+
+
+def _damaged(folder: Path, why: str) -> RunError:
+    return RunError(f"{folder / file_names.MODEL} is damaged, or not Winnow's: {why}")
 
 
 def _named_settings(folder: Path, description: ModelDescription) -> ModelSettings:

@@ -1,24 +1,18 @@
 """What a trained model's card says of it: data, algorithm, scores, privacy, and where and when it was trained."""
 
 import math
-import platform
-import shutil
-import subprocess
-from datetime import UTC, datetime
-from functools import cache
 from typing import Annotated
 
-import torch
 from msgspec import Meta, Struct
 from torch import nn
 
 from winnow.config.schema import Experiment
 from winnow.core.distribution import installed_version
+from winnow.experiment.provenance import provenance
 from winnow.learn.models import ModelSettings
 from winnow.learn.training_plan import TrainingPlan
 from winnow.runs.summary import EVALUATED_BY_TEXT, Summary, privacy_spent_lines
 
-GIT_SECONDS = 5
 MODEL_NAMES_OWN = ("in-memory", "python")
 """Models that are somebody's own code."""
 
@@ -61,9 +55,9 @@ class ModelInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What of the model stays with each client, and is not here."""
     date: Text
     machine: Text
-    commit: Text | None
+    commit: Text
+    """Of the repository in which it was trained; empty outside of one."""
     winnow: Text
-    torch: Text
 
 
 def model_info(
@@ -72,10 +66,8 @@ def model_info(
     summary: Summary,
     module: nn.Module,
     sizes: DataSizes,
-    *,
-    commit: str | None,
 ) -> ModelInfo:
-    name = settings_name(experiment.model)
+    name, made = settings_name(experiment.model), provenance(experiment.engine.device)
     readings = {EVALUATED_BY_TEXT[summary.evaluated_by]: summary.best, "on the test set": summary.test_best}
     return ModelInfo(
         name=experiment.name[:1000],
@@ -93,28 +85,13 @@ def model_info(
         privacy=privacy_spent_lines(summary.privacy_spent, summary.privacy_budgets),
         parameters=plan.parameters,
         private=list(plan.private_names),
-        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        commit=commit,
+        date=made["started"],
+        machine=made["machine"],
+        commit=made["commit"],
         winnow=installed_version(),
-        torch=str(torch.__version__),
     )
 
 
 def settings_name(settings: ModelSettings) -> str:
     """The name by which a configuration chooses these."""
     return next(name for name, member in ModelSettings.members.items() if type(settings) is member)
-
-
-@cache
-def current_commit() -> str | None:
-    """The commit of the folder that the program was started in, if it is under git; asked for once a process."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    command = [git, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()[:100] or None

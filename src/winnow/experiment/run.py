@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -22,8 +22,6 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
-from winnow.experiment.model_folder import read_description
-from winnow.experiment.model_info import current_commit
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
@@ -217,7 +215,6 @@ def _finish(prepared: PreparedRun, folder: RunFolder) -> RunView:
     _save(prepared, folder)
     view, plan = folder.view(), prepared.plan
     write_reports(folder.path / file_names.REPORT, [view])
-    _saved_model(prepared, view).describe(folder.path, "best.safetensors", _shared(prepared, prepared.training.best))
     folder.finish(
         result_record(
             view.summary(),
@@ -247,23 +244,17 @@ def _shared(prepared: PreparedRun, model: ModelState) -> ModelState:
 
 
 def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
-    return trained_model(
-        prepared.experiment,
-        prepared.plan,
-        view.summary(),
-        prepared.module,
-        prepared.preprocessing,
-        prepared.sizes,
-        commit=current_commit(),
+    """The best model; in the run folder, too, once the run has finished."""
+    saved = trained_model(
+        prepared.experiment, prepared.plan, view.summary(), prepared.module, prepared.preprocessing, prepared.sizes
     )
+    best = _shared(prepared, prepared.training.best)
+    return saved if view.path is None else saved.described_in(view.path, best)
 
 
 def _result(prepared: PreparedRun, view: RunView) -> Result:
     training, store = prepared.training, prepared.simulation.store
     prepared.module.cpu().load_state_dict(training.best)
-    saved = _saved_model(prepared, view)
-    if view.path is not None and (view.path / file_names.MODEL).is_file():  # it says when the run was finished
-        saved = replace(saved, info=read_description(view.path)[0].info)
     return Result(
         experiment=prepared.experiment,
         plan=prepared.plan,
@@ -273,7 +264,7 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         estimator=prepared.fitted_estimator(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
         preprocessing=prepared.preprocessing,
-        saved=saved,
+        saved=_saved_model(prepared, view),
         client_names=prepared.client_names,
     )
 

@@ -197,8 +197,6 @@ def trained_model(
     module: nn.Module,
     preprocessing: Preprocessing,
     sizes: DataSizes,
-    *,
-    commit: str | None = None,
 ) -> SavedModel:
     """The best model of a run that has just ended."""
     if plan.classes is None and not preprocessing.targets:
@@ -212,5 +210,5 @@ def trained_model(
         sample_shape=plan.sample_shape,
         outputs=plan.outputs,
         built_outputs=plan.built_outputs,
-        info=model_info(experiment, plan, summary, own_module(module), sizes, commit=commit),
+        info=model_info(experiment, plan, summary, own_module(module), sizes),
     )

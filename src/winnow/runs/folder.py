@@ -139,8 +139,7 @@ class RunFolder:
         """
         old, new = self._files[file_names.CONFIG], [digest_of(config_text.encode())]
         with one_line_errors(self.path):
-            for outdated in (file_names.RESULT, file_names.MODEL, file_names.CARD):
-                (self.path / outdated).unlink(missing_ok=True)
+            (self.path / file_names.RESULT).unlink(missing_ok=True)
             if (self.path / file_names.CHECKPOINT).exists():
                 checkpoint = load_checkpoint(self.path / file_names.CHECKPOINT)
                 both = {**self._files, file_names.CONFIG: [*old, *new]}
