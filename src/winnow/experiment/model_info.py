@@ -8,7 +8,7 @@ from torch import nn
 
 from winnow.config.schema import Experiment
 from winnow.core.distribution import installed_version
-from winnow.experiment.provenance import provenance
+from winnow.experiment.provenance import Provenance
 from winnow.learn.models import ModelSettings
 from winnow.learn.training_plan import TrainingPlan
 from winnow.runs.summary import EVALUATED_BY_TEXT, Summary, privacy_spent_lines
@@ -66,8 +66,9 @@ def model_info(
     summary: Summary,
     module: nn.Module,
     sizes: DataSizes,
+    made: Provenance,
 ) -> ModelInfo:
-    name, made = settings_name(experiment.model), provenance(experiment.engine.device)
+    name = settings_name(experiment.model)
     readings = {EVALUATED_BY_TEXT[summary.evaluated_by]: summary.best, "on the test set": summary.test_best}
     return ModelInfo(
         name=experiment.name[:1000],

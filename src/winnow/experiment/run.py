@@ -22,6 +22,7 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
+from winnow.experiment.provenance import provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
@@ -246,7 +247,13 @@ def _shared(prepared: PreparedRun, model: ModelState) -> ModelState:
 def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
     """The best model; in the run folder, too, once the run has finished."""
     saved = trained_model(
-        prepared.experiment, prepared.plan, view.summary(), prepared.module, prepared.preprocessing, prepared.sizes
+        prepared.experiment,
+        prepared.plan,
+        view.summary(),
+        prepared.module,
+        prepared.preprocessing,
+        prepared.sizes,
+        provenance(prepared.experiment.engine.device),
     )
     best = _shared(prepared, prepared.training.best)
     return saved if view.path is None else saved.described_in(view.path, best)

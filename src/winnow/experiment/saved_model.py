@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,11 +20,14 @@ from winnow.experiment.model_card import card_text
 from winnow.experiment.model_folder import (
     build_named_model,
     create_folder,
+    digest_of_state,
     load_parameters,
     read_description,
+    stored_description,
     write_description,
 )
 from winnow.experiment.model_info import DataSizes, ModelInfo, model_info
+from winnow.experiment.provenance import Provenance
 from winnow.learn.adapted_model import AdaptedModel, own_module
 from winnow.learn.estimators import estimator_model, is_estimator
 from winnow.learn.models import ModelSettings, PythonModel
@@ -84,6 +87,14 @@ class SavedModel:
         create_folder(path, state)
         self.describe(path, "model.safetensors", state)
         return path
+
+    def described_in(self, run: Path, state: ModelState) -> Self:
+        """This model of a finished run, as the run's folder describes it; written if it does not yet do so."""
+        known = stored_description(run)
+        if known and known.info.rounds == self.info.rounds and known.parameters.digest == digest_of_state(state):
+            return replace(self, info=known.info)
+        self.describe(run, "best.safetensors", state)
+        return self
 
     def describe(self, folder: Path, file: Literal["model.safetensors", "best.safetensors"], state: ModelState) -> None:
         """Write model.json and the card into a folder that holds this state in a file."""
@@ -197,6 +208,7 @@ def trained_model(
     module: nn.Module,
     preprocessing: Preprocessing,
     sizes: DataSizes,
+    made: Provenance,
 ) -> SavedModel:
     """The best model of a run that has just ended."""
     if plan.classes is None and not preprocessing.targets:
@@ -210,5 +222,5 @@ def trained_model(
         sample_shape=plan.sample_shape,
         outputs=plan.outputs,
         built_outputs=plan.built_outputs,
-        info=model_info(experiment, plan, summary, own_module(module), sizes),
+        info=model_info(experiment, plan, summary, own_module(module), sizes, made),
     )

@@ -1,6 +1,7 @@
 """Training in a job's runner at the server: the same workflow as in a simulation, over the sites' clients."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.model_info import DataSizes
+from winnow.experiment.provenance import Provenance
 from winnow.experiment.run import Result
 from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
@@ -154,7 +156,8 @@ def _result(
     view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
     drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.module.cpu().load_state_dict(training.best)
-    saved = trained_model(experiment, plan, view.summary(), setup.module, setup.preprocessing, sizes)
+    made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
+    saved = trained_model(experiment, plan, view.summary(), setup.module, setup.preprocessing, sizes, made)
     saved.describe(drive.folder, "best.safetensors", best)
     drive.output |= {name: str(drive.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     return Result(
