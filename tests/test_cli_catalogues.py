@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from winnow.cli.app import app
 from winnow.cli.options import builtin_algorithms, complete_source, preset_names
 from winnow.config.resolve import presets, resolve
 from winnow.core import ConfigError
+from winnow.core.distribution import installed_version
 from winnow.learn.algorithm import Recipe
 
 HELP_FOR_ALL = """
@@ -190,4 +190,4 @@ def test_data_sets_are_listed(capsys, tmp_path: Path, monkeypatch):
 def test_version(capsys):
     for way in ("version", "--version"):
         said = call(capsys, way)
-        assert (said.code, said.out) == (0, f"winnow {version('winnow')}\n")
+        assert (said.code, said.out) == (0, f"winnow {installed_version()}\n")

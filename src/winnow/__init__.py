@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from winnow.experiment.compare import Comparison
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import run_workflow
+    from winnow.experiment.saved_model import SavedModel, load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
 
@@ -27,11 +28,13 @@ __all__ = [
     "Metric",
     "OnDemand",
     "Result",
+    "SavedModel",
     "WinnowError",
     "__version__",
     "compare",
     "connect",
     "data",
+    "load",
     "run",
     "run_workflow",
 ]
@@ -43,10 +46,12 @@ _HOMES = {
     "Metric": "winnow.learn.metrics",
     "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
+    "SavedModel": "winnow.experiment.saved_model",
     "WinnowError": "winnow.core",
     "compare": "winnow.api",
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
+    "load": "winnow.experiment.saved_model",
     "run": "winnow.api",
 }
 
@@ -55,7 +60,7 @@ def __getattr__(name: str) -> Any:
     if name == "data":
         return import_module("winnow.data")
     if name == "__version__":
-        return import_module("importlib.metadata").version("winnow")
+        return import_module("winnow.core.distribution").installed_version()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name == "conduct":

@@ -129,5 +129,17 @@ Workers: TypeAlias = Annotated[
         "--workers", metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
     ),
 ]
+ModelFolder: TypeAlias = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="The folder of a finished run, or of a saved model.", show_default=False),
+]
+Factory: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:FUNCTION",
+        help="Build the model by your own function, as in the run; this executes the file.",
+        show_default=False,
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

@@ -5,9 +5,9 @@ import typer
 
 def version() -> None:
     """Print the version."""
-    from importlib.metadata import version as installed
+    from winnow.core.distribution import installed_version
 
-    typer.echo(f"winnow {installed('winnow')}")
+    typer.echo(f"winnow {installed_version()}")
 
 
 def print_version(asked: bool) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.core.distribution import install_command
 from winnow.data.frames import FrameTable
 
 try:
     import pyarrow as arrow
     import pyarrow.parquet
 except ImportError as missing:
-    raise DataError("Parquet files need pyarrow: pip install winnow[parquet]") from missing
+    raise DataError(f"Parquet files need pyarrow: {install_command('parquet')}") from missing
 
 
 class ParquetTable:

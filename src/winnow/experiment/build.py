@@ -25,6 +25,7 @@ from winnow.data import (
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.preprocessing import Label
 from winnow.experiment.executors import local_handlers, open_worker_pool
+from winnow.experiment.model_info import DataSizes
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
@@ -71,6 +72,7 @@ class PreparedRun:
     client_names: Sequence[str]
     class_labels: Sequence[Label]
     """What classes are called, in the order of their numbers; none in a regression."""
+    sizes: DataSizes
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
@@ -149,6 +151,12 @@ def prepare_run(
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
         class_labels=federated.preprocessing.classes or range(federated.clients.classes or 0),
+        sizes=DataSizes(
+            clients=len(sizes),
+            samples=int(sizes.sum()),
+            reference=len(federated.reference),
+            test=len(federated.test),
+        ),
         plan=plan,
         fingerprint=found,
         clock=clock or _clock(experiment, federated),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, ConfigError
 from winnow.core.array_spec import is_byte_array
+from winnow.core.distribution import install_command
 from winnow.core.untrusted_text import error_line
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -151,5 +152,5 @@ def library(by: str = "encryption") -> Any:
     try:
         import tenseal  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(f'{by} needs an extra: pip install "winnow[encryption]"') from error
+        raise ConfigError(f"{by} needs an extra: {install_command('encryption')}") from error
     return tenseal

@@ -4,10 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from typing import Any
 
 from winnow.core import AnyEvent, Cost, Rejected, RoundFinished, Selected, Stopped
+from winnow.core.distribution import installed_version
 from winnow.runs.history import HistoryPoint, RunHistory
 from winnow.runs.label import SCHEMA, RunLabel
 from winnow.runs.privacy_budgets import PrivacyBudget
@@ -189,7 +189,7 @@ def result_record(
         "parameters": parameters,
         "private": list(private),
         "message_bytes": message_bytes,
-        "winnow": version("winnow"),
+        "winnow": installed_version(),
         "wall_seconds": wall_seconds,
     }
 

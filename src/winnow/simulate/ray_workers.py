@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from winnow.core import ConfigError, Handler, Task
+from winnow.core.distribution import install_command
 from winnow.simulate.cohort_chunks import Indices
 from winnow.simulate.pickling import PickledValue, pack, reduce_tensor, unpack
 from winnow.simulate.worker_backend import ChunkFinished, WorkerEvent, WorkerFailure, WorkerLost, WorkerReady
@@ -141,7 +142,7 @@ def _import_ray() -> Any:
     try:
         import ray  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError('engine.workers = "ray" needs an extra: pip install "winnow[ray]"') from error
+        raise ConfigError(f'engine.workers = "ray" needs an extra: {install_command("ray")}') from error
     return ray
 
 

@@ -17,10 +17,11 @@ def requires_deploy_extra(command: Callable[Arguments, Returned]) -> Callable[Ar
     @wraps(command)
     def checked(*arguments: Arguments.args, **options: Arguments.kwargs) -> Returned:
         from winnow.core import ConfigError
+        from winnow.core.distribution import install_command
 
         missing = [name for name in DEPLOY_PACKAGES if find_spec(name) is None]
         if missing:
-            raise ConfigError(f'federations need {", ".join(missing)}: pip install "winnow[deploy]"')
+            raise ConfigError(f"federations need {', '.join(missing)}: {install_command('deploy')}")
         return command(*arguments, **options)
 
     return checked

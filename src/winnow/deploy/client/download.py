@@ -1,6 +1,7 @@
 """A downloaded job as a run folder, which everything that reads runs can read."""
 
 import json
+import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,8 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submi
             if evaluation is not None:
                 folder.save_evaluation(evaluation)
         if finished and file_names.RESULT in files:
+            for name in {file_names.MODEL, file_names.CARD} & files.keys():
+                shutil.copyfile(files[name], out / name)
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
             write_run_report(folder.view())
     return out

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import torch
@@ -14,7 +15,10 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
+from winnow.experiment.model_info import DataSizes
+from winnow.experiment.provenance import Provenance
 from winnow.experiment.run import Result, evaluation_record
+from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
@@ -60,7 +64,13 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(run, setup, plan, training, _client_names(members))
+    kept = DataSizes(
+        clients=len(sizes),
+        samples=int(sizes.sum()),
+        reference=len(held[0] or nothing),
+        test=len(held[1] or nothing),
+    )
+    return _result(run, setup, plan, training, kept, _client_names(members))
 
 
 def _local_test_sizes(member: JobSite) -> Sequence[int]:
@@ -140,12 +150,21 @@ def _client_names(members: Sequence[JobSite]) -> list[str]:
 
 
 def _result(
-    run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow, names: Sequence[str]
+    run: DeployedRun,
+    setup: TrainingSetup,
+    plan: TrainingPlan,
+    training: TrainingWorkflow,
+    sizes: DataSizes,
+    names: Sequence[str],
 ) -> Result:
     experiment = setup.experiment
-    for name, model in (("best", training.best), ("last", training.model)):
+    best, last = (
+        {name: tensor for name, tensor in model.items() if name not in plan.private}
+        for model in (training.best, training.model)
+    )
+    for name, model in (("best", best), ("last", last)):
         path = run.folder / file_names.model_file(name)
-        save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
+        save_arrays(path, model, {"format": "pt"})
         run.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
@@ -164,6 +183,10 @@ def _result(
         view = replace(view, evaluation=evaluation)
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
+    made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
+    saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, sizes, made)
+    saved.describe(run.folder, "best.safetensors", best)
+    run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     return Result(
         experiment=experiment,
         plan=plan,
@@ -173,6 +196,7 @@ def _result(
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
+        saved=saved,
         client_names=names,
     )
 

@@ -7,13 +7,13 @@ import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cryptography import x509
 
 from winnow.core import ConfigError
+from winnow.core.distribution import installed_version
 from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.audit_store import shared_audit_log
 from winnow.deploy.server.config import CONFIG_FILE, ServerConfig, read_config
@@ -72,7 +72,7 @@ class WinnowServer:
         await asyncio.to_thread(self.migrate)
         queries, traffic = Queries(database=self.database), TrafficCounter()
         lease = Lease(self.database, server=kit.name, address=self.address, seconds=config.lease)
-        router = RequestRouter(name=kit.name, version=version("winnow"), lease=lease, queries=queries)
+        router = RequestRouter(name=kit.name, version=installed_version(), lease=lease, queries=queries)
         revocations = kit.watch_revocations()
         identify, admit = peer_identifier(kit.authority), _admit(revocations)
         server = serve(

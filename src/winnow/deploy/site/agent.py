@@ -4,13 +4,13 @@ It may be killed at any moment. An instruction may come twice to the same effect
 `SiteStateStore` before it is acknowledged or sent to anybody.
 """
 
-import importlib.metadata
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
+from winnow.core.distribution import installed_version
 from winnow.core.errors import WinnowError
 from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.sandbox.syscalls import drop_code_pages
@@ -66,7 +66,7 @@ def hello_of(kit: Kit, config: SiteConfig, clock: float, jobs: list[str], *, che
     """How a site introduces itself."""
     return Hello(
         protocols=list(PROTOCOLS),
-        winnow_version=_version(),
+        winnow_version=installed_version(),
         data=sorted(config.data),
         resources=config.resources,
         clock=clock,
@@ -112,7 +112,7 @@ class Agent:
         )
 
     def run(self) -> None:
-        self._context.audit.note("agent started", outcome=f"Winnow {_version()}")
+        self._context.audit.note("agent started", outcome=f"Winnow {installed_version()}")
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -241,7 +241,3 @@ class Agent:
         self._context.audit.close()
         self._context.state.close()
         log.info("agent stopped")
-
-
-def _version() -> str:
-    return importlib.metadata.version("winnow")

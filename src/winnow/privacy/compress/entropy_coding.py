@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from winnow.core import ConfigError
+from winnow.core.distribution import install_command
 from winnow.privacy.compress.bit_packing import Bytes
 from winnow.privacy.compress.errors import PacketError
 
@@ -14,7 +15,7 @@ def library() -> Any:
         import zstandard  # noqa: PLC0415 - imported on use
     except ImportError:
         raise ConfigError(
-            "filters: entropy_coding = 'zstd' needs the package zstandard; pip install zstandard"
+            f"filters: entropy_coding = 'zstd' needs the package zstandard: {install_command('privacy')}"
         ) from None
     return zstandard
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from winnow.core import ConfigError, ModelError
+from winnow.core.distribution import install_command
 from winnow.learn.client_update import ClientUpdate, LocalResult, LocalTraining
 from winnow.learn.local_optimiser import LocalOptimiser, Sgd
 from winnow.learn.stack import CohortTrainingResult, ModelState
@@ -154,4 +155,4 @@ def _opacus(module: str = "") -> Any:
     try:
         return import_module(f"opacus{module}")  # seconds to import, and an extra
     except ImportError:
-        raise ConfigError("client.name = 'dp-sgd' needs opacus: pip install 'winnow[privacy]'") from None
+        raise ConfigError(f"client.name = 'dp-sgd' needs opacus: {install_command('privacy')}") from None

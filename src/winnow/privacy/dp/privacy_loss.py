@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Any
 
 from winnow.core import ConfigError
+from winnow.core.distribution import install_command
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _library() -> Any:
     try:
         return import_module("dp_accounting")  # a second to import, and an extra
     except ImportError:
-        raise ConfigError("differential privacy needs dp-accounting: pip install 'winnow[privacy]'") from None
+        raise ConfigError(f"differential privacy needs dp-accounting: {install_command('privacy')}") from None
 
 
 def least_noise(lasts: Callable[[float], bool]) -> float | None:

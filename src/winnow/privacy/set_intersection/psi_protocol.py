@@ -13,6 +13,7 @@ import msgspec
 
 from winnow.core import ConfigError
 from winnow.core.decode import UnreadableError, from_msgpack
+from winnow.core.distribution import install_command
 
 Reveal: TypeAlias = Literal["intersection", "size"]
 
@@ -90,4 +91,4 @@ def library() -> Any:
     try:
         return import_module("private_set_intersection.python")
     except ImportError as error:
-        raise ConfigError('set intersection needs an extra: pip install "winnow[intersection]"') from error
+        raise ConfigError(f"set intersection needs an extra: {install_command('intersection')}") from error

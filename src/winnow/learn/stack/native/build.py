@@ -1,7 +1,7 @@
-"""Compiling the kernels for this machine, once; the result is kept in the user's cache folder.
+"""The compiled kernels: those of the wheel, or else compiled for this machine, once, into the user's cache folder.
 
-What is loaded runs with the user's rights, so it must be the user's own: a folder or file that somebody else owns or
-can write to is not used.
+What is loaded runs with the user's rights, so it must be the user's own, or the administrator's where Winnow is
+installed: a folder or file that somebody else owns or can write to is not used.
 """
 
 import ctypes
@@ -17,11 +17,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from winnow.learn.stack.native.kernel_files import (
+    FLAGS,
+    LEVELS,
+    PACKAGED,
+    SOURCE,
+    compile_command,
+    definitions,
+    lanes,
+    packaged_name,
+)
 from winnow.learn.stack.user_cache import cache_folder, cache_key, processor_description
 
-SOURCE = Path(__file__).parent / "source"
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread")
 COMPILE_TIMEOUT = 300
 """Seconds after which a compiler is taken to hang."""
 
@@ -44,28 +52,54 @@ class CompiledKernels:
 
 @cache
 def load_kernels(real: str) -> CompiledKernels:
-    """The compiled kernels for float or double, built first if this machine has not built them yet."""
+    """The compiled kernels for float or double, built first if neither the wheel nor this machine's cache has them."""
+    try:
+        packaged = _packaged(real)
+    except NativeUnavailableError as refused:
+        try:
+            return _built(real)
+        except NativeUnavailableError:
+            raise refused from None
+    return _built(real) if packaged is None else CompiledKernels(libraries=packaged, newly_built=False)
+
+
+def _packaged(real: str) -> dict[int, ctypes.CDLL] | None:
+    """Those of the wheel for the best that this processor can do, if they were made from this very source."""
+    if not PACKAGED.is_dir():
+        return None
+    _refuse_foreign(PACKAGED, installed=True)
+    features = _processor_features()
+    for level in LEVELS.get(platform.machine(), ()):
+        paths = {width: PACKAGED / packaged_name(level, real, width, SOURCE) for width in level.lanes(real)}
+        if level.features <= features:
+            libraries = {width: _known(path, installed=True) for width, path in paths.items()}
+            found = {width: library for width, library in libraries.items() if library is not None}
+            return found if len(found) == len(paths) else None
+    return None
+
+
+def _built(real: str) -> CompiledKernels:
     folder = _own_folder()
-    defined = {lanes: (f"-DREAL={real}", f"-DLANES={lanes}") for lanes in _lanes(real)}
-    paths = {lanes: folder / f"{_fingerprint(*defined[lanes])}.so" for lanes in defined}
-    libraries = {lanes: library for lanes, path in paths.items() if (library := _known(path))}
-    missing = [lanes for lanes in paths if lanes not in libraries]
+    paths = {
+        width: folder / f"{_fingerprint(*definitions(real, width))}.so" for width in lanes(real, _processor_features())
+    }
+    libraries = {width: library for width, path in paths.items() if (library := _known(path))}
+    missing = [width for width in paths if width not in libraries]
     with ThreadPoolExecutor() as pool:
-        built = pool.map(lambda lanes: _compile(paths[lanes], *defined[lanes]), missing)
+        built = pool.map(lambda width: _compile(paths[width], real, width), missing)
         libraries |= dict(zip(missing, built, strict=True))
     return CompiledKernels(libraries=libraries, newly_built=bool(missing))
 
 
-def _lanes(real: str) -> tuple[int, ...]:
-    """How many samples fill a vector; small batches would waste most of a wide one."""
-    return (8, 16) if real == "float" and "avx512f" in processor_description().split() else (8,)
+def _processor_features() -> frozenset[str]:
+    return frozenset(processor_description().split())
 
 
-def _known(library: Path) -> ctypes.CDLL | None:
+def _known(library: Path, *, installed: bool = False) -> ctypes.CDLL | None:
     """None also for one that is damaged, or was made for another system that shares this home."""
     if not library.exists():
         return None
-    _refuse_foreign(library)
+    _refuse_foreign(library, installed=installed)
     try:
         return ctypes.CDLL(str(library))
     except OSError:
@@ -97,22 +131,22 @@ def _own_folder() -> Path:
     return folder
 
 
-def _refuse_foreign(path: Path) -> None:
-    found = path.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
-        raise NativeUnavailableError(
-            f"{path} belongs to, or is writable by, another user; remove it or set XDG_CACHE_HOME to a private folder"
-        )
+def _refuse_foreign(path: Path, *, installed: bool = False) -> None:
+    """What is installed may be the administrator's."""
+    found, owners = path.lstat(), {os.getuid(), 0} if installed else {os.getuid()}
+    if found.st_uid not in owners or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
+        remedy = "make it yours alone" if installed else "remove it or set XDG_CACHE_HOME to a private folder"
+        raise NativeUnavailableError(f"{path} belongs to, or is writable by, another user; {remedy}")
 
 
-def _compile(library: Path, *defined: str) -> ctypes.CDLL:
+def _compile(library: Path, real: str, width: int) -> ctypes.CDLL:
     """Into a file of this process's own, then moved in one go: several processes may start at once."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise NativeUnavailableError("no C++ compiler found; install g++ or clang++")
     handle, name = tempfile.mkstemp(suffix=".part", dir=library.parent)
     os.close(handle)
-    command = [compiler, *FLAGS, *defined, _target(), str(SOURCE / "native.cpp"), "-o", name]
+    command = compile_command(compiler, _target(), real, width, SOURCE, Path(name))
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT)  # noqa: S603  # our own
         Path(name).chmod(0o700)
