@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from waiting import PATIENCE
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.transport import Admit, Tls
 from winnow.deploy.wire.transport_registry import TransportServer, serve
+
+SECONDS = 120.0
+"""Within which a server starts and stops, however busy the machine is."""
 
 
 @contextmanager
@@ -22,7 +24,7 @@ def running_server(
     thread.start()
 
     def wait(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(SECONDS)
 
     async def start() -> TransportServer:
         server = serve(url, tls, service, identify=Peer.of_pem, admit=admit, **options)
