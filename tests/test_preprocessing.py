@@ -201,6 +201,30 @@ def test_labels_keep_their_names():
     )
 
 
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (["a", None], "column 'y', data row 2 is empty"),
+        (pd.Series(["a", None]), "column 'y', data row 2 is empty"),
+        (np.array(["a", np.nan], object), "column 'y', data row 2 is empty"),
+        ([1.0, np.nan], "y[1] is not a finite number"),
+        (np.array([1, "a"], object), "column 'y' holds int and str"),
+        ([[0, 1], [1]], "rows of y must be of one shape"),
+    ],
+)
+def test_labels_that_are_missing_or_of_two_kinds(y, message):
+    with pytest.raises(DataError) as caught:
+        from_arrays(np.eye(2), y)
+    assert message in str(caught.value)
+
+
+def test_frames_without_names_or_rows():
+    data = from_arrays(pd.DataFrame(np.arange(6.0).reshape(3, 2)), pd.Series(["a", "b", "a"]), scale="none")
+    assert (data.preprocessing.features, data.x.tolist()) == (("0", "1"), [[0, 1], [2, 3], [4, 5]])
+    with pytest.raises(DataError, match="there are no rows"):
+        from_frame(pd.DataFrame({"a": [], "y": []}), targets="y")
+
+
 def test_outputs_become_labels_probabilities_and_units():
     pre = Preprocessing(classes=("no", "yes"))
     assert pre.decode([[3.0, 1.0], [0.0, 2.0]]).tolist() == ["no", "yes"]

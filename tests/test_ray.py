@@ -55,8 +55,8 @@ from winnow.learn.client_update import ClientUpdate, LocalResult
 class Held(ClientUpdate):
     name: Literal["held"] = "held"
 
-    def update(self, job):
-        trained = job.train(proximal_weight=0.5, anchor=job.model)
+    def update(self, training):
+        trained = training.train(proximal_weight=0.5, anchor=training.model)
         return LocalResult(model=trained.states, trained=trained)
 """
 

@@ -102,7 +102,10 @@ def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> s
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
     """Robust aggregation needs enough updates, and a schedule that waits for some has them training."""
     select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.schedule.min_training_clients
-    summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
+    summed, together = (
+        algorithm.collect.min_cohort_size,
+        min(select.cohort_size(clients), select.initial_replies(clients)),
+    )
     if together < summed:
         raise ConfigError(
             f"collect.min_clients = {summed}, but a round has {together} client{'s' * (together != 1)}; select more "

@@ -23,6 +23,8 @@ class FrameTable:
         self._held = dict(columns)
         self.columns: Sequence[str] = list(self._held)
         lengths = {name: len(values) for name, values in self._held.items()}
+        if not any(lengths.values()):
+            raise DataError(f"{where}: there are no rows")
         if len({*lengths.values()}) > 1:
             (one, rows), *others = lengths.items()
             other, more = next((name, length) for name, length in others if length != rows)
@@ -43,12 +45,12 @@ def as_table(rows: Any, where: str) -> DataTable | None:
     if isinstance(rows, Mapping):
         columns = rows
     elif hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas
-        columns = {name: rows.iloc[:, place] for place, name in enumerate(rows.columns)}
+        columns = {str(name): rows.iloc[:, place] for place, name in enumerate(rows.columns)}
         if len(columns) < len(rows.columns):
             raise DataError(f"{where} has two columns of one name; column names must be unique")
     elif hasattr(rows, "get_column") and hasattr(rows, "columns"):  # polars
         columns = {name: rows.get_column(name) for name in rows.columns}
-    elif hasattr(rows, "column_names"):  # Arrow and Hugging Face
+    elif hasattr(rows, "column_names") and hasattr(rows, "__len__"):  # Arrow and Hugging Face
         columns = {name: rows[name] for name in rows.column_names}
     elif isinstance(rows, list | tuple) and rows and isinstance(rows[0], Mapping):
         columns = from_records(rows, where)
@@ -72,18 +74,21 @@ def from_records(records: Sequence[Any], where: str) -> dict[str, Any]:
     return {name: [row.get(name) for row in records] for name in names}
 
 
-def as_array(values: Any, where: str) -> NDArray[Any]:
-    """Arrays, tensors, lists of numbers, and frames of which all columns are numbers."""
+def array_of(values: Any, where: str, name: str = "x") -> NDArray[Any]:
+    """Arrays, tensors, lists of numbers, and frames of which all columns are numbers; `name` is for messages."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         return np.asarray(values.float() if str(values.dtype) == "torch.bfloat16" else values)
     table = None if isinstance(values, np.ndarray) else as_table(values, where)
     if table is not None:
         return np.stack(table.read(table.columns), axis=1)
+    if _is_series(values):
+        return _column(values, name, where)
     try:
-        return _column(values, "", where) if _is_series(values) else np.asarray(values)
+        array = np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{where}: rows must be of one shape: {error}".splitlines()[0]) from error
+        raise DataError(f"{where}: rows of {name} must be of one shape: {error}".splitlines()[0]) from error
+    return _understood(array, name, where) if array.dtype == object and array.ndim == 1 else array
 
 
 def check_finite(values: NDArray[Any], what: str, where: str) -> None:
@@ -102,13 +107,15 @@ def _is_series(values: Any) -> bool:
 def _column(values: Any, name: str, where: str) -> NDArray[Any]:
     """A column as numbers (NaN where one is missing), text or other objects (None where one is missing), or arrays."""
     if hasattr(values, "detach"):
-        return as_array(values, where)
+        return array_of(values, where)
     if hasattr(values, "isna"):  # pandas
         if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufbMm":
             return _checked_kind(values.to_numpy(), name, where)
         cells = np.array(values, dtype=object)
         cells[values.isna().to_numpy()] = None
     elif hasattr(values, "null_count"):  # polars, Arrow
+        if hasattr(values, "to_physical") and values.dtype.is_numeric() and values.dtype.to_python() in (int, float):
+            return _checked_kind(values.to_numpy(), name, where)
         cells = _objects(values.to_list() if hasattr(values, "to_list") else values.to_pylist())
     elif isinstance(values, np.ndarray) and values.dtype != object:
         return _checked_kind(values, name, where)
@@ -145,7 +152,7 @@ def _understood(cells: NDArray[Any], name: str, where: str) -> NDArray[Any]:
             row = int(np.flatnonzero(missing)[0])
             raise DataError(f"{where}: column '{name}', data row {row + 1} is missing; remove such rows first")
         try:
-            return np.stack([as_array(each, where) for each in present])
+            return np.stack([array_of(each, where) for each in present])
         except ValueError:
             raise DataError(f"{where}: rows of column '{name}' differ in shape; pad them to one length") from None
     if kinds == {"text"}:

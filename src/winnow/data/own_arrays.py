@@ -12,7 +12,7 @@ from winnow.data.frames import check_finite
 from winnow.data.preprocessing import IGNORED, Affine, Label, Preprocessing, TargetSpec, label_array
 from winnow.data.scaling import Scaling
 from winnow.data.settings import ProblemType
-from winnow.data.tables import as_text
+from winnow.data.tables import as_text, check_complete
 from winnow.data.types import Indices, Targets
 
 FEW_CLASSES, MANY_CLASSES, ROWS_PER_CLASS = 10, 100, 10
@@ -42,6 +42,8 @@ def fit_targets(
     y = np.atleast_1d(y)
     if len(y) == 0:
         raise DataError(f"{where}: there are no rows")
+    if y.dtype == object:
+        check_complete(y, "y", where)
     if classes is None and _kind(y, task, where) == "regression":
         check_finite(y, "y", where)
         return _fit_values(y.reshape(len(y), -1), scaling, names)
@@ -58,8 +60,6 @@ def fit_targets(
         return FittedTargets(y=check_class_numbers(y, classes, where), classes=classes, labels=tuple(range(classes)))
     if y.dtype.kind == "f":
         check_finite(y, "y", where)
-    elif y.dtype == object and any(not isinstance(label, str | int | float | bool) for label in y):
-        raise DataError(f"{where}: y must hold labels: text, whole numbers or flags")
     labels, numbers = np.unique(y, return_inverse=True)
     known: tuple[Label, ...] = tuple(labels.tolist())
     return FittedTargets(y=numbers.astype(np.int64).reshape(-1), classes=len(known), labels=known)

@@ -17,6 +17,8 @@ from winnow.data.file_io import own_file_type
 
 Numbers = NDArray[np.float64]
 COLUMNS_SHOWN = 12
+ROWS_LOOKED_AT = 1000
+"""So many rows tell which columns are probably numbers throughout."""
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None")
 """What a cell of a CSV file says where its value is missing."""
 
@@ -117,11 +119,14 @@ class CsvTable:
             return cells
 
     def read(self, names: Sequence[str]) -> list[NDArray[Any]]:
-        """In one pass where all cells are numbers; otherwise a pass a column."""
+        """All columns of numbers in one pass; each that looks otherwise in a pass of its own."""
+        few = list(islice(self._cells(), ROWS_LOOKED_AT))
+        plain = [name for name in names if all(is_number(row[self.columns.index(name)]) for row in few)]
         try:
-            return [*self._read(names, np.float64).T]
+            held = dict(zip(plain, self._read(plain, np.float64).T, strict=True)) if plain else {}
         except ValueError:
-            return [self.column(name) for name in names]
+            held = {}
+        return [held[name] if name in held else self.column(name) for name in names]
 
     def _read(self, columns: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
         return np.loadtxt(

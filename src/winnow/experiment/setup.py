@@ -3,8 +3,8 @@
 A simulation makes one `TrainingSetup`; in deployment the server and every site make one each, from the same settings.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,31 +29,23 @@ from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Rando
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.data.preprocessing import listed
 from winnow.experiment.evaluators import build_evaluator
+from winnow.experiment.model_setup import ModelSetup
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
 from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
-from winnow.learn.learning_site import LearningSite
 from winnow.learn.metrics import metric_name
-from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import build_model
 from winnow.learn.privacy_accountant import AccountantFactory
 from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.stack import (
-    ClientSamples,
-    Execution,
     Loss,
-    ModelState,
     OwnTraining,
     StateLayout,
-    StepBenchmark,
-    TensorData,
     allow_tf32,
     as_loss,
     as_tensor,
-    choose_execution,
-    model_state,
 )
 from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
@@ -96,15 +88,23 @@ def set_up_training(
     if own is not None:
         check_own_training(own, experiment.client)
     module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
-    return TrainingSetup(
-        experiment=experiment,
+    with _naming_features(preprocessing):
+        layer = experiment.select.layer_for(module, x)
+    model = ModelSetup(
         module=module,
         loss=_loss(experiment, classes, inputs.loss, module, x),
         own=own,
-        estimator=inputs.estimator,
+        layer=layer,
         probe=probe,
-        classes=classes,
+        engine=experiment.engine,
+        batch_size=experiment.local.batch_size,
         randomness=randomness,
+    )
+    return TrainingSetup(
+        experiment=experiment,
+        model=model,
+        estimator=inputs.estimator,
+        classes=classes,
         preprocessing=preprocessing,
         selection_is_public=selection_is_public,
     )
@@ -112,100 +112,48 @@ def set_up_training(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """A model, its loss and a few samples, on the device that computes, and what follows from them."""
+    """An experiment and its model, and what follows from them: the plan and the workflow of the run."""
 
     experiment: Experiment
-    module: nn.Module
-    """The model as training knows it; the user's own is `own_module(module)`."""
-    loss: Loss
-    own: OwnTraining | None
+    model: ModelSetup
     estimator: Any
     """The scikit-learn estimator that the model stands for, if it does."""
-    probe: tuple[Tensor, Tensor]
     classes: int | None
-    randomness: Randomness
     preprocessing: Preprocessing
     """What made the samples out of raw rows."""
     selection_is_public: bool
     """Whether others than the server learn which clients each round selects."""
 
     @cached_property
-    def execution(self) -> Execution:
-        engine = self.experiment.engine
-        benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
-        try:
-            return choose_execution(
-                self.module,
-                *self.probe,
-                self.loss,
-                engine.execution,
-                engine.threads,
-                benchmark,
-                engine.precision,
-                self.own,
-            )
-        except ModelError as error:
-            columns, features = len(self.preprocessing.columns), self.preprocessing.features
-            if columns == len(features) or isinstance(error, OwnCodeError):
-                raise
-            raise ModelError(
-                f"{error}; {columns} columns of the data make {len(features)} features ({listed(features)})"
-            ) from error
-
-    @cached_property
-    def layer(self) -> str | None:
-        """The layer that is profiled, if any is."""
-        return self.experiment.select.layer_for(self.module, self.probe[0])
-
-    @cached_property
-    def initial(self) -> ModelState:
-        """The model that every party builds from the broadcast seed."""
-        return model_state(self.module)
-
-    @cached_property
     def private(self) -> frozenset[str]:
-        return frozenset(self.experiment.client.private_names(self.module))
+        return frozenset(self.experiment.client.private_names(self.model.module))
 
     @cached_property
     def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
-        return accountant_for(whole, filters, draws_are_told=self.selection_is_public)
-
-    @cached_property
-    def evaluator(self) -> ModelEvaluator:
-        return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
+        return accountant_for(whole, filters, selection_is_public=self.selection_is_public)
 
     def fitted_estimator(self) -> Any:
         """The estimator with the model's parameters as they are now; None without one."""
         if self.estimator is None:
             return None
         labels = None if self.classes is None else self.preprocessing.classes or range(self.classes)
-        return fitted_estimator(self.estimator, own_module(self.module), labels)
-
-    def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
-        """A party that hosts these data."""
-        return LearningSite(
-            data=data,
-            execution=self.execution,
-            evaluator=self.evaluator,
-            initial=self.initial,
-            local_test=local_test,
-            randomness=self.randomness,
-        )
+        return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
     def plan(self, sizes: NDArray[np.int64]) -> TrainingPlan:
         """The run with clients of these sizes; whatever cannot work is refused here, before anything is written."""
-        experiment, module = self.experiment, self.module
-        probe_x, select = self.probe[0], experiment.select
-        check_outputs(module, probe_x, self.classes, self.loss)
+        experiment, module, layer = self.experiment, self.model.module, self.model.layer
+        probe_x, select = self.model.probe[0], experiment.select
+        check_outputs(module, probe_x, self.classes, self.model.loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
         select.start(Population(sizes=sizes))  # refuses what cannot be selected
         self._open_accountant(Population(sizes=sizes))  # refuses a budget that does not last for one round
         check_cohort(experiment.composed(), len(sizes))
-        shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
-        execution = self.execution
-        check_profile_layer(module, self.layer, self.private)
-        profile_bytes = self.evaluator.profile_bytes(probe_x[:1]) if self.layer is not None else 0
+        shared = {name: tensor for name, tensor in self.model.initial.items() if name not in self.private}
+        with _naming_features(self.preprocessing):
+            execution = self.model.execution
+        check_profile_layer(module, layer, self.private)
+        profile_bytes = self.model.evaluator.profile_bytes(probe_x[:1]) if layer is not None else 0
         sampled = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),
@@ -237,7 +185,7 @@ class TrainingSetup:
             evaluated_by=experiment.evaluation.by,
             accountant=self._open_accountant,
             parameters=sum(p.numel() for p in module.parameters()),
-            layer=self.layer,
+            layer=layer,
             notice="; ".join(filter(None, notices)),
         )
 
@@ -256,17 +204,17 @@ class TrainingSetup:
         evaluator = build_evaluator(
             self.experiment,
             plan,
-            self.evaluator,
+            self.model.evaluator,
             sizes=sizes,
             local_test_sizes=local_test_sizes,
             reference=held,
             test=tested,
             store=store,
         )
-        return TrainingWorkflow(plan, self.initial, evaluator, self._emulation(plan, held, sizes))
+        return TrainingWorkflow(plan, self.model.initial, evaluator, self._emulation(plan, held, sizes))
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        device = self.probe[0].device
+        device = self.model.probe[0].device
         return as_tensor(examples.x, device), as_tensor(examples.y, device)
 
     def _emulation(
@@ -280,7 +228,20 @@ class TrainingSetup:
             raise ConfigError(
                 'collect.parameter_source = "public" needs samples at the server, which has none; use "sum"'
             )
-        return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
+        return emulate_client(plan, self.model.site(single_client_data(x, y), None), len(x))
+
+
+@contextmanager
+def _naming_features(preprocessing: Preprocessing) -> Iterator[None]:
+    """A model that does not take the samples may have been made for the columns, of which there are fewer."""
+    try:
+        yield
+    except ModelError as error:
+        columns, features = len(preprocessing.columns), preprocessing.features
+        if columns == len(features) or isinstance(error, OwnCodeError):
+            raise
+        made = f"{columns} columns of the data make {len(features)} features ({listed(features)})"
+        raise ModelError(f"{error}; {made}") from error
 
 
 def _module(

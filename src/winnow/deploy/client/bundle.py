@@ -47,7 +47,7 @@ class JobDescription:
         if self.collect is not None:
             named = self.collect.third_party
             known = [named] if sites is None and named is not None else sites or ()
-            self.collect.between(dict.fromkeys(known, 0))
+            self.collect.for_sites(dict.fromkeys(known, 0))
 
     @property
     def title(self) -> str:
@@ -55,8 +55,8 @@ class JobDescription:
 
     def bundle(self, kit: Kit, job: dict[str, Any]) -> Bundle:
         """Signed; `job` holds the keys of the [job] section that are to be changed."""
-        wishes = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
-        config = tomli_w.dumps({**self.table, "job": wishes})
+        settings = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
+        config = tomli_w.dumps({**self.table, "job": settings})
         return sign_bundle(kit, Bundle(config=config, files=self.files, main=self.main))
 
 

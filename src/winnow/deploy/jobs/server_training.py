@@ -25,12 +25,12 @@ from winnow.runs import RunLabel, RunView, file_names
 from winnow.runs.checkpoint import save_arrays
 
 
-def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
-    """Run an experiment's workflow over the sites of a job."""
-    members = drive.begin.members
-    where = {member.site: member.clients_from for member in members if member.data.sizes}
-    experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
-    table = drive.begin.data.get(experiment.data.name, {})
+def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
+    """Train over the sites of a job."""
+    members = run.start.members
+    first_clients = {member.site: member.first_client for member in members if member.data.sizes}
+    experiment = experiment.model_copy(update={"collect": experiment.collect.for_sites(first_clients)})
+    table = run.start.data.get(experiment.data.name, {})
     *held, preprocessing = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
     described = common_description(members)
     setup = _setup(experiment, inputs, described, held, preprocessing)
@@ -46,20 +46,20 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
         test=held[1] or nothing,
         store=None,
     )
-    committed = drive.committed()
+    committed = run.committed_state()
     if committed is not None:
         training.restore(committed)
-    drive.run(
+    run.execute(
         training,
         on_event,
         now=training.now,
         rounds=experiment.rounds,
-        deadline=experiment.job.task_timeout,
-        around=lambda federation: (
+        task_timeout=experiment.job.task_timeout,
+        wrap_federation=lambda federation: (
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(drive, setup, plan, training)
+    return _result(run, setup, plan, training)
 
 
 def common_description(members: Sequence[JobSite]) -> DataDescription:
@@ -123,12 +123,12 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
+def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
     experiment = setup.experiment
     for name, model in (("best", training.best), ("last", training.model)):
-        path = drive.folder / file_names.model_file(name)
+        path = run.folder / file_names.model_file(name)
         save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
-        drive.output[path.name] = str(path)
+        run.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
         algorithm=experiment.algorithm,
@@ -137,15 +137,15 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
         target=experiment.target,
         evaluated_by=experiment.evaluation.by,
     )
-    view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
-    drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
-    setup.module.cpu().load_state_dict(training.best)
+    view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
+    run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
+    setup.model.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=experiment,
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=own_module(setup.module.eval()),
+        model=own_module(setup.model.module.eval()),
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
