@@ -68,12 +68,10 @@ def run_tables(view: RunView) -> RenderableType:
     """Scores by class and by client, where the time and energy of simulated devices went, and who took part."""
     run = read_plot_data(view)
     classes, clients = run.evaluation and per_class_table(run.evaluation), client_cells(run)
-    return Group(
-        *([table(PER_CLASS_HEADER, classes)] if classes else []),
-        *([table(clients[0], clients[1][:CLIENTS_SHOWN])] if clients[1] else []),
-        *([table(*cost_cells([run.summary]))] if view.label.clock == "device" else []),
-        table(PARTICIPATION_HEADER, participation_table([run.participation])),
-    )
+    scores = [table(PER_CLASS_HEADER, classes)] if classes else []
+    scores += [table(clients[0], clients[1][:CLIENTS_SHOWN])] if clients[1] else []
+    costs = [table(*cost_cells([run.summary]))] if view.label.clock == "device" else []
+    return Group(*scores, *costs, table(PARTICIPATION_HEADER, participation_table([run.participation])))
 
 
 def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
