@@ -282,7 +282,7 @@ MISTAKES = {
     "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
     "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: must be at least 1"),
     "class": ({"model": nn.Flatten}, "model: Flatten is a class; pass an instance: Flatten()"),
-    "no model": ({"model": network}, "model: function is not supported; pass an nn.Module or the name of a model"),
+    "no model": ({"model": network}, "model: function is not supported; pass an nn.Module, a scikit-learn"),
     "noise on tokens": (
         {"data": (np.ones((99, 3), int), np.arange(99) % 2), "tokens": True, "corruptions": [NOISE]},
         "corruption noise needs numeric features, not tokens",

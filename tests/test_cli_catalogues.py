@@ -2,16 +2,21 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from command_line import call
-from winnow.cli.options import builtin_algorithm_names, complete_source, preset_names
+from winnow.cli.app import app
+from winnow.cli.options import builtin_algorithms, complete_source, preset_names
 from winnow.config.resolve import presets, resolve
 from winnow.core import ConfigError
 from winnow.learn.algorithm import Recipe
@@ -35,9 +40,44 @@ def test_help_imports_nothing_heavy():
     assert "winnow run runs/mine --resume" in done.stdout
 
 
+ALGORITHMS = """
+import sys
+from winnow.cli import main
+try:
+    main(["algorithms"])
+except SystemExit as left:
+    assert not left.code
+heavy = {"torch", "numpy", "winnow.config.schema"} & sys.modules.keys()
+sys.exit(f"algorithms imports {heavy}" if heavy else 0)
+"""
+
+
+def test_algorithms_are_listed_without_importing_them():
+    done = subprocess.run([sys.executable, "-c", ALGORITHMS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "selection by profile, partial aggregation" in done.stdout
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_says_what_an_option_takes_and_names_no_python_type(capsys, path):
+    shown = call(capsys, *path, "--help").out
+    assert not re.search(r"<[a-z]", shown), shown
+    valued = [each for each in COMMANDS[path].params if each.param_type_name == "option" and not each.is_flag]
+    assert all(each.metavar for each in valued), [each.opts for each in valued if not each.metavar]
+
+
 def test_completion_knows_what_there_is_without_importing_it():
     assert preset_names() == sorted(presets())
-    assert builtin_algorithm_names() == sorted(Recipe.known)
+    assert builtin_algorithms() == {name: recipe.summary for name, recipe in sorted(Recipe.known.items())}
     assert "gas-turbine" in complete_source("gas")
     assert completed("winnow compare demo --algorithms fedprof,fedavg-") == ["fedprof,fedavg-rp"]
 

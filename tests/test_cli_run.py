@@ -1,6 +1,7 @@
 """winnow run, show and report: through the command line, against what lies in the folder."""
 
 import json
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -42,6 +43,7 @@ def test_json_is_the_result_file_and_nothing_else(capsys, tiny):
     done = call(capsys, "run", tiny, "--json")
     printed = json.loads(done.out)
     assert printed.pop("path") == "runs/tiny-fedprof-seed0"
+    assert printed.pop("report") == "runs/tiny-fedprof-seed0/report.html"
     assert printed.pop("finished") is True
     assert printed == json.loads(Path("runs/tiny-fedprof-seed0/result.json").read_text())
 
@@ -358,6 +360,78 @@ def test_another_run_than_the_stored_one_is_refused(capsys, tiny):
     assert (fewer.code, "holds a run of 2 rounds" in fewer.err) == (2, True)
     changed = call(capsys, "run", "here", "--resume", "--seed", 1)
     assert (changed.code, "remove --seed" in changed.err) == (2, True)
+
+
+OWN_TABLE = "age,dose,hospital,price\n" + "".join(
+    f"{row % 17},{row % 5},{row % 3},{row % 17 - 2 * (row % 5)}.5\n" for row in range(120)
+)
+BY_HOSPITAL = ("--set", "data.owner=hospital", "--set", "data.partition=natural", "--set", "data.clients=0")
+
+
+def test_a_table_of_ones_own_runs_once_the_column_to_predict_is_named(capsys):
+    Path("my prices.csv").write_text(OWN_TABLE)
+    unnamed = call(capsys, "run", "my prices.csv")
+    assert (unnamed.code, unnamed.err.count("\n")) == (2, 1)
+    command = re.search(r"for example: winnow (.*) \(columns: age, dose, hospital, price\)", unnamed.err)
+    assert command is not None
+    assert shlex.split(command[1]) == ["run", "my prices.csv", "--targets", "price"]
+    ran = json.loads(call(capsys, *shlex.split(command[1]), "--rounds", 2, "--json", "--quiet").out)
+    assert (ran["name"], ran["metric"], ran["path"]) == ("my prices", "r2", "runs/my-prices-fedprof-seed0")
+    both = call(capsys, "compare", "my prices.csv", "--targets", "price,dose", "--seeds", 1, "--rounds", 1, "--quiet")
+    assert both.code == 0
+    config = tomllib.loads(Path("runs/compare-my-prices/fedprof-seed0/config.toml").read_text())
+    assert config["data"]["targets"] == ["price", "dose"]
+
+
+def test_a_program_says_how_it_is_run(capsys):
+    Path("mine.py").write_text("import winnow\n")
+    for command in ("run", "compare"):
+        refused = call(capsys, command, "mine.py")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        for way in ("python mine.py", "winnow local run mine.py", "winnow submit mine.py --kit KIT"):
+            assert way in refused.err
+
+
+def test_devices_that_nobody_described_take_no_time_and_no_energy(capsys):
+    """Hospitals are no phones: neither lines nor tables nor the report tell of device time and energy."""
+    Path("own.csv").write_text(OWN_TABLE)
+    words = ("device time", "device seconds", r"\bWh\b", "energy", "joules")
+
+    def told(folder: str, *more: str) -> dict[str, bool]:
+        table = ("run", "own.csv", "--targets", "price", "--rounds", 2, *BY_HOSPITAL, "--out", folder, *more)
+        ran, shown = call(capsys, *table).out, call(capsys, "show", folder).out
+        whole = Path(folder, "report.html").read_text()
+        page = re.sub(r"<(script|style|details)[ >].*?</\1>", "", whole, flags=re.DOTALL)
+        return {word: bool(re.search(word, f"{ran} {shown} {page}", re.IGNORECASE)) for word in words}
+
+    assert told("hospitals") == dict.fromkeys(words, False)
+    assert told("phones", "--set", "fleet.dropout=0.0") == dict.fromkeys(words, True)
+    result = record("hospitals")
+    assert (result["seconds"], result["wh"], result["cost"]["training_joules"]) == (0.0, 0.0, 0.0)
+    assert result["cost"]["sent_bytes"] > 0
+    assert record("phones")["best"] == result["best"], "the models are the same"
+    assert call(capsys, "run", "hospitals", "--resume", "--rounds", 3).code == 0
+    assert record("hospitals")["seconds"] == 0.0
+
+
+def test_progress_tells_of_devices_only_where_there_are_any(capsys, monkeypatch):
+    monkeypatch.setattr("winnow.progress.live_display.SECONDS_BETWEEN_LINES", -1.0)
+    Path("own.csv").write_text(OWN_TABLE)
+    lines = call(capsys, "run", "own.csv", "--targets", "price", "--rounds", 2, *BY_HOSPITAL).err
+    assert "round 2/2" in lines
+    assert "device" not in lines
+    assert "3 selected" in lines, "all of them: there are few"
+    assert "device" in call(capsys, "run", "demo", "--rounds", 2).err
+
+
+def test_a_number_for_select_is_a_share_or_a_count(capsys, tiny):
+    for said, stored in (("0.5", {"fraction": 0.5}), ("3", {"count": 3}), ("1.0", {"fraction": 1.0})):
+        call(capsys, "run", tiny, "--set", f"select={said}", "--set", "select.alpha=2.0", "--out", said, "--rounds", 1)
+        select = tomllib.loads(Path(said, "config.toml").read_text())["select"]
+        assert {key: select[key] for key in ("fraction", "count") if key in select} == stored
+        assert select["alpha"] == 2.0
+    refused = call(capsys, "run", tiny, "--set", "select=1")
+    assert "one client or all of them; write select.count = 1 or select = 1.0" in refused.err
 
 
 def test_show_tells_costs_and_participation(capsys, tmp_path):

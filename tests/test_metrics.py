@@ -10,7 +10,7 @@ import torch
 from sklearn import metrics as sklearn
 from torch import Tensor
 
-from winnow.core import ConfigError, DataError, ModelError
+from winnow.core import ConfigError, ModelError, OwnCodeError
 from winnow.learn.metrics import METRICS, Measurement, Metric, chosen_metrics, in_original_units, own_metric
 
 RNG = np.random.default_rng(0)
@@ -248,7 +248,7 @@ def test_a_function_is_a_metric_of_its_name() -> None:
     [
         (lambda o, t: o, ConfigError, "metric 'mine' returned Tensor; it must return one number"),
         (lambda o, t: None, ConfigError, "metric 'mine' returned NoneType; it must return one number"),
-        (lambda o, t: o[999], DataError, "metric 'mine' failed on outputs .20, 3. and targets .20,.: IndexError"),
+        (lambda o, t: o[999], OwnCodeError, "metric 'mine' failed on outputs .20, 3. and targets .20,.: IndexError"),
     ],
 )
 def test_a_function_that_fails_is_one_line(function: Any, error: type[Exception], line: str) -> None:

@@ -16,7 +16,7 @@ from winnow.runs import PrivacyBudget
 HEADLINE = ProgressHeader(title="demo", metric="accuracy", rounds=10)
 JUDGE = SimpleNamespace(by="reference")
 EXPERIMENT = SimpleNamespace(name="demo", algorithm="fedprof", seed=0, rounds=10, evaluation=JUDGE, model_dump=dict)
-PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", lower_is_better=False, notice=""))
+PREPARED = SimpleNamespace(plan=SimpleNamespace(metric="accuracy", lower_is_better=False, notice=""), clock="device")
 
 
 def invited(number: int) -> Selected:

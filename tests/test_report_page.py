@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,40 @@ def test_a_folder_and_the_same_run_in_memory_give_the_same_report(tmp_path: Path
             folder.record(event)
     in_memory = write_report(tmp_path / "memory.html", [run]).read_bytes()
     assert write_report(tmp_path / "folder.html", [RunFolder.open(tmp_path / "run")]).read_bytes() == in_memory
+
+
+def cards(path: Path) -> dict[str, tuple[str, str]]:
+    """Value and note of each card by its title."""
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r'<h3>([^<]*)</h3><p class="value">([^<]*)</p><p class="note">([^<]*)</p>', text)
+    return {title: (value, note) for title, value, note in found}
+
+
+def test_cards_tell_of_a_target_only_where_there_is_one(tmp_path: Path) -> None:
+    run = fabricate("fedavg-rp", 1, rounds=3)
+    aimless = replace(run, label=replace(run.label, target=None))
+    shown = cards(write_report(tmp_path / "aimless.html", [aimless]))
+    assert set(shown) == {"Best accuracy", "Rounds", "Device time", "Energy"}
+    assert shown["Rounds"] == ("3", "in total")
+    assert shown["Device time"][1] == shown["Energy"][1] == "in total"
+    assert cards(write_report(tmp_path / "missed.html", [run]))["Rounds"] == (
+        "not reached",
+        "to accuracy 0.8; 3 in total",
+    )
+    other = fabricate("fedprof", 1, rounds=3)
+    both = [aimless, replace(other, label=replace(other.label, target=None))]
+    shown = cards(write_report(tmp_path / "both.html", both))
+    assert [note for _, note in shown.values()] == ["1 run", "1 run"]
+    assert not any("–" in text for card in shown.values() for text in card)
+
+
+def test_a_report_says_when_where_and_from_which_commit(tmp_path: Path) -> None:
+    run = fabricate("fedavg-rp", 1, rounds=1)
+    facts = {"started": "2026-11-16T07:01:23+00:00", "machine": "a <b>fast</b> one", "commit": "1a2b3c4d5e6f-dirty"}
+    path = write_report(tmp_path / "a.html", [replace(run, label=replace(run.label, **facts))])
+    row = ["fedavg-rp, seed 1", "2026-11-16 07:01 UTC", "1a2b3c4d5e6f-dirty", "a <b>fast</b> one"]
+    assert row in outline(path).rows
+    assert "<b>fast" not in path.read_text()
 
 
 def test_what_cannot_be_reported_on(tmp_path: Path) -> None:

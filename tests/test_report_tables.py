@@ -49,6 +49,17 @@ def test_a_comparison_by_hand() -> None:
     assert lines == [fedprof.cells(), fedavg.cells()]
 
 
+def test_a_comparison_without_a_target_or_devices_has_no_columns_for_them() -> None:
+    aimless = [replace(summary(best), target=None) for best in (0.7, 0.8)]
+    header, lines = comparison_cells(comparison_table(("fedprof", each) for each in aimless), "accuracy", None)
+    assert header == ("Algorithm", "Best accuracy", "Test accuracy")
+    assert lines == [("fedprof", "0.7500 ± 0.0707", "–")]
+    hospitals = comparison_table([("fedprof", summary(0.84, rounds_to_target=18).without_devices())])
+    header, lines = comparison_cells(hospitals, "accuracy", 0.8)
+    assert header == ("Algorithm", "Best accuracy", "Test accuracy", "Reached 0.8", "Rounds to target")
+    assert lines == [("fedprof", "0.8400", "–", "1 of 1", "18")]
+
+
 def test_a_comparison_of_devices_whose_energy_nobody_counts_has_no_column_for_it() -> None:
     timed = [replace(summary(0.8, rounds_to_target=5), wh=0.0, wh_to_target=0.0), replace(summary(0.7), wh=0.0)]
     rows = comparison_table(("fedrep", each) for each in timed)

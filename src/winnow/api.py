@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from winnow.config.defaults import DEFAULTS
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import section_with_key
 from winnow.core import ConfigError, DataError, RunError, suggest
@@ -28,6 +29,7 @@ from winnow.experiment.compare import (
     DEFAULT_ALGORITHMS,
     Comparison,
     experiment_grid,
+    open_comparison_folder,
     run_folder_path,
     with_algorithm,
 )
@@ -36,22 +38,17 @@ from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.estimators import is_estimator
 from winnow.learn.metrics import Metric, own_metric
 from winnow.learn.models import ModelSettings
+from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
+from winnow.learn.stack.own_training import StepFunction, TrainFunction
 from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
+ModelArgument: TypeAlias = Any
+"""A module, a model by name, its settings, or a scikit-learn estimator: of what class these are is not known here."""
 LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
-
-DEFAULTS: Mapping[str, Any] = {
-    "name": "python",
-    "rounds": 30,
-    "data": {"clients": 20},
-    "model": {"name": "mlp"},
-    "select": {"fraction": 0.2},
-    "local": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 16, "epochs": 2},
-}
-"""The experiment where no configuration is given."""
 
 ONE_CLIENT_AN_OWNER: Mapping[str, Any] = {"partition": {"name": "natural"}, "clients": 0}
 
@@ -61,9 +58,12 @@ DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fi
 def run(
     config: ConfigArgument = None,
     *,
-    model: nn.Module | str | Mapping[str, Any] | None = None,
+    model: ModelArgument = None,
     data: Any = None,
     loss: LossArgument = None,
+    step: StepFunction | None = None,
+    train: TrainFunction | None = None,
+    output: str | None = None,
     algorithm: str | Algorithm | None = None,
     seed: int | None = None,
     rounds: int | None = None,
@@ -77,11 +77,15 @@ def run(
     """Run one experiment, in memory or (with `out`) in a folder, and give its result with the best model.
 
     config      a preset, a .toml file, a mapping or an Experiment; sensible defaults where there is none
-    model       any nn.Module (it is left as it is; the trained one is in the result), or a model by name
+    model       any nn.Module (it is left as it is; the trained one is in the result), a model by name, or a
+                scikit-learn estimator (SGDClassifier, LogisticRegression, Ridge, …)
     data        (x, y) arrays or tensors (x may be a tuple or dict of several inputs), a pandas or polars frame, a
                 Hugging Face or torch data set, a DataSet, a .csv, .parquet or .npz file, a known set's name; an
                 OnDemand or a folder with one .npz file per client, which are loaded when clients are selected
-    loss        "cross-entropy", "nll", "mse", or a function that gives one loss a sample
+    loss        "cross-entropy", "nll", "bce", "mse", or a function that gives one loss a sample
+    step        a training step of your own: step(model, batch) returns the loss of a batch
+    train       a whole local training of your own: train(model, batches, context)
+    output      which output is the prediction, where the model returns several
     algorithm   an algorithm by name, or an Algorithm composed of parts
     target      the value of the metric to be reached
     metric      (in settings) what decides which model is best: a name, a function of (outputs, targets) or a Metric;
@@ -90,7 +94,7 @@ def run(
     progress    show progress; by default in a terminal or a notebook
     settings    sections and keys of the configuration, see the head of this module
     """
-    given = _run_arguments(model, data, loss, data_dir, settings)
+    given = _run_arguments(model, data, loss, data_dir, settings, own=_own_training(step, train), output=output)
     options = {**given.sections, "seed": seed, "rounds": rounds, "target": target}
     experiment = with_algorithm(_table(config), algorithm, **options)
     folder, console = None if out is None else Path(out), _console(progress)
@@ -102,9 +106,12 @@ def compare(
     *,
     algorithms: str | Iterable[str | Algorithm] = DEFAULT_ALGORITHMS,
     seeds: int | Sequence[int] = 3,
-    model: nn.Module | str | Mapping[str, Any] | None = None,
+    model: ModelArgument = None,
     data: Any = None,
     loss: LossArgument = None,
+    step: StepFunction | None = None,
+    train: TrainFunction | None = None,
+    output: str | None = None,
     rounds: int | None = None,
     target: float | None = None,
     out: str | Path | None = None,
@@ -116,17 +123,24 @@ def compare(
     """Run several algorithms with several seeds, one run after another; arguments as in `run`.
 
     `algorithms` are names or an Algorithm composed of parts. All runs start from the same weights if `model` is a
-    module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` each run has a folder below it.
+    module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` it writes what `winnow compare` writes: a folder for
+    each run, the table and the joint report.
     """
-    given = _run_arguments(model, data, loss, data_dir, settings)
+    given = _run_arguments(model, data, loss, data_dir, settings, own=_own_training(step, train), output=output)
     options = {**given.sections, "rounds": rounds, "target": target}
     experiments = experiment_grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
     folder, console = None if out is None else Path(out), _console(progress)
-    results = [
-        _execute(each, given, folder and run_folder_path(each, folder), resume=resume, rounds=rounds, console=console)
-        for each in experiments
-    ]
-    return Comparison(runs=tuple(result.view for result in results))
+    if folder is not None and current_context() is None:
+        open_comparison_folder(folder, resume=resume)
+    runs = []
+    for each in experiments:
+        own = folder and run_folder_path(each, folder)
+        result = _execute(each, given, own, resume=resume, rounds=rounds, console=console, report=False)
+        runs.append(result.view)
+    comparison = Comparison(runs=tuple(runs))
+    if folder is not None:
+        comparison.write(folder)
+    return comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,12 +158,24 @@ class _RunArguments:
 
 
 def _run_arguments(
-    model: Any, data: Any, loss: LossArgument, data_dir: str | Path | None, settings: Mapping[str, Any]
+    model: Any,
+    data: Any,
+    loss: LossArgument,
+    data_dir: str | Path | None,
+    settings: Mapping[str, Any],
+    *,
+    own: OwnTraining | None,
+    output: str | None,
 ) -> _RunArguments:
     settings, own_metrics = _metrics(settings)
     sections = _sections(settings)
     if model is not None:
         sections["model"] = _model_section(model)
+    if output is not None:
+        sections["model"] = {**_as_table(sections.get("model", {})), "output": output}
+    estimator = model if is_estimator(model) else None
+    if estimator is not None and own is not None:
+        raise ConfigError(f"{own.keyword}: {type(model).__name__} has a training of its own; pass an nn.Module instead")
     if isinstance(loss, str):
         sections["loss"] = loss
     passed, section = _data(data)
@@ -157,6 +183,8 @@ def _run_arguments(
         sections["data"] = {**section, **sections.get("data", {})}
     inputs = RunInputs(
         module=model if isinstance(model, nn.Module) else None,
+        estimator=estimator,
+        own=own,
         loss=None if isinstance(loss, str) else loss,
         metrics=own_metrics,
         data_directory=None if data_dir is None else Path(data_dir),
@@ -189,17 +217,32 @@ def _metrics(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Metric,
     return named, tuple(own.values())
 
 
+def _own_training(step: StepFunction | None, train: TrainFunction | None) -> OwnTraining | None:
+    if step is not None and train is not None:
+        raise ConfigError("step, train: pass one of the two; train= is the whole local training, steps included")
+    if step is not None:
+        return OwnStep(step)
+    return None if train is None else OwnLoop(train)
+
+
+def _as_table(section: Any) -> Mapping[str, Any]:
+    return section.model_dump(exclude_none=True) if isinstance(section, ModelSettings) else section
+
+
 def _model_section(model: Any) -> Any:
     """What the configuration says of a model that was passed or named."""
-    if isinstance(model, nn.Module):
+    if isinstance(model, nn.Module) or is_estimator(model):
         return {"name": "in-memory"}
     if isinstance(model, str):
         return {"name": model}
     if isinstance(model, Mapping | ModelSettings):
         return model
-    if isinstance(model, type) and issubclass(model, nn.Module):
+    if isinstance(model, type):
         raise ConfigError(f"model: {model.__name__} is a class; pass an instance: {model.__name__}()")
-    raise ConfigError(f"model: {type(model).__name__} is not supported; pass an nn.Module or the name of a model")
+    raise ConfigError(
+        f"model: {type(model).__name__} is not supported; "
+        "pass an nn.Module, a scikit-learn estimator or the name of a model"
+    )
 
 
 def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +301,7 @@ def _are_columns(data: Mapping[Any, Any]) -> bool:
 
 def _table(config: ConfigArgument) -> str | Path | Mapping[str, Any]:
     if isinstance(config, Experiment):
-        return config.model_dump(exclude_none=True)
+        return config.model_dump(exclude_none=True, exclude_unset=True)  # whether a fleet is set makes a difference
     return DEFAULTS if config is None else config
 
 
@@ -276,6 +319,7 @@ def _execute(
     resume: bool,
     rounds: int | None,
     console: Console | None,
+    report: bool = True,
 ) -> Result:
     """One run, in memory or in a folder. A finished one is only read."""
     if resume and out is None:
@@ -289,6 +333,7 @@ def _execute(
             inputs=given.inputs_for(experiment),
             out=out,
             resume=resume,
+            report=report,
             on_start=progress.on_start,
             on_event=progress.on_event,
         )

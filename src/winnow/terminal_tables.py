@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -11,7 +12,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool
     """A plain table; all columns but the first are numbers, unless told otherwise."""
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, header_style="bold")
     for index, title in enumerate(header):
-        result.add_column(title, justify="right" if numbers and index else "left")
+        justify: JustifyMethod = "right" if numbers and index else "left"
+        result.add_column(title, justify=justify, overflow="fold")  # a name that is cut off cannot be typed
     for row in rows:
         result.add_row(*map(Text, row))  # as it is: brackets in it are no markup
     return result

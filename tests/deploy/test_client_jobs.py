@@ -212,6 +212,9 @@ def test_what_cannot_be_is_refused_in_one_line(command: Callable[..., Outcome], 
     unknown = command("logs", "nothing")
     assert (unknown.code, unknown.err) == (2, "winnow: error: there is no job called nothing\n")
     assert command("sites", "stop", "nowhere").err == "winnow: error: no site called nowhere has ever connected\n"
+    misspelt = command("submit", "demo", "--sites", "site-1, sit-2")
+    assert (misspelt.code, misspelt.out) == (2, "")
+    assert misspelt.err == "winnow: error: no site called sit-2 has ever connected; did you mean 'site-2'?\n"
     early = command("submit", "demo", "--out", tmp_path / "run")
     assert early.err.startswith("winnow: error: --out needs --wait")
 

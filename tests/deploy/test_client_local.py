@@ -91,7 +91,7 @@ def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
 PRINTING = """
 import winnow
 
-print("site site-1 refused the job: its policy forbids it")
+print("site site-1 rejected the job: its policy forbids it")
 print("site site-1 is excluded: no contact for 4 s")
 winnow.run("demo", data="digits", clients=4, rounds=1, engine={"execution": "loop"})
 """
@@ -104,7 +104,7 @@ def test_a_job_that_prints_what_the_server_logs_about_lost_sites_goes_on(
     (tmp_path / "program.py").write_text(PRINTING)
     done = call(capsys, "local", "--sites", 2, "run", "program.py", "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    assert "server: site site-1 refused the job: its policy forbids it" in done.err
+    assert "server: site site-1 rejected the job: its policy forbids it" in done.err
     assert "finished, 1 round" in done.out
     scores = EvaluationRecord.read(tmp_path / "run" / "evaluation.json")
     assert scores is not None
@@ -122,7 +122,7 @@ def test_a_site_that_rejects_the_job_ends_a_local_federation_with_its_reason(
     configure = local._configure
     monkeypatch.setattr(local, "_configure", forbidding)
     options = ["--rounds", 1, "--set", "data.clients=4", "--out", tmp_path / "run"]
-    done = call(capsys, "local", "--sites", 2, "run", "demo", *options)
+    done = call(capsys, "local", "run", "demo", "--sites", 2, *options)
     assert done.code == 2
     assert re.search(r"job \S+ cannot continue: site site-1 .*admin me .* may not run jobs here", done.err), done.err
     assert not (tmp_path / "run").exists()

@@ -60,7 +60,7 @@ def test_a_sites_configuration_says_so_at_the_start(tmp_path: Path) -> None:
 
 def member(name: str, path: Path, **more: Any) -> JobSite:
     data = load_site_data("stays", table(path, **more), seed=0, salt="job-1").description()
-    return JobSite(site=name, clients_from=0, data=data)
+    return JobSite(site=name, first_client=0, data=data)
 
 
 def test_sites_whose_columns_or_classes_are_in_another_order_do_not_learn_together(tmp_path: Path) -> None:

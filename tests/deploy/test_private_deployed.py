@@ -264,7 +264,7 @@ class Insistent(Loopback):
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         for how, when in (("again", task.round), ("later", self.experiment.rounds + 1)):
             answers = self.executors[int(message.site)].execute(RunTask(task=changed(task, round=when), parts=parts))
-            self.more[how] |= {did.answer.failure for did in answers}
+            self.more[how] |= {did.result.failure for did in answers}
 
 
 @pytest.mark.parametrize("way", ["local-dp", "dp-sgd", "profiles"])
@@ -356,7 +356,7 @@ def test_a_killed_runner_goes_on_to_the_budget_and_the_downloaded_job_tells_of_i
     (tmp_path / "events").write_text("".join(f"{line}\n" for line in broker.lines))
     files = {name: Path(path) for name, path in ended.output.items()}
     files |= {"events": tmp_path / "events", "checkpoint": broker.checkpoint or tmp_path}
-    write_run_folder(tmp_path / "run", to_toml(wanted), files, finished=True)
+    write_run_folder(tmp_path / "run", to_toml(wanted), files, submitted=0.0, finished=True)
     told = call(capsys, "explain", str(tmp_path / "run")).out
     assert f"ε {result['privacy']['epsilon']:.3g}" in told
     assert "noise of 2 times the bound hides whether a client" in " ".join(told.split())

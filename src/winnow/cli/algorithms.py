@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from winnow.cli.options import AsJson, Plugins, complete_source
+from winnow.cli.options import AsJson, Plugins, builtin_algorithms, complete_source
 
 if TYPE_CHECKING:
     from winnow.config.algorithm_variants import NamedAlgorithm
@@ -26,15 +26,19 @@ def algorithms(
 ) -> None:
     """List the named algorithms."""
     from winnow.cli.console import stdout_console, write_json
-    from winnow.config.resolve import known_algorithms
     from winnow.terminal_tables import table
 
-    known = sorted(known_algorithms({} if source is None else source, plugins or ()).items())
-    if as_json:
-        write_json([_record(name, each) for name, each in known])
+    if source is None and not plugins and not as_json:  # what ships with Winnow is told without waiting for torch
+        lines = list(builtin_algorithms().items())
     else:
+        from winnow.config.resolve import known_algorithms
+
+        known = sorted(known_algorithms({} if source is None else source, plugins or ()).items())
+        if as_json:
+            write_json([_record(name, each) for name, each in known])
+            return
         lines = [(name, _summary(each)) for name, each in known]
-        stdout_console().print(table(("Algorithm", "What it is"), lines, numbers=False))
+    stdout_console().print(table(("Algorithm", "What it is"), lines, numbers=False))
 
 
 def _record(name: str, each: "NamedAlgorithm") -> dict[str, Any]:

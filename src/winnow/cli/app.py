@@ -2,7 +2,10 @@
 
 import gc
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
@@ -15,11 +18,13 @@ from winnow.cli.federation.job_control import abort, clone, download, submit
 from winnow.cli.federation.local import local
 from winnow.cli.federation.monitoring import jobs, logs, status
 from winnow.cli.federation.sites import sites
+from winnow.cli.help_text import hide_python_types
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
 from winnow.cli.report import report
 from winnow.cli.reproduce import reproduce
 from winnow.cli.run import run
+from winnow.cli.runs import runs
 from winnow.cli.server import server
 from winnow.cli.show import show
 from winnow.cli.site import site
@@ -27,6 +32,8 @@ from winnow.cli.version import print_version, version
 
 EXPERIMENTS, RESULTS, CATALOGUES = "Experiments", "Results", "Catalogues"
 FEDERATIONS = "Federations"
+
+hide_python_types()
 
 app = typer.Typer(
     name="winnow",
@@ -81,8 +88,14 @@ app.command(
     rich_help_panel=EXPERIMENTS,
     epilog=_examples("winnow explain demo --set collect.name=secure", "winnow explain runs/mine"),
 )(explain)
-app.command(rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0"))(show)
-app.command(rich_help_panel=RESULTS, epilog=_examples("winnow report runs/a runs/b --out both.html"))(report)
+app.command(rich_help_panel=RESULTS, epilog=_examples("winnow runs", "winnow runs runs/compare-demo"))(runs)
+app.command(
+    rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0", "winnow show runs/compare-demo")
+)(show)
+app.command(
+    rich_help_panel=RESULTS,
+    epilog=_examples("winnow report runs/demo-fedprof-seed0", "winnow report runs/a runs/b --out both.html"),
+)(report)
 app.command(
     rich_help_panel=FEDERATIONS,
     epilog=_examples(
@@ -119,14 +132,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000)  # imports make many objects and no garbage: looking less often saves a fifth of a second
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        _refuse_renamed_options(given)
-        app(given, prog_name="winnow")
+        with _warnings_in_one_line():
+            _refuse_renamed_options(given)
+            app(given, prog_name="winnow")
     except Exception as error:
         line = _one_line(error)
         if line is None:
             raise
         print(f"winnow: error: {line}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Our own warnings have a line each, without the place in the code; those of others stay as they are."""
+    from winnow.core import WinnowWarning
+
+    plain = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *details: Any, **more: Any) -> None:
+        if issubclass(category, WinnowWarning):
+            print(f"winnow: warning: {message}", file=sys.stderr)
+        else:
+            plain(message, category, *details, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", WinnowWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _refuse_renamed_options(arguments: Sequence[str]) -> None:

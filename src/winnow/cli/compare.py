@@ -1,13 +1,23 @@
 """winnow compare"""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from winnow.cli.interrupts import STOPPED_BEFORE_START, exit_on_interrupt, shell_argument
-from winnow.cli.options import AsJson, DataFolder, Plugins, Quiet, Rounds, Sets, Source, complete_algorithms
+from winnow.cli.options import (
+    AsJson,
+    DataFolder,
+    Plugins,
+    Quiet,
+    Rounds,
+    Sets,
+    Source,
+    Targets,
+    Workers,
+    complete_algorithms,
+)
 from winnow.cli.parallel_runs import available_cores, failure_message, run_many, skipped_message
 
 if TYPE_CHECKING:
@@ -39,6 +49,7 @@ def compare(
         str, typer.Option(metavar="N | A,B,…", help="The number of seeds (0, 1, …), or a list of seeds.")
     ] = "3",
     rounds: Rounds = None,
+    targets: Targets = None,
     sets: Sets = None,
     plugins: Plugins = None,
     data: DataFolder = None,
@@ -49,30 +60,33 @@ def compare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep finished runs, continue unfinished ones and start missing ones.")
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
-        ),
-    ] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare algorithms over seeds: best metric, and the rounds, time and energy to the target.
 
-    With --json it prints one record a run, each on a line of its own.
+    With --json it prints a record for each run, each on a line of its own.
     """
     from winnow.cli.dataset_download import ensure_downloaded
+    from winnow.cli.own_table import with_targets
 
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
-        given = {"sets": tuple(sets or ()), "plugins": tuple(plugins or ()), "rounds": rounds}
+        from winnow.experiment.compare import open_comparison_folder
+        from winnow.experiment.run_folders import claim_folder
+
+        changes = with_targets(sets or (), targets, "compare", source)
+        given = {"sets": changes, "plugins": tuple(plugins or ()), "rounds": rounds}
         experiments = _plan(source, _names(algorithms, every=every), seeds, given)
         ensure_downloaded(experiments[0].data, data)
-    folder = _folder(experiments[0].name, out, resume=resume)
-    with exit_on_interrupt(lambda: _how_to_resume(folder)):
-        comparison = _run(
-            _jobs(experiments, folder, resume, data), workers or available_cores(), quiet=quiet, skip_incompatible=every
-        )
+    path = _path(experiments[0].name, out, resume=resume)
+    with (
+        claim_folder(path, given=resume or out is not None) as folder,
+        exit_on_interrupt(lambda: _how_to_resume(folder)),
+    ):
+        open_comparison_folder(folder, resume=resume)
+        specs = _run_specs(experiments, folder, resume, data)
+        comparison = _run(specs, workers or available_cores(), quiet=quiet, skip_incompatible=every)
     _show(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:
         raise typer.Exit(1)
@@ -100,7 +114,7 @@ def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]
     return experiments
 
 
-def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
+def _run_specs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
     from winnow.experiment.compare import run_folder_path
     from winnow.experiment.run_pool import RunSpec
 
@@ -111,49 +125,45 @@ def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Pat
 
 def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
     from winnow.cli.console import stdout_console, write_json
+    from winnow.cli.render_results import run_record
     from winnow.experiment.compare import WIDE_TERMINAL_COLUMNS
     from winnow.runs import file_names
 
-    if comparison.runs:
-        comparison.save(folder / file_names.COMPARISON)
-        report = comparison.report(folder / file_names.REPORT)
+    if not comparison.runs:
+        return
+    comparison.write(folder)
     if as_json:
-        for record in comparison.records:
-            write_json(asdict(record))
-    elif comparison.runs:
-        console = stdout_console()
-        console.print(comparison.rendered(wide=console.width >= WIDE_TERMINAL_COLUMNS))
-        console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
+        for view in comparison.runs:
+            write_json(run_record(view, folder / file_names.REPORT))
+        return
+    console = stdout_console()
+    console.print(comparison.rendered(wide=console.width >= WIDE_TERMINAL_COLUMNS))
+    report = f"\nReport: {folder / file_names.REPORT}" if (folder / file_names.REPORT).exists() else ""
+    console.print(f"Runs and table: {folder}{report}", soft_wrap=True, markup=False)
 
 
-def _run(work: "list[RunSpec]", workers: int, *, quiet: bool, skip_incompatible: bool) -> "Comparison":
+def _run(specs: "list[RunSpec]", workers: int, *, quiet: bool, skip_incompatible: bool) -> "Comparison":
     from winnow.experiment.compare import Comparison
     from winnow.runs import RunFolder
 
-    failed = run_many(work, workers, quiet=quiet, skip_incompatible=skip_incompatible)
-    finished = (job.out for index, job in enumerate(work) if index not in failed)
+    failed = run_many(specs, workers, quiet=quiet, skip_incompatible=skip_incompatible)
+    finished = (spec.out for index, spec in enumerate(specs) if index not in failed)
     return Comparison(
         runs=tuple(map(RunFolder.open, finished)),
         failures=tuple(
-            failure_message(work[k], how.reason)
+            failure_message(specs[k], how.reason)
             for k, how in failed.items()
             if not (skip_incompatible and how.incompatible)
         ),
     )
 
 
-def _folder(name: str, out: Path | None, *, resume: bool) -> Path:
-    from winnow.core import RunError
-    from winnow.experiment.run_folders import RUNS_FOLDER, latest_path, safe_folder_name, unused_path
-    from winnow.runs.atomic_write import one_line_errors
+def _path(name: str, out: Path | None, *, resume: bool) -> Path:
+    """Where the comparison goes; a new one without --out may get a number after the name."""
+    from winnow.experiment.run_folders import RUNS_FOLDER, latest_path, safe_folder_name
 
     default = RUNS_FOLDER / f"compare-{safe_folder_name(name)}"
-    folder = out or (latest_path(default) if resume else unused_path(default))
-    with one_line_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if not resume and any(folder.iterdir()):
-            raise RunError(f"{folder} is not empty; continue what is in it with --resume or choose another --out")
-    return folder
+    return out or (latest_path(default) if resume else default)
 
 
 def _how_to_resume(folder: Path) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.options import AsJson, DataFolder, Sets, Source
+from winnow.cli.options import AsJson, DataFolder, Seed, Sets, Source
 
 data = typer.Typer(
     help="List, download and split data sets.",
@@ -61,7 +61,7 @@ def split(
     source: Source,
     sites: Annotated[int, typer.Option(min=1, metavar="N", help="How many sites.")] = 3,
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder.", show_default=False)] = Path("federation"),
-    seed: Annotated[int | None, typer.Option(min=0, help="The seed of the partition.", show_default=False)] = None,
+    seed: Seed = None,
     sets: Sets = None,
     data: DataFolder = None,
 ) -> None:

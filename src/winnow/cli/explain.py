@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.options import AsJson, Plugins, Sets, complete_algorithm, complete_source
+from winnow.cli.options import AlgorithmName, AsJson, Plugins, Sets, complete_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,10 +26,7 @@ def explain(
             show_default=False,
         ),
     ],
-    algorithm: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The algorithm; default: the file's.", autocompletion=complete_algorithm),
-    ] = None,
+    algorithm: AlgorithmName = None,
     sets: Sets = None,
     plugins: Plugins = None,
     as_json: AsJson = False,

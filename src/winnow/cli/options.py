@@ -18,17 +18,19 @@ def preset_names() -> list[str]:
     return sorted(file.stem for file in (PACKAGE / "config" / "presets").glob("*.toml"))
 
 
-def builtin_algorithm_names() -> list[str]:
-    """Read off the sources, for the same reason."""
+def builtin_algorithms() -> dict[str, str]:
+    """The named algorithms and what each is, read off the sources for the same reason."""
     files = (PACKAGE / "learn" / "algorithms").glob("*.py")
-    return sorted(name for file in files for name in _recipe_names(file))
+    return dict(sorted(recipe for file in files for recipe in _recipes(file)))
 
 
-def _recipe_names(file: Path) -> Iterator[str]:
+def _recipes(file: Path) -> Iterator[tuple[str, str]]:
+    """The names and summaries of the recipes that a file defines."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Call) and "Recipe" in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
-            names = (word.value for word in node.keywords if word.arg == "name")
-            yield from (str(name.value) for name in names if isinstance(name, ast.Constant))
+            words = {word.arg: word.value.value for word in node.keywords if isinstance(word.value, ast.Constant)}
+            if "name" in words:
+                yield str(words["name"]), str(words.get("summary", ""))
 
 
 def _own_names(typed: typer.Context) -> Iterator[str]:
@@ -44,7 +46,7 @@ def _own_names(typed: typer.Context) -> Iterator[str]:
         yield from (*table.get("algorithms", ()), *([table["algorithm"]] if "base" in table else []))
     for plugin in plugins:
         with suppress(OSError, ValueError, SyntaxError):
-            yield from _recipe_names(plugin)
+            yield from (name for name, _ in _recipes(plugin))
 
 
 def complete_source(incomplete: str) -> list[str]:
@@ -55,7 +57,7 @@ def complete_source(incomplete: str) -> list[str]:
 
 
 def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
-    names = {*builtin_algorithm_names(), *_own_names(context)}
+    names = {*builtin_algorithms(), *_own_names(context)}
     return sorted(name for name in names if name.startswith(incomplete))
 
 
@@ -69,14 +71,34 @@ Source: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PRESET_OR_FILE",
-        help="A preset (see [bold]winnow presets[/bold]) or a .toml file.",
+        help="A preset (see [bold]winnow presets[/bold]), a .toml file, or your data: a .csv, .parquet or .npz file.",
         autocompletion=complete_source,
         show_default=False,
     ),
 ]
+AlgorithmName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        "-a",
+        metavar="NAME",
+        help="The algorithm; default: the file's.",
+        autocompletion=complete_algorithm,
+        show_default=False,
+    ),
+]
+Seed: TypeAlias = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="The seed of all randomness.", min=0, show_default=False)
+]
 Sets: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.", show_default=False),
+]
+Targets: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--targets", metavar="COLUMN,…", help="The columns to predict, for your own table.", show_default=False
+    ),
 ]
 Plugins: TypeAlias = Annotated[
     list[Path] | None,
@@ -99,6 +121,12 @@ DataFolder: TypeAlias = Annotated[
         exists=True,
         file_okay=False,
         show_default=False,
+    ),
+]
+Workers: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

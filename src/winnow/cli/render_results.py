@@ -1,29 +1,43 @@
 """A run's result as lines, tables and a record."""
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from winnow.experiment.run_folders import holds_run, runs_below
 from winnow.progress.live_display import format_duration, format_score
 from winnow.report.outcome import CLIENTS_SHOWN, PER_CLASS_HEADER, client_cells, per_class_table
 from winnow.report.plot_data import read_plot_data
 from winnow.report.tables import PARTICIPATION_HEADER, cost_cells, participation_table, traffic
-from winnow.runs import MetricReading, RunView, Summary, file_names, result_record
+from winnow.runs import MetricReading, RunFolder, RunView, Summary, file_names, result_record
 from winnow.runs.summary import EVALUATED_BY_TEXT, REFERENCE, TEST, abandoned_text, privacy_spent_rows
 from winnow.terminal_tables import table
 
 FINISHED_ONLY_KEYS = ("parameters", "private", "message_bytes", "wall_seconds")
 
 
-def run_record(view: RunView) -> dict[str, Any]:
-    """The content of result.json; of a run that is not finished, as far as it has come."""
+def open_runs(folder: Path) -> list[RunView]:
+    """The run in a folder, or the runs in its folders."""
+    found = [] if holds_run(folder) or not folder.is_dir() else runs_below(folder)
+    return [RunFolder.open(path) for path in found or [folder]]  # which says what a folder without runs lacks
+
+
+def run_record(view: RunView, report: Path | None = None) -> dict[str, Any]:
+    """What --json prints of a run: the content of result.json; of one that is not finished, as far as it has come.
+
+    `report` is the page that covers it, if not the one in its folder.
+    """
     record = view.result or {
         **result_record(view.summary(), view.label, parameters=0, message_bytes=0, wall_seconds=0.0),
         **dict.fromkeys(FINISHED_ONLY_KEYS),
     }
-    return {"path": str(view.path), "finished": view.result is not None, **record}
+    assert view.path is not None
+    page = report or view.path / file_names.REPORT
+    place = {"path": str(view.path), "report": str(page) if page.exists() else None}
+    return {**place, "finished": view.result is not None, **record}
 
 
 def run_summary(view: RunView) -> RenderableType:
@@ -37,22 +51,27 @@ def run_summary(view: RunView) -> RenderableType:
     return Group(title + Text(f"  {_state(view, summary)}", style="not bold"), lines)
 
 
+def run_state(view: RunView, stopped: str | None) -> str:
+    if stopped:
+        return "stopped"
+    return "finished" if view.result else "not finished"
+
+
 def _state(view: RunView, summary: Summary) -> str:
+    state = run_state(view, summary.stopped)
     if summary.stopped:
-        return f"stopped after {summary.rounds} of {_rounds(view.config.get('rounds', summary.rounds))}"
-    return f"{'finished' if view.result else 'not finished'}, {_rounds(summary.rounds)}"
+        return f"{state} after {summary.rounds} of {_rounds(view.config.get('rounds', summary.rounds))}"
+    return f"{state}, {_rounds(summary.rounds)}"
 
 
 def run_tables(view: RunView) -> RenderableType:
-    """Scores by class and by client, where time and energy went, and who took part."""
+    """Scores by class and by client, where the time and energy of simulated devices went, and who took part."""
     run = read_plot_data(view)
     classes, clients = run.evaluation and per_class_table(run.evaluation), client_cells(run)
-    return Group(
-        *([table(PER_CLASS_HEADER, classes)] if classes else []),
-        *([table(clients[0], clients[1][:CLIENTS_SHOWN])] if clients[1] else []),
-        table(*cost_cells([run.summary])),
-        table(PARTICIPATION_HEADER, participation_table([run.participation])),
-    )
+    scores = [table(PER_CLASS_HEADER, classes)] if classes else []
+    scores += [table(clients[0], clients[1][:CLIENTS_SHOWN])] if clients[1] else []
+    costs = [table(*cost_cells([run.summary]))] if view.label.clock == "device" else []
+    return Group(*scores, *costs, table(PARTICIPATION_HEADER, participation_table([run.participation])))
 
 
 def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
@@ -67,7 +86,9 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         facts.append((f"target {summary.target:g}", _reached(summary)))
     facts += privacy_spent_rows(summary)
     facts += [("stopped", summary.stopped)] if summary.stopped else []
-    facts.append(("total", f"{format_duration(summary.seconds)} {view.label.clock} time{_energy(summary, summary.wh)}"))
+    if view.label.clock != "none":
+        time = f"{format_duration(summary.seconds)} {view.label.clock} time"
+        facts.append(("total", f"{time}{_energy(summary, summary.wh)}"))
     facts += traffic([summary]).items()
     if summary.rejected:
         facts.append(("rejected", "1 reply" if summary.rejected == 1 else f"{summary.rejected} replies"))
@@ -77,8 +98,8 @@ def _facts(view: RunView, summary: Summary) -> list[tuple[str, str]]:
         facts.append(("abandoned", abandoned_text(summary)))
     if view.path is not None:
         facts.append(("folder", str(view.path)))
-        if (view.path / file_names.REPORT).exists():
-            facts.append(("report", str(view.path / file_names.REPORT)))
+        page = view.path / file_names.REPORT
+        facts.append(("report", str(page) if page.exists() else f"none; write one with: winnow report {view.path}"))
     return facts
 
 
@@ -105,12 +126,12 @@ def _test(reading: MetricReading | None) -> str:
 
 
 def _reached(summary: Summary) -> str:
-    if summary.rounds_to_target is None or summary.seconds_to_target is None or summary.wh_to_target is None:
+    if summary.rounds_to_target is None:
         return "not reached"
-    return (
-        f"reached after {_rounds(summary.rounds_to_target)}, {format_duration(summary.seconds_to_target)}"
-        f"{_energy(summary, summary.wh_to_target)}"
-    )
+    parts = [f"reached after {_rounds(summary.rounds_to_target)}"]
+    if summary.seconds_to_target is not None:
+        parts.append(format_duration(summary.seconds_to_target))
+    return ", ".join(parts) + _energy(summary, summary.wh_to_target or 0.0)
 
 
 def _energy(summary: Summary, wh: float) -> str:

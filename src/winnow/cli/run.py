@@ -9,14 +9,16 @@ import typer
 
 from winnow.cli.interrupts import STOPPED_BEFORE_START, exit_on_interrupt, shell_argument
 from winnow.cli.options import (
+    AlgorithmName,
     AsJson,
     DataFolder,
     Plugins,
     Quiet,
     Rounds,
+    Seed,
     Sets,
     Source,
-    complete_algorithm,
+    Targets,
     preset_names,
 )
 
@@ -49,19 +51,10 @@ class RunOptions:
 
 def run(
     source: Source,
+    targets: Targets = None,
     sets: Sets = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The algorithm; default: the file's.",
-            autocompletion=complete_algorithm,
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="The seed of all randomness.", min=0, show_default=False)
-    ] = None,
+    algorithm: AlgorithmName = None,
+    seed: Seed = None,
     rounds: Rounds = None,
     plugins: Plugins = None,
     out: Annotated[
@@ -78,9 +71,11 @@ def run(
 
     With --resume, the argument may be a run folder instead of a preset or file.
     """
+    from winnow.cli.own_table import with_targets
+
     options = RunOptions(
         source=source,
-        sets=tuple(sets or ()),
+        sets=with_targets(sets or (), targets, "run", source),
         plugins=tuple(plugins or ()),
         algorithm=algorithm,
         seed=seed,
@@ -92,13 +87,14 @@ def run(
         from winnow.cli.console import say, stderr_console
         from winnow.cli.dataset_download import ensure_downloaded
         from winnow.experiment.run import run_experiment
-        from winnow.experiment.run_folders import budget_exhausted_reason, is_finished, stored_events
+        from winnow.experiment.run_folders import budget_exhausted_reason, claim_folder, is_finished, stored_events
         from winnow.experiment.setup import RunInputs
         from winnow.progress.live_display import Progress
         from winnow.progress.timing import RoundTimer
 
-        experiment, folder = _experiment_and_folder(options)
-    with exit_on_interrupt(lambda: _how_to_resume(folder, data)):
+        experiment, path = _experiment_and_path(options)
+    new = not (resume or out)
+    with claim_folder(path, given=not new) as folder, exit_on_interrupt(lambda: _how_to_resume(folder, data)):
         if resume and is_finished(folder, experiment):
             say(budget_exhausted_reason(folder) or f"{folder} is already finished; use --rounds to add rounds")
         else:
@@ -121,8 +117,8 @@ def run(
     _warn(experiment, folder)
 
 
-def _experiment_and_folder(options: RunOptions) -> "tuple[Experiment, Path]":
-    """What to run, and where."""
+def _experiment_and_path(options: RunOptions) -> "tuple[Experiment, Path]":
+    """What to run, and where; a new run without --out may get a number after the name."""
     from winnow.config.resolve import resolve
     from winnow.experiment import run_folders
 
@@ -138,7 +134,7 @@ def _experiment_and_folder(options: RunOptions) -> "tuple[Experiment, Path]":
     )
     default = run_folders.RUNS_FOLDER / run_folders.run_name(experiment)
     if not options.resume:
-        return experiment, options.out or run_folders.unused_path(default)
+        return experiment, options.out or default
     folder = options.out or run_folders.latest_path(default)
     return experiment if options.rounds else run_folders.with_stored_rounds(experiment, folder), folder
 

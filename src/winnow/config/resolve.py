@@ -16,10 +16,12 @@ from pydantic import ValidationError
 
 from winnow.config.algorithm_variants import NamedAlgorithm, checked_overlays, find_algorithm
 from winnow.config.config_errors import config_error
+from winnow.config.defaults import defaults_for_file
 from winnow.config.plugins import load_plugins, plugin_files
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
 from winnow.core import Choice, ConfigError, Settings, suggest
+from winnow.data.file_io import own_file_type
 from winnow.learn.algorithm import Recipe
 
 TomlTable = dict[str, Any]
@@ -54,6 +56,13 @@ def read_config_table(preset_or_file: str | Path) -> tuple[TomlTable, str]:
         known = presets()
         if name in known:
             return known[name], f"preset {name}"
+        if own_file_type(path) is not None:
+            return defaults_for_file(path), name
+        if path.suffix == ".py":
+            raise ConfigError(
+                f"{name} is a Python program; run it with: python {name}; or between sites with: "
+                f"winnow local run {name}, or winnow submit {name} --kit KIT"
+            )
         raise ConfigError(f"no preset {name!r}; {suggest(name, known)} (a configuration file name must end in .toml)")
     try:
         return _with_absolute_paths(tomllib.loads(path.read_text("utf-8")), path.parent), str(path)
@@ -99,10 +108,21 @@ def resolve(
     result: TomlTable = {}
     given = {key: value for key, value in options.items() if value is not None}
     settled = {"algorithm": name} if chosen.base is None else {"algorithm": name, "base": chosen.base}
-    for layer in (chosen.recipe.table(), table, *chosen.overlays, overrides, given, settled):
+    for given_layer in (chosen.recipe.table(), table, *chosen.overlays, overrides, given, settled):
+        layer = _with_select_table(given_layer, source)
         _drop_overridden(result, layer)
         merge_tables(result, layer)
     return experiment_from_table(result, source)
+
+
+def _with_select_table(layer: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """`select = 0.5` is short for a fraction, `select = 10` for a count."""
+    amount = layer.get("select")
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        return layer
+    if isinstance(amount, int) and amount == 1:
+        raise ConfigError(f"{source}: select = 1 is one client or all of them; write select.count = 1 or select = 1.0")
+    return {**layer, "select": {"count" if isinstance(amount, int) else "fraction": amount}}
 
 
 def algorithm_names(preset_or_file: str | Path | Mapping[str, Any], plugins: Iterable[str | Path] = ()) -> list[str]:
@@ -205,7 +225,7 @@ def _overrides(sets: Iterable[str]) -> TomlTable:
         said: Any = _value(keys, text.strip())
         for key in reversed(keys):
             said = {key: said}
-        merge_tables(result, said)
+        merge_tables(result, _with_select_table(said, f"--set {option}"))
     return result
 
 

@@ -95,7 +95,7 @@ class Experiment(Settings):
     target: float | None = None
     metric: str | None = None
     metrics: tuple[str, ...] = ()
-    loss: Literal["cross-entropy", "nll", "mse"] | None = None
+    loss: Literal["cross-entropy", "nll", "mse", "bce"] | None = None
     reference_clients: tuple[Annotated[int, Field(ge=0)], ...] = ()
     data: DataSettings
     model: ModelSettings

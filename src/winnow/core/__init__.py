@@ -6,7 +6,16 @@ Errors are here at once, the rest on first use: the agent of an idle site needs 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from winnow.core.errors import ConfigError, DataError, ModelError, RunError, SiteError, WinnowError
+from winnow.core.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    OwnCodeError,
+    RunError,
+    SiteError,
+    WinnowError,
+    WinnowWarning,
+)
 from winnow.core.suggest import suggest
 
 if TYPE_CHECKING:
@@ -50,6 +59,7 @@ __all__ = [
     "Metrics",
     "ModelError",
     "Outcome",
+    "OwnCodeError",
     "Payload",
     "Population",
     "Randomness",
@@ -67,6 +77,7 @@ __all__ = [
     "Until",
     "VirtualClock",
     "WinnowError",
+    "WinnowWarning",
     "Work",
     "Workflow",
     "derive",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError
-from winnow.data.frames import as_array, as_table, check_finite
+from winnow.data.frames import array_of, as_table, check_finite
 from winnow.data.own_arrays import fit_targets, numbered_owners, targets_as_stated
 from winnow.data.preprocessing import MAX_CATEGORIES, Column, InputSpec, Preprocessing, check_numbers
 from winnow.data.scaling import Scaling, scaling_for, unscaled
@@ -50,8 +50,8 @@ class Reading:
 def as_rows(x: Any, where: str) -> Rows:
     """Features as they were passed: a tuple of arrays is several inputs, as is a dict; anything flat is a table."""
     if isinstance(x, tuple) and x and all(hasattr(each, "shape") for each in x):
-        return tuple(as_array(each, where) for each in x)
-    return as_table(x, where) or as_array(x, where)
+        return tuple(array_of(each, where) for each in x)
+    return as_table(x, where) or array_of(x, where)
 
 
 def data_set_of(rows: Rows, y: NDArray[Any] | None, reading: Reading, owners: ArrayLike | None = None) -> DataSet:
@@ -77,7 +77,7 @@ def data_set_of(rows: Rows, y: NDArray[Any] | None, reading: Reading, owners: Ar
     else:
         learnt = targets_as_stated(y, reading.stated, where)
     if owners is not None:
-        numbered = numbered_owners(as_array(owners, where, "owners"), reading.owner or "owner")
+        numbered = numbered_owners(array_of(owners, where, "owners"), reading.owner or "owner")
     return DataSet(
         name=reading.name,
         x=features.transform(rows, where),

@@ -74,7 +74,7 @@ def from_records(records: Sequence[Any], where: str) -> dict[str, Any]:
     return {name: [row.get(name) for row in records] for name in names}
 
 
-def as_array(values: Any, where: str, name: str = "x") -> NDArray[Any]:
+def array_of(values: Any, where: str, name: str = "x") -> NDArray[Any]:
     """Arrays, tensors, lists of numbers, and frames of which all columns are numbers; `name` is for messages."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
@@ -107,7 +107,7 @@ def _is_series(values: Any) -> bool:
 def _column(values: Any, name: str, where: str) -> NDArray[Any]:
     """A column as numbers (NaN where one is missing), text or other objects (None where one is missing), or arrays."""
     if hasattr(values, "detach"):
-        return as_array(values, where)
+        return array_of(values, where)
     if hasattr(values, "isna"):  # pandas
         if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufbMm":
             return _checked_kind(values.to_numpy(), name, where)
@@ -152,7 +152,7 @@ def _understood(cells: NDArray[Any], name: str, where: str) -> NDArray[Any]:
             row = int(np.flatnonzero(missing)[0])
             raise DataError(f"{where}: column '{name}', data row {row + 1} is missing; remove such rows first")
         try:
-            return np.stack([as_array(each, where) for each in present])
+            return np.stack([array_of(each, where) for each in present])
         except ValueError:
             raise DataError(f"{where}: rows of column '{name}' differ in shape; pad them to one length") from None
     if kinds == {"text"}:

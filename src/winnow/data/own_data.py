@@ -12,7 +12,7 @@ from winnow.core import DataError
 from winnow.data.client_files import count_clients
 from winnow.data.file_io import OWN_FILE_TYPES, own_file_type, read_npz
 from winnow.data.fitting import Reading, as_rows, data_set_of
-from winnow.data.frames import as_array, as_table, from_records
+from winnow.data.frames import array_of, as_table, from_records
 from winnow.data.on_demand import OnDemand, check_prepartitioned
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType, Scale
 from winnow.data.tables import DataTable, open_table
@@ -49,7 +49,7 @@ def from_arrays(
     numbers. Floating-point y is a regression. `task` overrides that. Integers [n, t] are a class at each position.
     """
     reading = Reading(name=name, classes=classes, task=task, scale=scale, tokens=tokens)
-    return data_set_of(as_rows(x, name), as_array(y, name, "y"), reading, owners)
+    return data_set_of(as_rows(x, name), array_of(y, name, "y"), reading, owners)
 
 
 def from_frame(
@@ -130,7 +130,7 @@ def _stacked(parts: tuple[Any, ...], name: str) -> Any:
             return {key: _stacked(tuple(part[key] for part in parts), name) for key in first}
         if isinstance(first, tuple) and all(hasattr(each, "shape") for each in first):
             return tuple(_stacked(each, name) for each in zip(*parts, strict=True))
-        return np.stack([as_array(part, name) for part in parts])
+        return np.stack([array_of(part, name) for part in parts])
     except (TypeError, ValueError, KeyError) as error:
         raise DataError(f"{name}: samples must be pairs (features, target), all of one shape: {error}") from error
 
@@ -154,7 +154,7 @@ def apply_settings(given: OwnData, settings: DataSettings) -> DataSet | OnDemand
         settings.require_unset(("targets",), "a pair (x, y)")
     else:
         settings.require_unset(COLUMN_SETTINGS, "data without named columns")
-    return data_set_of(rows, as_array(y, settings.name, "y"), reading_of(settings))
+    return data_set_of(rows, array_of(y, settings.name, "y"), reading_of(settings))
 
 
 def reading_of(settings: DataSettings) -> Reading:

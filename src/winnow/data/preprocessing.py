@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from winnow.core import DataError, Settings, suggest
-from winnow.data.frames import as_array, as_table, check_finite
+from winnow.data.frames import array_of, as_table, check_finite
 from winnow.data.tables import DataTable, as_text
 
 IMAGE_NDIM = 4
@@ -214,14 +214,14 @@ class Preprocessing(Settings):
             return self._encode_table(self._as_table(rows, where))
         if self.inputs:
             return self._pack(self._named_arrays(rows, where), where)
-        values = as_array(rows, where)
+        values = array_of(rows, where)
         if self.array is None:
             return values.astype(np.int64) if values.dtype.kind in "iu" else values.astype(np.float32)
         return self.array.encode(values, where)
 
     def decode(self, outputs: Any) -> NDArray[Any]:
         """Labels as they were, or values in their original units, of a model's outputs for some rows."""
-        values = as_array(outputs, "outputs")
+        values = array_of(outputs, "outputs")
         if self.targets:
             shift, width = zip(*((target.shift, target.width) for target in self.targets), strict=True)
             restored = Affine(shift=shift, width=width).undo(values.reshape(len(values), -1))
@@ -240,7 +240,7 @@ class Preprocessing(Settings):
         """The probability of each class, by a model's outputs: logits or logarithms of probabilities."""
         if self.targets:
             raise DataError("a regression has no probabilities; use the values that it predicts")
-        logits = as_array(outputs, "outputs").astype(np.float64)
+        logits = array_of(outputs, "outputs").astype(np.float64)
         if self._is_one_logit(logits):
             logits = np.stack([np.zeros(len(logits)), logits.reshape(-1)], axis=1)
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -270,7 +270,7 @@ class Preprocessing(Settings):
         table = as_table(rows, where)
         if table is not None:
             return table
-        values = as_array(rows, where)
+        values = array_of(rows, where)
         if values.ndim != 2 or values.shape[1] != len(self.columns):
             names = listed([column.name for column in self.columns])
             raise DataError(f"{where}: rows must have the columns {names}; pass a frame or a dict of columns")
@@ -291,7 +291,7 @@ class Preprocessing(Settings):
 
     def _named_arrays(self, rows: Any, where: str) -> list[NDArray[Any]]:
         if not self.input_names:
-            given = [as_array(each, where) for each in rows] if isinstance(rows, tuple | list) else []
+            given = [array_of(each, where) for each in rows] if isinstance(rows, tuple | list) else []
             if len(given) != len(self.inputs):
                 raise DataError(f"{where}: a sample has {len(self.inputs)} inputs; pass a tuple of as many arrays")
             return given

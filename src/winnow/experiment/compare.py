@@ -15,12 +15,12 @@ from rich.table import Table
 
 from winnow.config.resolve import algorithm_names, resolve
 from winnow.config.schema import Experiment
-from winnow.core import ConfigError
+from winnow.core import ConfigError, RunError
 from winnow.explain.html_report import write_reports
 from winnow.learn.algorithm import Algorithm
 from winnow.report import Cells, ComparisonRow, comparison_cells, comparison_table
-from winnow.runs import MetricReading, RunView, Summary
-from winnow.runs.atomic_write import one_line_errors, write_text_atomically
+from winnow.runs import MetricReading, RunView, Summary, file_names
+from winnow.runs.atomic_write import one_line_errors, warn_if_unwritten, write_text_atomically
 from winnow.terminal_tables import table
 
 DEFAULT_ALGORITHMS = ("fedprof", "fedavg-rp")
@@ -92,6 +92,14 @@ def run_folder_path(experiment: Experiment, out: Path) -> Path:
     return out / f"{experiment.algorithm}-seed{experiment.seed}"
 
 
+def open_comparison_folder(folder: Path, *, resume: bool) -> None:
+    """Create the folder of a comparison; one that holds something is only taken to resume what is in it."""
+    with one_line_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume and any(folder.iterdir()):
+            raise RunError(f"{folder} is not empty; continue what is in it with --resume or choose another --out")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """What one run achieved; None where the target was not reached."""
@@ -137,6 +145,14 @@ class Comparison:
         """Write the joint report, one file that opens offline."""
         return write_reports(Path(path), self.runs)
 
+    def write(self, folder: Path) -> None:
+        """Put the table and the joint report into the comparison's folder; the runs are there already."""
+        remedy = "the runs are finished; repeat the comparison with --resume (resume=True in Python)"
+        with warn_if_unwritten("the table", remedy):
+            self.save(folder / file_names.COMPARISON)
+        with warn_if_unwritten("the report", remedy):
+            self.report(folder / file_names.REPORT)
+
     def save(self, path: Path) -> None:
         """Write the records and the table as JSON."""
         content = {
@@ -150,10 +166,7 @@ class Comparison:
 
     def rendered(self, *, wide: bool) -> Table:
         """The table for a terminal of 80 columns, or for a wide one."""
-        header, lines = self._cells()
-        shown = [index for index, _ in enumerate(header) if wide or index != TEST_COLUMN]
-        titles = [header[index] if wide else header[index].replace(" ", "\n", 1) for index in shown]
-        return table(titles, ([cells[index] for index in shown] for cells in lines))
+        return rendered_comparison(*self._cells(), wide=wide)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -168,6 +181,13 @@ class Comparison:
         text = StringIO()
         Console(file=text, width=WIDE_TERMINAL_COLUMNS, no_color=True).print(self.rendered(wide=True))
         return text.getvalue()
+
+
+def rendered_comparison(header: Cells, lines: Sequence[Cells], *, wide: bool) -> Table:
+    """A comparison's table for a terminal of 80 columns, which has no room for the test set, or for a wide one."""
+    shown = [index for index, _ in enumerate(header) if wide or index != TEST_COLUMN]
+    titles = [header[index] if wide else header[index].replace(" ", "\n", 1) for index in shown]
+    return table(titles, ([cells[index] for index in shown] for cells in lines))
 
 
 def _html_row(cells: Sequence[str]) -> str:

@@ -22,9 +22,11 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
+from winnow.experiment.provenance import provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
-from winnow.explain.html_report import write_reports
+from winnow.explain.html_report import write_reports, write_run_report
+from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore
 from winnow.learn.client_update import ClientUpdate
 from winnow.learn.final_evaluation import FinalEvaluation, SetScores
@@ -69,6 +71,8 @@ class Result:
     """The model that a client, by its number, uses itself after the last round."""
     preprocessing: Preprocessing
     """What made the model's inputs out of raw rows, and makes labels or values out of its outputs."""
+    estimator: Any
+    """The scikit-learn estimator with the best coefficients, if `model` was one; it takes rows as the model does."""
     client_names: Sequence[str]
     """The owner of each client; "client 0", … where there are none."""
 
@@ -139,12 +143,14 @@ def run_experiment(
     inputs: RunInputs = DEFAULT_INPUTS,
     out: Path | None = None,
     resume: bool = False,
+    report: bool = True,
     on_start: OnStart = lambda prepared: None,
     on_event: OnEvent = lambda event: None,
 ) -> Result:
     """Run an experiment in memory, or in the folder `out`; `on_start` and `on_event` watch it.
 
-    With `resume` the run that the folder holds is continued, or only read if it is finished.
+    With `resume` the run that the folder holds is continued, or only read if it is finished. Without `report` the
+    folder has no report of its own: a comparison has one for all its runs.
     """
     context = current_context()
     if context is not None:
@@ -158,28 +164,31 @@ def run_experiment(
         due = time.monotonic() + CHECKPOINT_SECONDS
         events: list[AnyEvent] = []
         for event in prepared.training.run(prepared.federation):
-            if record is None:
+            if isinstance(record, RunLabel):
                 events.append(event)
             else:
                 record.record(event)
                 if isinstance(event, RoundFinished) and time.monotonic() > due:
                     due = _save(prepared, record)
             on_event(event)
-        return _result(prepared, _memory_view(prepared, events) if record is None else _finish(prepared, record))
+        if isinstance(record, RunLabel):
+            return _result(prepared, _memory_view(prepared, record, events))
+        return _result(prepared, _finish(prepared, record, report))
 
 
 def _open(
     experiment: Experiment, inputs: RunInputs, out: Path | None, *, resume: bool, closing: ExitStack
-) -> tuple[PreparedRun, RunFolder | RunView | None]:
-    """The run, ready to start or to continue, and its folder; a view if it is finished, None in memory."""
+) -> tuple[PreparedRun, RunFolder | RunView | RunLabel]:
+    """The run, ready to start or to continue, and its folder; a view if it is finished, its label in memory."""
     if out is None:
-        return closing.enter_context(prepare_run(experiment, inputs)), None
+        prepared = closing.enter_context(prepare_run(experiment, inputs))
+        return prepared, _label(prepared)
     if not (resume and holds_run(out)):
         prepared = closing.enter_context(prepare_run(experiment, inputs))
         config, conditions = to_toml(prepared.experiment), conditions_record(prepared.conditions)
         return prepared, closing.enter_context(RunFolder.create(out, config, conditions, _label(prepared)))
     view, stored = RunFolder.open(out), stored_experiment(out)
-    prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs)
+    prepare = partial(prepare_run, inputs=inputs, expected_fingerprint=view.label.inputs, clock=view.label.clock)
     if is_finished(out, experiment):
         snapshot = load_checkpoint(out / file_names.CHECKPOINT).snapshot
         return closing.enter_context(prepare(stored, snapshot=snapshot)), view
@@ -204,6 +213,8 @@ def _label(prepared: PreparedRun) -> RunLabel:
         inputs=prepared.fingerprint,
         evaluated_by=experiment.evaluation.by,
         lower_is_better=prepared.plan.lower_is_better,
+        clock=prepared.clock,
+        **provenance(experiment.engine.device),
     )
 
 
@@ -237,9 +248,9 @@ def conditions_record(conditions: DataConditions) -> dict[str, Any]:
     return {"labels": list(conditions.labels), "of_client": conditions.of_client.tolist()}
 
 
-def _memory_view(prepared: PreparedRun, events: list[AnyEvent]) -> RunView:
+def _memory_view(prepared: PreparedRun, label: RunLabel, events: list[AnyEvent]) -> RunView:
     view = RunView(
-        label=_label(prepared),
+        label=label,
         log=events,
         config_text=to_toml(prepared.experiment),
         conditions=conditions_record(prepared.conditions),
@@ -247,14 +258,13 @@ def _memory_view(prepared: PreparedRun, events: list[AnyEvent]) -> RunView:
     return replace(view, evaluation=_evaluation(prepared, view))
 
 
-def _finish(prepared: PreparedRun, folder: RunFolder) -> RunView:
-    """Make the folder that of a finished run: the last checkpoint, the report and the result."""
+def _finish(prepared: PreparedRun, folder: RunFolder, report: bool) -> RunView:
+    """Make the folder that of a finished run: the last checkpoint, the result, and the report, which may fail."""
     _save(prepared, folder)
     evaluation = _evaluation(prepared, folder.view())
     if evaluation is not None:
         folder.save_evaluation(evaluation)
     view, plan = folder.view(), prepared.plan
-    write_reports(folder.path / file_names.REPORT, [view])
     folder.finish(
         result_record(
             view.summary(),
@@ -265,6 +275,8 @@ def _finish(prepared: PreparedRun, folder: RunFolder) -> RunView:
             private=plan.private_names,
         )
     )
+    if report:
+        write_run_report(view)
     return view
 
 
@@ -289,7 +301,8 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         plan=prepared.plan,
         summary=view.summary(),
         view=view,
-        model=prepared.module.eval(),
+        model=own_module(prepared.module.eval()),
+        estimator=prepared.fitted_estimator(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
         preprocessing=prepared.preprocessing,
         client_names=prepared.client_names,
@@ -301,4 +314,4 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
         raise RunError(f"client {client} does not exist; the last client is {len(store) - 1}")
     own = deepcopy(like)
     own.load_state_dict(update.personal_model(common, store.read(client)))
-    return own.eval()
+    return own_module(own.eval())

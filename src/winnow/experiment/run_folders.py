@@ -1,7 +1,9 @@
 """Where runs live: names for new folders, and what a folder holds."""
 
+import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from winnow.config.resolve import experiment_from_table
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, RunError
 from winnow.runs import RunFolder, file_names
+from winnow.runs.atomic_write import one_line_errors
 from winnow.runs.summary import privacy_spent_lines
 
 RUNS_FOLDER = Path("runs")
@@ -23,18 +26,48 @@ def safe_folder_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run"
 
 
-def unused_path(path: Path) -> Path:
-    """This folder, or the first of path-2, path-3, … that is not taken."""
-    return next(each for each in _numbered(path) if not _taken(each))
+@contextmanager
+def claim_folder(path: Path, *, given: bool) -> Iterator[Path]:
+    """A folder for a new run: one that the user has given, or else this one or the first of path-2, path-3, …
+
+    The latter is created here, so that nobody else takes the same number; where nothing comes of the run it goes again.
+    """
+    folder = path if given else _create_first_free(path)
+    try:
+        yield folder
+    finally:
+        if not given:
+            with suppress(OSError):
+                folder.rmdir()  # refuses a folder with something in it
+
+
+def _create_first_free(path: Path) -> Path:
+    for folder in _numbered(path):
+        with one_line_errors(folder), suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError("numbers do not end")
 
 
 def latest_path(path: Path) -> Path:
-    """The last of path, path-2, path-3, … that is taken; the path itself where none is."""
-    return [path, *takewhile(_taken, _numbered(path))][-1]
+    """The last of path, path-2, path-3, … that holds something; the path itself where none does."""
+    return [path, *filter(_holds_something, takewhile(Path.exists, _numbered(path)))][-1]
 
 
 def holds_run(path: Path) -> bool:
     return (path / file_names.LABEL).is_file()
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The runs in a folder, those of comparisons in it too, by name; the folder itself if it is one."""
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder")
+    found = []
+    for place, names, files in os.walk(folder):
+        if file_names.LABEL in files:
+            found.append(Path(place))
+            names.clear()
+    return sorted(found)
 
 
 def stored_experiment(path: Path) -> Experiment:
@@ -98,5 +131,5 @@ def _numbered(path: Path) -> Iterator[Path]:
     yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
 
-def _taken(path: Path) -> bool:
-    return path.exists() and not (path.is_dir() and not any(path.iterdir()))
+def _holds_something(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())

@@ -1,5 +1,6 @@
 """Reports of runs, with what their configurations mean for privacy."""
 
+import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 
 from winnow.config.schema import Experiment
 from winnow.explain.privacy_report import PrivacyReport, make_privacy_report
-from winnow.runs import RunView
+from winnow.runs import RunView, file_names
+from winnow.runs.atomic_write import warn_if_unwritten
 
 if TYPE_CHECKING:
     from winnow.report import PrivacyExplanation
@@ -21,6 +23,13 @@ def write_reports(path: Path, views: Sequence[RunView]) -> Path:
     from winnow.report import write_report  # noqa: PLC0415 - Plotly is not needed before a run has ended
 
     return write_report(path, views, explain=explain_run)
+
+
+def write_run_report(view: RunView) -> None:
+    """Put the report of a finished run into its folder. The run is finished without it, too: a disk may be full."""
+    assert view.path is not None
+    with warn_if_unwritten("the report", f"the run is finished; try: winnow report {shlex.quote(str(view.path))}"):
+        write_reports(view.path / file_names.REPORT, [view])
 
 
 def explain_run(run: "RunPlotData") -> "PrivacyExplanation | None":

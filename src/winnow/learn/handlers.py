@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from winnow.core import Handler, Payload, Reply, Task
+from winnow.core.federation import clients_of
 from winnow.learn.client_update import ClientUpdate, LocalTraining, train_clients
-from winnow.learn.learning_site import LearningSite, clients_of, metrics_by_client, profile_arrays, settings_of
+from winnow.learn.learning_site import LearningSite, metrics_by_client, profile_arrays, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.model_evaluator import confusion_counts
 from winnow.learn.personal_evaluation import personal_models, personal_outputs, scores_by_client
@@ -104,7 +105,7 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
     else:
         models = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
     if tuning is not None:
-        job = LocalTraining(
+        training = LocalTraining(
             execution=site.execution,
             data=site.data.cohort(clients),
             clients=clients,
@@ -115,7 +116,7 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
             sent={"model": state},
             stored=own,
         )
-        models = settings.client.fine_tune(job, models, tuning.epochs)
+        models = settings.client.fine_tune(training, models, tuning.epochs)
     assert site.local_test is not None
     metrics = [site.metrics[name] for name in settings.metrics]
     outputs, targets = personal_outputs(site.execution, site.evaluator, models, site.local_test, clients)

@@ -1,7 +1,7 @@
 """A party that hosts clients' data and runs the model on them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays, Randomness, Task
-from winnow.learn.metrics import METRICS, Metric
+from winnow.learn.metrics import Metric
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.randomness import secure_stream
 from winnow.learn.representation_profile import Profile
 from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData
 
@@ -27,11 +26,11 @@ class LearningSite:
     evaluator: ModelEvaluator
     initial: ModelState
     """The model every party builds from the broadcast seed."""
-    local_test: TensorData | None = None
+    local_test: TensorData | None
     """Samples that clients keep out of their training."""
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    metrics: Mapping[str, Metric]
     """The metrics that a task may name."""
-    randomness: Randomness = secure_stream
+    randomness: Randomness
 
     def model_for(self, task: Task) -> ModelState:
         """The model that came with the task; what is not sent (a private part, version 0) is the initial model's."""
@@ -50,10 +49,6 @@ class LearningSite:
 
 def profile_arrays(profile: Profile) -> Arrays:
     return {"mean": profile.mean, "variance": profile.variance}
-
-
-def clients_of(tasks: Sequence[Task]) -> NDArray[np.int64]:
-    return np.fromiter((task.client for task in tasks), np.int64, len(tasks))
 
 
 def settings_of(task: Task, kind: type[T]) -> T:

@@ -4,7 +4,7 @@ Outputs of a classification are logits: one column a class, or a single one that
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,9 +44,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (predicted_classes(outputs) == targets).float()
 
 
-def top_k(k: int) -> Callable[[Tensor, Tensor], Tensor]:
+def top_k(k: int, outputs: Tensor, targets: Tensor) -> Tensor:
     """Whether the class is among those of the k largest outputs."""
-    return lambda outputs, targets: (outputs.topk(k, dim=1).indices == targets[:, None]).any(dim=1).float()
+    return (outputs.topk(k, dim=1).indices == targets[:, None]).any(dim=1).float()
 
 
 def log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -105,34 +105,30 @@ def _scikit_learn() -> Iterator[Any]:
         yield metrics
 
 
-def of_ranking(name: str) -> Callable[[Tensor, Tensor], float]:
+def of_ranking(name: str, outputs: Tensor, targets: Tensor) -> float:
     """A metric of how well probabilities rank samples: of class 1 of two, or the mean over classes against the rest."""
-
-    def value(outputs: Tensor, targets: Tensor) -> float:
-        found = class_probabilities(outputs).numpy()
-        if found.shape[1] == 2:
-            truth, found = (targets == 1).numpy(), found[:, 1]
-        else:
-            truth = functional.one_hot(targets, found.shape[1]).numpy()
-            present = truth.any(axis=0)
-            truth, found = truth[:, present], found[:, present]
-        with _scikit_learn() as metrics:
-            return float(getattr(metrics, name)(truth, found))
-
-    return value
+    found = class_probabilities(outputs).numpy()
+    if found.shape[1] == 2:
+        truth, found = (targets == 1).numpy(), found[:, 1]
+    else:
+        truth = functional.one_hot(targets, found.shape[1]).numpy()
+        present = truth.any(axis=0)
+        truth, found = truth[:, present], found[:, present]
+    with _scikit_learn() as metrics:
+        return float(getattr(metrics, name)(truth, found))
 
 
-def of_predictions(name: str, *, averaged: bool = True) -> Callable[[Tensor, Tensor], float]:
-    """A metric of the predicted classes; an `averaged` one is that of class 1 of two, or the mean over classes."""
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    with _scikit_learn() as metrics:
+        return float(metrics.balanced_accuracy_score(targets.numpy(), predicted_classes(outputs).numpy()))
 
-    def value(outputs: Tensor, targets: Tensor) -> float:
-        truth, found = targets.numpy(), predicted_classes(outputs).numpy()
-        two = is_single(outputs) or outputs.shape[1] == 2
-        how = {"average": "binary" if two else "macro", "zero_division": 0.0} if averaged else {}
-        with _scikit_learn() as metrics:
-            return float(getattr(metrics, name)(truth, found, **how))
 
-    return value
+def of_predictions(name: str, outputs: Tensor, targets: Tensor) -> float:
+    """A metric of the predicted classes: of class 1 of two, or the mean over classes."""
+    truth, found = targets.numpy(), predicted_classes(outputs).numpy()
+    average = "binary" if is_single(outputs) or outputs.shape[1] == 2 else "macro"
+    with _scikit_learn() as metrics:
+        return float(getattr(metrics, name)(truth, found, average=average, zero_division=0.0))
 
 
 def calibration_error(outputs: Tensor, targets: Tensor) -> float:

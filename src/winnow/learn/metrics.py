@@ -9,14 +9,12 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from winnow.core import ConfigError, DataError, ModelError, suggest
-from winnow.core.untrusted_text import error_line
+from winnow.core import ConfigError, ModelError, OwnCodeError, suggest
+from winnow.core.untrusted_text import one_line
+from winnow.data.preprocessing import IGNORED
 from winnow.learn import metric_functions as functions
 
 Function: TypeAlias = Callable[[Tensor, Tensor], Tensor | float]
-
-IGNORED_TARGET = -100
-"""The target of a position in a sequence that does not count, as in torch."""
 
 RESERVED_NAMES = frozenset({"loss", "spread", "lowest_decile", "highest_decile"})
 """What is measured beside metrics, under these names."""
@@ -65,14 +63,14 @@ METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         _classification("accuracy", functions.accuracy, per_sample=True),
-        _telling_apart("balanced-accuracy", functions.of_predictions("balanced_accuracy_score", averaged=False)),
-        _telling_apart("auc", functions.of_ranking("roc_auc_score")),
-        _telling_apart("average-precision", functions.of_ranking("average_precision_score")),
-        _telling_apart("f1", functions.of_predictions("f1_score")),
-        _telling_apart("precision", functions.of_predictions("precision_score")),
-        _telling_apart("recall", functions.of_predictions("recall_score")),
-        _classification("top-3", functions.top_k(3), per_sample=True, min_classes=4),
-        _classification("top-5", functions.top_k(5), per_sample=True, min_classes=6),
+        _telling_apart("balanced-accuracy", functions.balanced_accuracy),
+        _telling_apart("auc", partial(functions.of_ranking, "roc_auc_score")),
+        _telling_apart("average-precision", partial(functions.of_ranking, "average_precision_score")),
+        _telling_apart("f1", partial(functions.of_predictions, "f1_score")),
+        _telling_apart("precision", partial(functions.of_predictions, "precision_score")),
+        _telling_apart("recall", partial(functions.of_predictions, "recall_score")),
+        _classification("top-3", partial(functions.top_k, 3), per_sample=True, min_classes=4),
+        _classification("top-5", partial(functions.top_k, 5), per_sample=True, min_classes=6),
         _classification("log-loss", functions.log_loss, per_sample=True, lower_is_better=True, highest=math.inf),
         _classification("brier", functions.brier, per_sample=True, lower_is_better=True, highest=2.0),
         _classification("calibration-error", functions.calibration_error, lower_is_better=True),
@@ -176,7 +174,7 @@ def by_position(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             f"sequences as targets need outputs [samples, positions, classes]; these are {tuple(outputs.shape)} for "
             f"targets {tuple(targets.shape)}"
         )
-    counts = targets != IGNORED_TARGET
+    counts = targets != IGNORED
     return outputs[counts], targets[counts]
 
 
@@ -241,8 +239,7 @@ def _called(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor | float:
         return metric.function(outputs, targets)
     try:
         return metric.function(outputs, targets)
-    except Exception as error:  # its words may quote data, and a DataError's are not told outside a site
-        raise DataError(
-            f"metric {metric.name!r} failed on outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: "
-            f"{error_line(error)}"
-        ) from error
+    except Exception as error:
+        shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
+        place = f"metric {metric.name!r} failed on {shapes}: {type(error).__name__}"
+        raise OwnCodeError(place, one_line(str(error))) from error

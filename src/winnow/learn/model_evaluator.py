@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from winnow.core import ModelError
 from winnow.learn.metric_functions import is_single, predicted_classes
 from winnow.learn.metrics import Measurement, Metric, by_position
-from winnow.learn.representation_profile import Profile, StreamingMoments, fuse_outputs
+from winnow.learn.profiled_layer import fuse_outputs
+from winnow.learn.representation_profile import Profile, StreamingMoments
 from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_context, model_state
 
 BATCH_VALUES = 200_000

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.core import Payload
+from winnow.data.preprocessing import IGNORED
 from winnow.learn.client_update import ClientUpdate
-from winnow.learn.metrics import IGNORED_TARGET, Metric, by_position, over_all, per_sample
+from winnow.learn.metrics import Metric, by_position, over_all, per_sample
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import Execution, Loss, ModelState, TensorData
 from winnow.learn.stack.local_start import expand_to_clients
@@ -109,7 +110,7 @@ def _column(outputs: Tensor, targets: Tensor, sizes: list[int], metric: Metric) 
         apart = zip(torch.split(outputs.cpu(), sizes), torch.split(targets.cpu(), sizes), strict=True)
         return [over_all(metric, *by_position(*own)) for own in apart]
     if targets.dim() > 1 and not targets.is_floating_point():
-        sizes = [int((own != IGNORED_TARGET).sum()) for own in torch.split(targets, sizes)]
+        sizes = [int((own != IGNORED).sum()) for own in torch.split(targets, sizes)]
     means = _means(per_sample(metric, *by_position(outputs, targets)), sizes)
     return [metric.root(mean) for mean in means.tolist()]
 

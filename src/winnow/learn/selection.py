@@ -58,9 +58,9 @@ class Selection(ABC):
     """A selector at work. Without state it needs only `propose`."""
 
     @abstractmethod
-    def propose(self, turn: SelectionContext) -> SelectedClients: ...
+    def propose(self, context: SelectionContext) -> SelectedClients: ...
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
         """Learn from what the replies of this round report."""
 
     def state(self) -> Mapping[str, Any]:
@@ -71,12 +71,12 @@ class Selection(ABC):
         """Continue from a checkpoint."""
 
 
-def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Sequence[Reply]) -> list[Rejection]:
+def observe_one_by_one(selection: Selection, context: SelectionContext, replies: Sequence[Reply]) -> list[Rejection]:
     """Have a selection that fails over some replies see the others; those over which it fails are rejected."""
     refused = []
     for reply in replies:
         try:
-            selection.observe(turn, [reply])
+            selection.observe(context, [reply])
         except Exception as error:
             client = reply.task.client
             refused.append(
@@ -88,8 +88,16 @@ def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Se
     return refused
 
 
+DEFAULT_FRACTION = 0.2
+DEFAULT_MIN_CLIENTS = 10
+"""A fifth of five clients would be one, and the model would follow one client after another."""
+
+
 class Selector(Choice, AlgorithmPart):
-    """A rule for selecting clients: a fraction of them, or a number."""
+    """A rule for selecting clients: a fraction of them, or a number.
+
+    Without either it is a fifth of them, but at least ten, or all where there are fewer.
+    """
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     count: int | None = Field(default=None, ge=1)
@@ -98,9 +106,9 @@ class Selector(Choice, AlgorithmPart):
     """Whether it looks at each client's update, and not only at what replies report."""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "Selector":
-        if (self.fraction is None) == (self.count is None):
-            raise ValueError("set exactly one of fraction and count")
+    def _not_both(self) -> "Selector":
+        if self.fraction is not None and self.count is not None:
+            raise ValueError("set fraction or count, not both")
         return self
 
     def layer_for(self, module: nn.Module, x: Tensor) -> str | None:
@@ -140,8 +148,9 @@ class Selector(Choice, AlgorithmPart):
                     "select.replacement = true"
                 )
             return self.count
-        assert self.fraction is not None
-        return max(1, round(self.fraction * clients))
+        if self.fraction is not None:
+            return max(1, round(self.fraction * clients))
+        return max(min(clients, DEFAULT_MIN_CLIENTS), round(DEFAULT_FRACTION * clients))
 
     def sampling_probability(self, clients: int) -> float | None:
         """Each client's probability to be selected, where that is drawn for each alone whatever their data are (Poisson
@@ -202,8 +211,8 @@ class WeightedSelection(Selection):
     def __init__(self, log_weights: NDArray[np.float64], count: int, *, replacement: bool) -> None:
         self._log_weights, self._count, self._replacement = log_weights, count, replacement
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        return draw(self._log_weights, self._count, turn.rng, replacement=self._replacement)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        return draw(self._log_weights, self._count, context.rng, replacement=self._replacement)
 
 
 class UniformSelector(Selector):
@@ -219,7 +228,7 @@ class _UniformSelection(Selection):
     def __init__(self, clients: int, count: int, replacement: bool) -> None:
         self._clients, self._count, self._replacement = clients, count, replacement
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        drawn = turn.rng.choice(self._clients, self._count, replace=self._replacement)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        drawn = context.rng.choice(self._clients, self._count, replace=self._replacement)
         clients, counts = np.unique(drawn, return_counts=True)
         return SelectedClients(clients=clients, counts=counts)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -34,6 +34,8 @@ class ProgressHeader:
     evaluated_by: str = "reference"
     lower_is_better: bool = False
     privacy_budgets: Mapping[str, PrivacyBudget] = field(default_factory=dict)
+    devices: bool = True
+    """Whether devices are simulated, whose time and energy there is to tell."""
 
 
 class ProgressState:
@@ -81,18 +83,25 @@ class ProgressState:
         return "" if self.seconds_left is None else f"{format_duration(self.seconds_left)} left"
 
     def figures(self) -> str:
-        """Metric, best, device time, energy, how many clients were selected, and what privacy it has cost."""
+        """Metric, best, the time and energy of simulated devices, how many clients were selected, and what privacy it
+        has cost.
+        """
         if self.point is None:
             return "preparing"
         parts = [
             f"{self.headline.metric} {format_score(self.value)}",
             f"best {format_score(self.best)}",
-            f"device {format_duration(self.point.seconds)}",
-            *([f"{self.point.joules / JOULES_PER_WH:.3g} Wh"] if self.point.joules else []),
+            *(self._devices(self.point) if self.headline.devices else []),
             f"{self.selected} selected",
             *privacy_spent_lines(self.point.metrics.get(PRIVACY, {}), self.headline.privacy_budgets),
         ]
         return " · ".join(parts)
+
+    @staticmethod
+    def _devices(point: HistoryPoint) -> Iterator[str]:
+        yield f"device {format_duration(point.seconds)}"
+        if point.joules:
+            yield f"{point.joules / JOULES_PER_WH:.3g} Wh"
 
 
 class ProgressDisplay(Protocol):
@@ -204,6 +213,7 @@ class Progress:
                 evaluated_by=self._experiment.evaluation.by,
                 lower_is_better=prepared.plan.lower_is_better,
                 privacy_budgets=read_privacy_budgets(self._experiment.model_dump()),
+                devices=prepared.clock == "device",
             )
         )
         for event in self._earlier:

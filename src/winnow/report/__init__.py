@@ -2,7 +2,7 @@
 
 from winnow.report.number_format import MeanAndSd
 from winnow.report.privacy_section import PrivacyExplanation
-from winnow.report.report import write_report
+from winnow.report.report import comparison_of, write_report
 from winnow.report.tables import (
     Cells,
     ComparisonRow,
@@ -18,6 +18,7 @@ __all__ = [
     "MeanAndSd",
     "PrivacyExplanation",
     "comparison_cells",
+    "comparison_of",
     "comparison_table",
     "cost_cells",
     "participation_table",

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from winnow.report.colours import PALETTE, colour
 from winnow.report.figures import apply_layout
-from winnow.report.markup import figure_html, paragraph, points, section, side_by_side, subheading, table
+from winnow.report.markup import bullet_list, figure_html, html_table, paragraph, section, side_by_side, subheading
 from winnow.report.number_format import MISSING, MeanAndSd, mean_sd_text, score_text
 from winnow.report.plot_data import RunPlotData
 from winnow.report.tables import Cells
@@ -91,7 +91,7 @@ def classes_section(groups: Groups) -> str:
         pieces.append(
             side_by_side(
                 figure_html(confusion_figure(record.classes, record.overall), caption),
-                table(f"By class, on the {what}.", PER_CLASS_HEADER, rows),
+                html_table(f"By class, on the {what}.", PER_CLASS_HEADER, rows),
             )
         )
     return section("Classes", *pieces) if pieces and len(groups) <= SHOWN_UP_TO else ""
@@ -101,7 +101,7 @@ def notes_section(groups: Groups) -> str:
     """What could not be measured at the end, and why."""
     records = [run.evaluation for runs in groups.values() for run in runs if run.evaluation]
     notes = dict.fromkeys(note for record in records for note in record.notes)
-    return section("Not measured", points(notes)) if notes else ""
+    return section("Not measured", bullet_list(notes)) if notes else ""
 
 
 PER_CLASS_HEADER: Cells = ("Class", "Samples", "Precision", "Recall", "F1")
@@ -160,7 +160,7 @@ def clients_section(groups: Groups) -> str:
     more = [paragraph(f"{left:,} more clients are in evaluation.json.")] if left > 0 else []
     caption = "Each client's own test samples, at the end of training."
     matrices = _client_matrices(runs[0].evaluation) if len(runs) == 1 else ""
-    return section("Scores by client", table(caption, header, rows[:CLIENTS_SHOWN]), *more, matrices)
+    return section("Scores by client", html_table(caption, header, rows[:CLIENTS_SHOWN]), *more, matrices)
 
 
 def _client_matrices(record: EvaluationRecord | None) -> str:

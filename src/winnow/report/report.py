@@ -13,11 +13,11 @@ from winnow.report.markup import (
     cards,
     collapsible,
     figure_html,
+    html_table,
     paragraph,
     section,
     side_by_side,
     subheading,
-    table,
 )
 from winnow.report.number_format import MISSING, number_text
 from winnow.report.plot_data import RunPlotData
@@ -106,28 +106,45 @@ def _headline(groups: Groups) -> str:
     runs = [run for group in groups.values() for run in group]
     if len(runs) == 1:
         return section("Summary", cards(_run_cards(runs[0])))
-    rows = tables.comparison_table((name, run.summary) for name, group in groups.items() for run in group)
-    header, lines = tables.comparison_cells(rows, runs[0].label.metric, _common_target(runs))
-    caption = "Mean ± standard deviation over seeds; figures to the target cover the runs that reached it."
+    rows, (header, lines) = _compared(groups)
+    to_target = "; figures to the target cover the runs that reached it" if any(row.target for row in rows) else ""
+    caption = f"Mean ± standard deviation over seeds{to_target}."
     few = [cards(map(_algorithm_card, rows))] if len(rows) <= NAMED_UP_TO else []
-    return section("Summary", *few, table(caption, header, lines))
+    return section("Summary", *few, html_table(caption, header, lines))
+
+
+def _compared(groups: Groups) -> tuple[list[tables.ComparisonRow], tuple[tables.Cells, list[tables.Cells]]]:
+    """A row for each experiment, and the table of them."""
+    runs = [run for group in groups.values() for run in group]
+    rows = tables.comparison_table((name, run.summary) for name, group in groups.items() for run in group)
+    return rows, tables.comparison_cells(rows, runs[0].label.metric, _common_target(runs))
+
+
+def comparison_of(runs: Sequence[RunView]) -> tuple[tables.Cells, list[tables.Cells]]:
+    """The header and the lines of the table of a joint report: a line for each experiment, averaged over its seeds."""
+    return _compared(group_by_experiment(runs))[1]
 
 
 def _run_cards(run: RunPlotData) -> list[str]:
-    summary, target = run.summary, run.label.target
-    goal = "no target was set" if target is None else f"to {run.label.metric} {target:g}"
-    minutes = None if summary.seconds_to_target is None else summary.seconds_to_target / 60
-    in_all = number_text(summary.seconds / 60)
-    rounds = MISSING if summary.rounds_to_target is None else str(summary.rounds_to_target)
-    shown = [
-        card(f"Best {run.label.metric}", _value(summary.best), _best_note(run)),
-        card("Rounds", rounds, f"{goal}; {summary.rounds} in total"),
-        card(f"{run.label.clock.capitalize()} time", f"{number_text(minutes)} min", f"{goal}; {in_all} min in total"),
-    ]
+    """The best value, and what it took: to the target where there is one, and in total."""
+    summary, label = run.summary, run.label
+    seconds = summary.seconds_to_target
+    taken: list[tuple[str, str, float | None, float]] = [("Rounds", "", summary.rounds_to_target, summary.rounds)]
+    if label.clock != "none":
+        minutes = None if seconds is None else seconds / 60
+        taken.append((f"{label.clock.capitalize()} time", " min", minutes, summary.seconds / 60))
     if summary.wh:
-        energy = f"{goal}; {number_text(summary.wh)} Wh in total"
-        shown.append(card("Energy", f"{number_text(summary.wh_to_target)} Wh", energy))
-    return shown
+        taken.append(("Energy", " Wh", summary.wh_to_target, summary.wh))
+    best = card(f"Best {label.metric}", _value(summary.best), _best_note(run))
+    return [best, *(_cost_card(label, title, unit, to_target, total) for title, unit, to_target, total in taken)]
+
+
+def _cost_card(label: RunLabel, title: str, unit: str, to_target: float | None, total: float) -> str:
+    in_all = f"{number_text(float(total))}{unit}"
+    if label.target is None:
+        return card(title, in_all, "in total")
+    value = "not reached" if to_target is None else f"{number_text(float(to_target))}{unit}"
+    return card(title, value, f"to {label.metric} {label.target:g}; {in_all} in total")
 
 
 def _value(reading: MetricReading | None) -> str:
@@ -143,8 +160,10 @@ def _best_note(run: RunPlotData) -> str:
 
 def _algorithm_card(row: tables.ComparisonRow) -> str:
     _, best, _, reached, rounds, minutes, wh = row.cells()
-    note = f"target reached by {reached} in {rounds} rounds, {minutes} min" + (f", {wh} Wh" if row.energy else "")
-    return card(row.algorithm, best, note if row.reached else f"target reached by {reached}")
+    if not row.target:
+        return card(row.algorithm, best, "1 run" if row.runs == 1 else f"mean of {row.runs} runs")
+    spent = [f" in {rounds} rounds", *([f"{minutes} min"] if row.time else []), *([f"{wh} Wh"] if row.energy else [])]
+    return card(row.algorithm, best, f"target reached by {reached}{', '.join(spent) if row.reached else ''}")
 
 
 def _progress(groups: Groups) -> str:
@@ -160,9 +179,11 @@ def _progress(groups: Groups) -> str:
 
 
 def _axes(groups: Groups) -> list[str]:
-    """What progress is drawn against: energy only where it was counted."""
-    counted = any(run.summary.wh for runs in groups.values() for run in runs)
-    return list(figures.AXES)[: None if counted else -1]
+    """What progress is drawn against: time and energy only where they were counted."""
+    runs = [run for group in groups.values() for run in group]
+    if any(run.label.clock == "none" for run in runs):
+        return list(figures.AXES)[:1]
+    return list(figures.AXES)[: None if any(run.summary.wh for run in runs) else -1]
 
 
 def _fairness(groups: Groups) -> str:
@@ -175,7 +196,7 @@ def _fairness(groups: Groups) -> str:
     return section(
         "Fairness across clients",
         figure_html(fairness.fairness_bands(groups), caption),
-        table(note, fairness.fairness_header(metric), rows),
+        html_table(note, fairness.fairness_header(metric), rows),
     )
 
 
@@ -188,7 +209,7 @@ def _participation(groups: Groups) -> str:
         pieces += [
             subheading(algorithm),
             figure_html(figures.participation(first.participation), caption),
-            table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
+            html_table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
         ]
     return section("Client selection", *pieces)
 
@@ -213,8 +234,12 @@ def _costs(groups: Groups) -> str:
         summaries = [run.summary for run in runs]
         caption = f"{algorithm}: total over all devices, {_seeds(runs).lower()}."
         moved = "; ".join(f"{way} {much}" for way, much in tables.traffic(summaries).items())
-        pieces += [table(caption, *tables.cost_cells(summaries)), paragraph(f"Clients {moved}.") if moved else ""]
-    return section("Costs", *pieces)
+        simulated = all(run.label.clock == "device" for run in runs)
+        if simulated:
+            pieces.append(html_table(caption, *tables.cost_cells(summaries)))
+        if moved:
+            pieces.append(paragraph(f"Clients {moved}." if simulated else f"{algorithm}: clients {moved}."))
+    return section("Costs", *pieces) if pieces else ""
 
 
 def _rejections(groups: Groups) -> str:
@@ -235,7 +260,7 @@ def _rejections(groups: Groups) -> str:
     return section(
         "Rejected replies",
         *abandoned,
-        table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
+        html_table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
 
 
@@ -250,7 +275,19 @@ def _configurations(groups: Groups) -> str:
         for algorithm, runs in groups.items()
         for run in runs
     ]
-    return section("Configuration", *pieces)
+    started = [
+        (f"{algorithm}, seed {run.label.seed}", *_provenance(run.label))
+        for algorithm, runs in groups.items()
+        for run in runs
+    ]
+    known = [html_table("How the runs were started.", ("Run", "Started", "Commit", "Machine"), started)]
+    return section("Configuration", *(known if any(any(row[1:]) for row in started) else []), *pieces)
+
+
+def _provenance(label: RunLabel) -> tuple[str, str, str]:
+    """When, from which commit and where; empty where an earlier version of Winnow did not write it."""
+    started = f"{label.started[:16].replace('T', ' ')} UTC" if label.started else ""
+    return started, label.commit, label.machine
 
 
 def _seeds(runs: Sequence[RunPlotData]) -> str:

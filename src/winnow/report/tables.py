@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
@@ -30,8 +31,11 @@ class ComparisonRow:
     rounds_to_target: MeanAndSd | None
     seconds_to_target: MeanAndSd | None
     wh_to_target: MeanAndSd | None
+    target: bool
+    """Whether there was one to reach."""
+    time: bool
     energy: bool
-    """Whether the devices' energy was counted at all."""
+    """Whether time, and the devices' energy, were counted at all."""
 
     def cells(self) -> Cells:
         minutes = self.seconds_to_target.scaled(1 / SECONDS_PER_MINUTE) if self.seconds_to_target else None
@@ -47,7 +51,7 @@ class ComparisonRow:
 
 
 def comparison_cells(rows: Sequence[ComparisonRow], metric: str, target: float | None) -> tuple[Cells, list[Cells]]:
-    """The header and the lines of a comparison; where no energy was counted they have no column for it."""
+    """The header and the lines of a comparison, without columns for what there was not: a target, time, energy."""
     goal = "target" if target is None else f"{target:g}"
     header = (
         "Algorithm",
@@ -58,8 +62,10 @@ def comparison_cells(rows: Sequence[ComparisonRow], metric: str, target: float |
         "Minutes to target",
         "Wh to target",
     )
-    lines = [row.cells() for row in rows]
-    return (header, lines) if any(row.energy for row in rows) else (header[:-1], [line[:-1] for line in lines])
+    aimed = any(row.target for row in rows)
+    timed, charged = aimed and any(row.time for row in rows), aimed and any(row.energy for row in rows)
+    shown = (True, True, True, aimed, aimed, timed, charged)
+    return tuple(compress(header, shown)), [tuple(compress(row.cells(), shown)) for row in rows]
 
 
 def comparison_table(summaries: Iterable[tuple[str, Summary]]) -> list[ComparisonRow]:
@@ -80,6 +86,8 @@ def _comparison_row(algorithm: str, group: Sequence[Summary]) -> ComparisonRow:
         rounds_to_target=MeanAndSd.of(summary.rounds_to_target for summary in group),
         seconds_to_target=MeanAndSd.of(summary.seconds_to_target for summary in group),
         wh_to_target=MeanAndSd.of(summary.wh_to_target for summary in group if summary.wh),
+        target=any(summary.target is not None for summary in group),
+        time=any(summary.seconds for summary in group),
         energy=any(summary.wh for summary in group),
     )
 

@@ -2,11 +2,12 @@
 
 import fcntl
 import os
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from winnow.core import RunError
+from winnow.core import RunError, WinnowWarning
 
 TEMPORARY = ".tmp"
 
@@ -25,13 +26,27 @@ def one_line_errors(path: Path) -> Iterator[None]:
         raise RunError(f"cannot use {error.filename or path}: {error.strerror or error}") from error
 
 
+@contextmanager
+def warn_if_unwritten(what: str, remedy: str) -> Iterator[None]:
+    """What is written here can be made again: where the file system refuses, the result stands without it."""
+    try:
+        yield
+    except RunError as error:
+        warnings.warn(f"{what} could not be written ({error}); {remedy}", WinnowWarning, stacklevel=3)
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` fill a temporary file, then put it in place at once; a reader sees the old file or the new one."""
     temporary = path.with_name(path.name + TEMPORARY)
-    write(temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:  # on a full disk, what was written of it would stand in the way of everything else
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_text_atomically(path: Path, text: str) -> None:

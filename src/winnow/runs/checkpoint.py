@@ -114,7 +114,10 @@ def _damaged(path: Path) -> RunError:
 def _save(path: Path, tensors: dict[str, "torch.Tensor"], header: Mapping[str, str]) -> None:
     from safetensors.torch import save_file  # noqa: PLC0415
 
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=dict(header)))
+    try:
+        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=dict(header)))
+    except SafetensorError as error:  # its own words for what the file system refuses
+        raise RunError(f"cannot write {path}: {str(error).rpartition('I/O error: ')[2]}") from None
 
 
 def _tensor(array: Any) -> "torch.Tensor":

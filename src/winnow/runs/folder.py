@@ -136,16 +136,17 @@ class RunFolder:
     def extend(self, config_text: str) -> None:
         """Ask more of a run that may have been finished: it is unfinished again before the new configuration stands.
 
-        The checkpoint is told of both configurations first: a kill in between leaves either of them.
+        The checkpoint is told of both configurations first: a kill in between leaves either of them, and a full disk
+        leaves a finished run finished.
         """
         old, new = self._files[file_names.CONFIG], [digest_of(config_text.encode())]
         with one_line_errors(self.path):
-            for outcome in (file_names.RESULT, file_names.EVALUATION):
-                (self.path / outcome).unlink(missing_ok=True)
             if (self.path / file_names.CHECKPOINT).exists():
                 checkpoint = load_checkpoint(self.path / file_names.CHECKPOINT)
                 both = {**self._files, file_names.CONFIG: [*old, *new]}
                 save_checkpoint(self.path / file_names.CHECKPOINT, replace(checkpoint, files=both))
+            for outcome in (file_names.RESULT, file_names.EVALUATION):
+                (self.path / outcome).unlink(missing_ok=True)
             write_text_atomically(self.path / file_names.CONFIG, config_text)
         self._files[file_names.CONFIG] = new
 

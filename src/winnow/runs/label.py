@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 import msgspec
 
@@ -11,10 +11,15 @@ from winnow.core import RunError
 
 SCHEMA = 2
 
+RunClock: TypeAlias = Literal["device", "wall", "none"]
+"""Whose seconds a run's are: those of simulated devices, or real ones; "none" where the clients are owners of real data
+whose devices nobody described, so that neither time nor energy means anything.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLabel:
-    """A run's name, algorithm and seed, its metric and on whose data, and the target."""
+    """A run's name, algorithm and seed, its metric and on whose data, the target; when and where it was started."""
 
     name: str
     algorithm: str
@@ -23,8 +28,12 @@ class RunLabel:
     target: float | None = None
     inputs: str = ""
     evaluated_by: Literal["reference", "clients", "tuned"] = "reference"
-    clock: Literal["device", "wall"] = "device"
-    """Whose seconds the run's are: those of simulated devices, or real ones."""
+    clock: RunClock = "device"
+    started: str = ""
+    """When, in UTC: 2026-11-16T07:01:00+00:00."""
+    machine: str = ""
+    commit: str = ""
+    """Of the repository in which the run was started, if it was in one."""
     lower_is_better: bool = False
     """Whether a lower value of the metric is a better one."""
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -83,6 +83,11 @@ class Summary:
     lower_is_better: bool = False
     best_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """All metrics of the best model, by the data they were measured on."""
+
+    def without_devices(self) -> "Summary":
+        """The same without time and energy, where no devices were simulated that could take any."""
+        moved = Cost(sent_bytes=self.cost.sent_bytes, received_bytes=self.cost.received_bytes)
+        return replace(self, seconds_to_target=None, wh_to_target=None, seconds=0.0, wh=0.0, cost=moved)
 
 
 def summarise(

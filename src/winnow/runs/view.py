@@ -90,6 +90,8 @@ class RunView:
             evaluated_by=label.evaluated_by,
             lower_is_better=label.lower_is_better,
         )
+        if label.clock == "none":
+            summary = summary.without_devices()
         if not summary.privacy_spent:
             return summary
         known = read_privacy_budgets(self.config)
@@ -101,13 +103,6 @@ class RunView:
             return tomllib.loads(self.config_text)
         except tomllib.TOMLDecodeError as error:
             raise RunError(f"{(self.path or Path()) / file_names.CONFIG} is damaged: {error}") from None
-
-    @property
-    def checkpoint_round(self) -> int | None:
-        """The round from which the run would resume; None where it would begin again."""
-        if self.path is None or not (self.path / file_names.CHECKPOINT).exists():
-            return None
-        return load_checkpoint_info(self.path / file_names.CHECKPOINT).round
 
 
 def _refuse_damaged(path: Path) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from winnow.cli.federation.options import JobName, KitOption, connected
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
-from winnow.cli.options import Plugins, Rounds, Sets, complete_algorithm
+from winnow.cli.options import AlgorithmName, Plugins, Rounds, Seed, Sets
 
 
 @requires_deploy_extra
@@ -16,24 +16,24 @@ def submit(
         str, typer.Argument(metavar="FILE", help="A preset, a .toml file or a Python program.", show_default=False)
     ],
     kit: KitOption,
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", autocompletion=complete_algorithm, show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The seed.", show_default=False)] = None,
+    algorithm: AlgorithmName = None,
+    seed: Seed = None,
     rounds: Rounds = None,
     sets: Sets = None,
     plugins: Plugins = None,
     name: Annotated[
-        str | None, typer.Option(help="The name of the job; made from the title if omitted.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="The name of the job; made from the title if omitted.", show_default=False),
     ] = None,
     sites: Annotated[
         str | None, typer.Option(metavar="A,B,…", help="The sites that take part.", show_default=False)
     ] = None,
     min_sites: Annotated[
-        int | None, typer.Option(min=1, help="Start when this many sites have accepted.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Start when this many sites have accepted.", show_default=False),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(help="Jobs with a higher priority start first.", show_default=False)
+        int | None, typer.Option(metavar="N", help="Jobs with a higher priority start first.", show_default=False)
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")] = False,
     out: Annotated[
@@ -45,6 +45,7 @@ def submit(
     from winnow.cli.console import say, stderr_console
     from winnow.core import ConfigError
     from winnow.deploy.client.job_progress import watch_job
+    from winnow.experiment.compare import split_commas
 
     if out is not None and not wait:
         raise ConfigError("--out needs --wait: there is no result before the job has ended")
@@ -52,7 +53,7 @@ def submit(
         job = connection.submit(
             source,
             name=name,
-            sites=None if sites is None else tuple(sites.split(",")),
+            sites=None if sites is None else tuple(split_commas(sites)),
             min_sites=min_sites,
             priority=priority,
             algorithm=algorithm,
@@ -74,7 +75,9 @@ def submit(
 def clone(
     job: JobName,
     kit: KitOption,
-    name: Annotated[str | None, typer.Option(help="The name of the new job.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The name of the new job.", show_default=False)
+    ] = None,
 ) -> None:
     """Submit an earlier job again, in your own name."""
     with connected(kit) as connection:
@@ -85,7 +88,9 @@ def clone(
 def abort(
     job: JobName,
     kit: KitOption,
-    reason: Annotated[str, typer.Option(help="The reason, for the log and the other users.", show_default=False)] = "",
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="The reason, for the log and the other users.", show_default=False)
+    ] = "",
 ) -> None:
     """Abort a job. The result of its committed rounds can still be downloaded."""
     with connected(kit) as connection:

@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,17 @@ import numpy as np
 from winnow.core import AnyEvent, Arrays, Evaluated, RoundFinished, Scored, Selected
 from winnow.data.types import AS_GIVEN
 from winnow.deploy.jobs.snapshot_file import load_snapshot
-from winnow.explain.html_report import write_reports
+from winnow.explain.html_report import write_run_report
 from winnow.learn.metrics import METRICS, RESERVED_NAMES
 from winnow.runs import EvaluationRecord, RunFolder, RunLabel, file_names
 from winnow.runs.event_log import EventLog
 
 
-def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, finished: bool) -> Path:
+def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, submitted: float, finished: bool) -> Path:
     """Make the folder of what was downloaded: "events", "checkpoint", and a finished job's outputs by their names."""
     events = list(EventLog(files["events"])) if "events" in files else []
     label = RunLabel.read(files[file_names.LABEL]) if file_names.LABEL in files else _label(config, events)
-    label = replace(label, clock="wall")
+    label = replace(label, clock="wall", started=_utc(submitted))
     conditions = {"labels": [AS_GIVEN], "of_client": [0] * _clients(events)}
     with RunFolder.create(out, config, conditions, label) as folder:
         for event in events:
@@ -34,9 +35,17 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, finis
             if evaluation is not None:
                 folder.save_evaluation(evaluation)
         if finished and file_names.RESULT in files:
-            write_reports(out / file_names.REPORT, [folder.view()])
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
+            write_run_report(folder.view())
     return out
+
+
+def _utc(seconds: float) -> str:
+    """When that was, as a label has it; empty where what the server says is no time."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (OSError, OverflowError, ValueError):
+        return ""
 
 
 def _models(arrays: Arrays) -> dict[str, Arrays]:

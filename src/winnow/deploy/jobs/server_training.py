@@ -16,6 +16,7 @@ from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.run import Result, evaluation_record
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import as_tensor
 from winnow.learn.training_plan import TrainingPlan
@@ -25,12 +26,12 @@ from winnow.runs import RunLabel, RunView, file_names
 from winnow.runs.checkpoint import save_arrays
 
 
-def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
-    """Run an experiment's workflow over the sites of a job."""
-    members = drive.begin.members
-    where = {member.site: member.clients_from for member in members if member.data.sizes}
-    experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
-    table = drive.begin.data.get(experiment.data.name, {})
+def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
+    """Train over the sites of a job."""
+    members = run.start.members
+    first_clients = {member.site: member.first_client for member in members if member.data.sizes}
+    experiment = experiment.model_copy(update={"collect": experiment.collect.for_sites(first_clients)})
+    table = run.start.data.get(experiment.data.name, {})
     *held, preprocessing = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
     described = common_description(members)
     setup = _setup(experiment, inputs, described, held, preprocessing)
@@ -46,20 +47,20 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
         test=held[1] or nothing,
         store=None,
     )
-    committed = drive.committed()
+    committed = run.committed_state()
     if committed is not None:
         training.restore(committed)
-    drive.run(
+    run.execute(
         training,
         on_event,
         now=training.now,
         rounds=experiment.rounds,
-        deadline=experiment.job.task_timeout,
-        around=lambda federation: (
+        task_timeout=experiment.job.task_timeout,
+        wrap_federation=lambda federation: (
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(drive, setup, plan, training, _client_names(members))
+    return _result(run, setup, plan, training, _client_names(members))
 
 
 def _local_test_sizes(member: JobSite) -> Sequence[int]:
@@ -139,13 +140,13 @@ def _client_names(members: Sequence[JobSite]) -> list[str]:
 
 
 def _result(
-    drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow, names: Sequence[str]
+    run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow, names: Sequence[str]
 ) -> Result:
     experiment = setup.experiment
     for name, model in (("best", training.best), ("last", training.model)):
-        path = drive.folder / file_names.model_file(name)
+        path = run.folder / file_names.model_file(name)
         save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
-        drive.output[path.name] = str(path)
+        run.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
         algorithm=experiment.algorithm,
@@ -155,20 +156,21 @@ def _result(
         evaluated_by=experiment.evaluation.by,
         lower_is_better=plan.lower_is_better,
     )
-    view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
+    view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
     if training.outcome is not None:
         labels = setup.preprocessing.classes or range(setup.classes or 0)
         evaluation = evaluation_record(training.outcome, view.summary(), names, labels)
-        drive.put_out(file_names.EVALUATION, evaluation.to_json().decode())
+        run.add_output(file_names.EVALUATION, evaluation.to_json().decode())
         view = replace(view, evaluation=evaluation)
-    drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
-    setup.module.cpu().load_state_dict(training.best)
+    run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
+    setup.model.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=experiment,
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=setup.module.eval(),
+        model=own_module(setup.model.module.eval()),
+        estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
         client_names=names,

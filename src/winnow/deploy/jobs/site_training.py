@@ -74,7 +74,7 @@ def training_handlers(
         held=bool(collecting.handlers),
     )
     return SiteHandlers(
-        site=setup.site(_samples(data.clients, first, device), local_test),
+        site=setup.model.site(_samples(data.clients, first, device), local_test),
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(
             _as_signed(experiment, setup, confusion_matrix=confusion_matrix),
@@ -93,7 +93,7 @@ def _needed(
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
-        "profile": setup.layer is None,
+        "profile": setup.model.layer is None,
         "evaluate-loss": not experiment.select.requests_losses,
         "evaluate-reference": not experiment.reference_clients,
         "evaluate-personal": local_test is None,
@@ -109,13 +109,13 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup, *, confusion_matrix
         local=experiment.local,
         client=experiment.client,
         seed=experiment.seed,
-        profile=setup.layer is not None,
-        value=experiment.composed().needs_start_loss,
+        profile=setup.model.layer is not None,
+        start_loss=experiment.composed().needs_start_loss,
     )
-    metrics = {metric.name for metric in setup.metrics}
+    metrics = {metric.name for metric in setup.model.metrics}
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
-        _check_model(tasks[0], setup.initial)
+        _check_model(tasks[0], setup.model.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
             signed = asked == training

@@ -60,12 +60,10 @@ class SiteExecutionContext(ExecutionContext):
         )
         self._execute_tasks(handlers, identities.set_task)
 
-    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
-        data = load_site_data(
-            wanted.data.name, self._prepare.data, wanted.seed, self._prepare.job, wanted.data.preprocessing
-        )
+    def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+        data = load_site_data(spec.data.name, self._prepare.data, spec.seed, self._prepare.job, spec.data.preprocessing)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
-        self._execute_tasks(SiteHandlers(site=holdings, handlers=wanted.handlers))
+        self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers))
 
     def _first_client(self, data: SiteData) -> int:
         """Describe the data to the agent, and wait for the number of this site's first client."""

@@ -1,6 +1,6 @@
 """Which sites participate in the rounds of a running job, and which are excluded, since when and why.
 
-A site is excluded while it is silent for too long, refuses the job, or has a revoked certificate. Rounds continue
+A site is excluded while it is silent for too long, rejects the job, or has a revoked certificate. Rounds continue
 without it, its tasks failing, as long as `min_sites` others participate; with fewer the job waits. The site is
 readmitted as soon as it accepts the job again, which it is asked at growing intervals.
 """
@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.participation import Participation
 from winnow.deploy.server.site_sessions import SiteSession
@@ -31,7 +32,7 @@ class TaskSource(Protocol):
     def task_blobs(self) -> Path | None:
         """Where the blobs of its tasks are."""
 
-    def reply_received(self, answer: ClientResult, path: Path | None) -> None: ...
+    def reply_received(self, result: ClientResult, path: Path | None) -> None: ...
 
     def restart(self) -> None:
         """Go back to the last committed round: sites returned that this round excludes, and others are missing."""
@@ -41,7 +42,7 @@ class TaskSource(Protocol):
 
 
 class JobMembership:
-    """Of one running job. `timeout` is how many seconds a site may be silent."""
+    """Of one running job."""
 
     def __init__(
         self,
@@ -50,12 +51,10 @@ class JobMembership:
         sites: Sequence[str],
         source: TaskSource,
         job_logs: JobLogs,
-        *,
-        needed: int,
-        timeout: float,
+        settings: JobSettings,
     ) -> None:
         self.job, self.source, self._sessions, self._sites, self._job_logs = job, source, sessions, sites, job_logs
-        self._needed, self._timeout = needed, timeout
+        self._needed, self._timeout, self._task_timeout = settings.needed, settings.site_timeout, settings.task_timeout
         self._announced = False
         """Whether the log says that the job waits."""
         for site in sites:
@@ -116,8 +115,8 @@ class JobMembership:
 
     def fail(self, task: str, client: int, reason: str) -> None:
         """There will be no reply from this client."""
-        answer = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
-        self.source.reply_received(answer, None)
+        result = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
+        self.source.reply_received(result, None)
 
     def exclusions(self) -> list[AbsentSite]:
         return [
@@ -136,14 +135,7 @@ class JobMembership:
             at = self._sessions[site].last_seen_utc
             since = f"last contact {format_utc(at)}" if at else "no contact since this server became leader"
             parts.append(f"{site} is not connected: {since}; it is excluded after {self._timeout:g} s without contact")
-        awaited = {
-            site: min(each.assigned_at for each in part.tasks.values())
-            for site in self._sites
-            if (part := self._part(site)).tasks and not part.exclusion_reason
-        }
-        if awaited:
-            parts.append(f"waiting for replies from {', '.join(awaited)} since {format_utc(min(awaited.values()))}")
-        return "; ".join(parts)
+        return "; ".join([*parts, *self._awaited()])
 
     def has_absences(self) -> bool:
         """Whether a site is excluded, or may soon be."""
@@ -170,6 +162,20 @@ class JobMembership:
     def _not_reconnected(self) -> list[str]:
         """Of those, who has not contacted this leader at all. They do not count for `min_sites`."""
         return [site for site in self._disconnected() if self._sessions[site].last_seen_utc is None]
+
+    def _awaited(self) -> list[str]:
+        """Whose replies are awaited, since when, and how it goes on; nothing if nobody's are."""
+        since = {
+            site: min(each.assigned_at for each in part.tasks.values())
+            for site in self._sites
+            if (part := self._part(site)).tasks and not part.exclusion_reason
+        }
+        if not since:
+            return []
+        who = ", ".join(f"{site} since {format_utc(at)}" for site, at in since.items())
+        limit = self._task_timeout and f"{self._task_timeout:g} s"
+        then = f"the round continues without them after {limit}" if limit else "for as long as they keep contact"
+        return [f"waiting for replies from {who} ({then})"]
 
     def _participating(self, round_: int | None = None) -> int:
         """How many sites participate now, and have in this round so far."""

@@ -135,5 +135,5 @@ class RequestRouter:
             winnow_version=self._version,
             sites=len(leader.hub.connected()),
             jobs=await asyncio.to_thread(self._queries.job_counts),
-            notices=leader.hub.notices(),
+            notices=[*leader.scheduler.notices(), *leader.hub.notices()],
         )

@@ -20,6 +20,9 @@ from winnow.deploy.wire.messages import Blob, DeployJob, DeployResult
 
 log = logging.getLogger(__name__)
 
+LOG_AFTER_SECONDS = 2.0
+"""What a job has been waiting for this long is written into its log."""
+
 
 class Scheduler:
     """`join_wait` is how many seconds a job that could start waits for further sites."""
@@ -48,6 +51,10 @@ class Scheduler:
         )
         self._wake.set()
 
+    def notices(self) -> list[str]:
+        """One line for each job that waits."""
+        return [f"job {each.job} is {each.status}: {each.reason}" for each in self._waiting.values() if each.reason]
+
     async def resume(self, row: JobRow, spec: JobSpec) -> None:
         """A job that has started under an earlier leader, or before this server restarted."""
         await self.running.resume(row, _deploy(row, spec), spec.settings)
@@ -68,14 +75,13 @@ class Scheduler:
             data=message.data,
         )
         if self._waiting.get(message.job) is not waiting:
-            return  # it started meanwhile, and a site that refused it is excluded from its rounds; or it was aborted
+            return  # it started meanwhile, and a site that rejected it is excluded from its rounds; or it was aborted
         if message.accepted and message.data is not None:
             waiting.accepted[site] = message.data
         else:
-            waiting.refused[site] = (message.reason or "no reason given", self._clock())
+            waiting.rejected[site] = (message.reason or "no reason given", self._clock())
             waiting.offered.discard(site)
-            self._context.hub.remove_site(site, message.job, "this site refused the job")
-            log.warning("job %s: site %s refused it: %s", message.job, site, message.reason)
+            self._context.hub.remove_site(site, message.job, "this site rejected the job")
         self._wake.set()
 
     async def abort(self, job: str, reason: str) -> bool:
@@ -112,7 +118,7 @@ class Scheduler:
             jobs = "the running job" if running == 1 else f"one of {running} running jobs"
             await self._set_status(waiting, QUEUED, f"waiting for {jobs} to end")
             return
-        waiting.expire_refusals(self._clock())
+        waiting.expire_rejections(self._clock())
         connected = self._context.hub.connected()
         available = waiting.available_sites(connected)
         if len(available) < waiting.settings.needed:
@@ -141,7 +147,7 @@ class Scheduler:
         for site in waiting.available_sites(self._context.hub.connected()):
             if site in waiting.accepted:
                 data = waiting.accepted[site]
-                members.append(JobSite(site=site, clients_from=first, data=data))
+                members.append(JobSite(site=site, first_client=first, data=data))
                 first += len(data.sizes)
         if len(members) < waiting.settings.needed:
             return
@@ -163,8 +169,12 @@ class Scheduler:
     async def _set_status(self, waiting: WaitingJob, status: str, reason: str) -> None:
         if (waiting.status, waiting.reason) != (status, reason):
             waiting.status, waiting.reason = status, reason
+            waiting.unlogged_since = self._clock()
             await asyncio.to_thread(self._context.writes.set_status, waiting.job, status, reason)
             self._context.job_logs.notify(waiting.job)
+        elif waiting.unlogged_since is not None and self._clock() - waiting.unlogged_since >= LOG_AFTER_SECONDS:
+            waiting.unlogged_since = None
+            self._context.job_logs.add_untrusted(waiting.job, reason)  # it may quote a site
 
 
 def _deploy(row: JobRow, spec: JobSpec) -> DeployJob:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from winnow.config.job_settings import JobSettings
 from winnow.deploy.server.config import ServerConfig
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.job_membership import JobMembership, TaskSource
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 MISSED_HEARTBEATS = 3
 """Heartbeats without contact after which a site counts as disconnected."""
 REVOKED_REASON = "its certificate was revoked; it rejoins when it connects with a renewed kit"
+DATA_CHANGED_REASON = "its data have changed since the job started; restore them at the site, or submit the job again"
 MAX_CLOCK_SKEW = 30.0
 """Seconds by which clocks may differ without a warning."""
 
@@ -88,13 +90,19 @@ class SiteHub:
             )
         if hello.certificate and Peer.of_pem(hello.certificate) != peer:
             raise RequestRefusedError(f"site {peer.name} sent a certificate that is not its own")
+        if hello.check:
+            return Welcome(protocol=max(common), session="check", heartbeat=self._config.heartbeat)
         now = await asyncio.to_thread(self._writes.record_site, peer.name, peer.organisation, hello)
         if abs(now - hello.clock) > MAX_CLOCK_SKEW:
-            log.warning("the clock of site %s differs by %+.0f s from the database's", peer.name, hello.clock - now)
+            log.warning(
+                "the clock of site %s differs by %+.0f s from the database's; correct it", peer.name, hello.clock - now
+            )
         connection, session = SiteConnection(peer, hello), self._site(peer.name)
         if session.connection is not None and self._clock() - session.last_seen < self._config.heartbeat / 2:
             log.warning(
-                "site %s opened a new session while its previous one was still active (is it running twice?)", peer.name
+                "site %s connected again while its previous connection was still active, which is now closed; "
+                "if this repeats, two agents are running with the same kit",
+                peer.name,
             )
         self._distribute_certificate(peer.name, hello.certificate)
         session.connect(connection)
@@ -124,10 +132,10 @@ class SiteHub:
         if membership is None:
             await self._join_waiting_job(peer.name, part, message)
         elif not message.accepted:
-            reason = f"{message.reason or 'it refused the job'}; it will be asked again"
+            reason = f"{message.reason or 'it rejected the job'}; it will be asked again"
             membership.exclude(peer.name, reason, self._clock())
         elif message.data != part.data:
-            membership.exclude(peer.name, "its data have changed since the job started", self._clock())
+            membership.exclude(peer.name, DATA_CHANGED_REASON, self._clock())
             raise RequestRefusedError(f"the data of site {peer.name} have changed since job {message.job} started")
         else:
             membership.readmit(peer.name)
@@ -135,10 +143,10 @@ class SiteHub:
 
     async def _join_waiting_job(self, site: str, part: Participation, message: DeployResult) -> None:
         reason = one_line(message.reason)
-        part.exclusion_reason = "" if message.accepted else reason or "it refused the job"
+        part.exclusion_reason = "" if message.accepted else reason or "it rejected the job"
         if not message.accepted:
-            text = f"site {site} refused the job{f': {reason}' if reason else ''}"
-            log.info("job %s: %s", message.job, text)
+            text = f"site {site} rejected the job{f': {reason}' if reason else ''}"
+            log.warning("job %s: %s", message.job, text)
             self._job_logs.add_server_line(message.job, text, SITE_LOST_KIND)
         await self.listener.site_joined(site, message)
 
@@ -152,14 +160,11 @@ class SiteHub:
         session.send(order)
         return part
 
-    def start_membership(
-        self, job: str, sites: Sequence[str], source: TaskSource, *, needed: int, timeout: float
-    ) -> None:
+    def start_membership(self, job: str, sites: Sequence[str], source: TaskSource, settings: JobSettings) -> None:
         """The job runs on these sites."""
-        timeout = max(timeout, MISSED_HEARTBEATS * self._config.heartbeat)  # an idle site polls no more often
-        self.memberships[job] = JobMembership(
-            job, self.sites, sites, source, self._job_logs, needed=needed, timeout=timeout
-        )
+        shortest = MISSED_HEARTBEATS * self._config.heartbeat  # an idle site polls no more often
+        settings = settings.model_copy(update={"site_timeout": max(settings.site_timeout, shortest)})
+        self.memberships[job] = JobMembership(job, self.sites, sites, source, self._job_logs, settings)
 
     def notices(self) -> list[str]:
         """One line for each running job from which sites are missing."""
@@ -188,7 +193,11 @@ class SiteHub:
         now = self._clock()
         for session in self.connected().values():
             if now - session.last_seen > MISSED_HEARTBEATS * self._config.heartbeat:
-                log.warning("no contact with site %s for %.0f s: disconnected", session.site, now - session.last_seen)
+                log.warning(
+                    "no contact with site %s for %.0f s; its jobs wait for it until their site_timeout",
+                    session.site,
+                    now - session.last_seen,
+                )
                 session.disconnect()
                 self.listener.sites_changed()
         for session in self.sites.values():
@@ -221,7 +230,7 @@ class SiteHub:
         """The site's present connection; raises if `session_id` names an earlier one."""
         session = self.sites.get(peer.name)
         if session is None or session.connection is None or session.connection.id != session_id:
-            raise RequestRefusedError(f"site {peer.name}: this session has ended; start a new one")
+            raise RequestRefusedError(f"site {peer.name}: its session has ended")
         session.mark_seen(self._clock())
         return session.connection
 
@@ -238,7 +247,7 @@ class SiteHub:
     def _exclude_revoked(self, session: SiteSession, now: float) -> None:
         """A site whose certificate was revoked is excluded from all jobs until it connects with a new one."""
         if session.connection is not None:
-            log.warning("the certificate of site %s was revoked: disconnected", session.site)
+            log.warning("the certificate of site %s was revoked; its connection was closed", session.site)
             session.disconnect()
             self.listener.sites_changed()
         for job in session.participations:

@@ -92,6 +92,10 @@ def watch_site_policy(folder: Path) -> WatchedFile[SitePolicy]:
 
 
 def _read(content: bytes, _: SitePolicy) -> SitePolicy:
+    return read_site_policy(content)
+
+
+def read_site_policy(content: bytes) -> SitePolicy:
     policy = read_policy(content, SitePolicy)
     for each in policy.filters:
         if not isinstance(each.get("name"), str):

@@ -117,6 +117,8 @@ class Hello(
     """Those it takes part in; the server tells it to stop those that have ended or that the server does not know."""
     certificate: bytes = b""
     """For sites that seal messages to this one (PEM, issued by the CA of the project)."""
+    check: bool = False
+    """Only asks whether the site would be welcome; no session begins."""
 
 
 class Welcome(WireMessage, frozen=True, kw_only=True):
@@ -228,7 +230,7 @@ class SubmitResult(WireMessage, frozen=True, kw_only=True):
     """The result of a client; its blob was uploaded before."""
 
     session: Name
-    answer: ClientResult
+    result: ClientResult
 
 
 # Blobs ----------------------------------------------------------------------------------------------------------------

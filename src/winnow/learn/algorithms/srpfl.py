@@ -65,10 +65,8 @@ class DoublingSelector(Selector):
         if not isinstance(sample, Mapping):
             return table
         amount = {key: table[key] for key in AMOUNT if table.get(key) is not None}
-        if ("fraction" in amount) == ("count" in amount):
-            raise ValueError(
-                "set exactly one of fraction and count"
-            )  # said of the whole: the sample must not have them
+        if "fraction" in amount and "count" in amount:  # said of the whole: the sample must not have them
+            raise ValueError("set fraction or count, not both")
         return {**table, "sample": {**amount, **sample}}
 
     @model_validator(mode="after")
@@ -133,8 +131,8 @@ class _DoublingSelection(Selection):
         """n_r"""
         return min(self._most, self._first << self._stage)
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        sampled = self._held or self._sample.propose(turn)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        sampled = self._held or self._sample.propose(context)
         if self._settings.resample_every == "stage":
             self._held = SelectedClients(clients=sampled.clients, counts=sampled.counts)
         replies = min(self._awaited, len(sampled.clients), sampled.until.replies or self._most)
@@ -145,8 +143,8 @@ class _DoublingSelection(Selection):
             scores=sampled.scores,
         )
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._sample.observe(turn, replies)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        self._sample.observe(context, replies)
         self._rounds += 1
         if self._rounds >= self._settings.rounds_per_stage or self._target_met(replies):
             self._rounds, self._held = 0, None
