@@ -365,7 +365,7 @@ def test_another_run_than_the_stored_one_is_refused(capsys, tiny):
 OWN_TABLE = "age,dose,hospital,price\n" + "".join(
     f"{row % 17},{row % 5},{row % 3},{row % 17 - 2 * (row % 5)}.5\n" for row in range(120)
 )
-BY_HOSPITAL = ("--set", "data.owner=hospital", "--set", "data.partition=natural", "--set", "data.clients=0")
+BY_HOSPITAL = ("--set", "data.owner=hospital")
 
 
 def test_a_table_of_ones_own_runs_once_the_column_to_predict_is_named(capsys):

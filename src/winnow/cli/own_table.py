@@ -1,4 +1,4 @@
-"""A user's own table in the place of a configuration: which of its columns are to be predicted?"""
+"""A user's own table in the place of a configuration: which columns are to be predicted, and which names the owner?"""
 
 import json
 import shlex
@@ -11,14 +11,21 @@ from winnow.data.tables import open_table
 
 TARGETS = "data.targets"
 COLUMNS_SHOWN = 12
+ONE_CLIENT_AN_OWNER = ("data.partition=natural", "data.clients=0")
 
 
 def with_targets(sets: Sequence[str], targets: str | None, command: str, source: str) -> tuple[str, ...]:
-    """The settings of the command line with those of --targets; a table without either is refused."""
+    """The settings of the command line with those of --targets; a table without either is refused.
+
+    In a table with an owner column every owner is a client, unless the settings partition it otherwise.
+    """
+    keys = {each.partition("=")[0].strip() for each in sets}
+    is_data = own_file_type(Path(source)) is not None
+    if is_data and "data.owner" in keys and keys.isdisjoint(("data.partition", "data.partition.name")):
+        sets = (*ONE_CLIENT_AN_OWNER, *sets)
     if targets is not None:
         return (*sets, f"{TARGETS}={json.dumps(targets.split(','), ensure_ascii=False)}")
-    named = any(each.partition("=")[0].strip() == TARGETS for each in sets)
-    if own_file_type(Path(source)) in (None, ".npz") or named:
+    if not is_data or own_file_type(Path(source)) == ".npz" or TARGETS in keys:
         return tuple(sets)
     if not Path(source).is_file():
         raise ConfigError(f"{source}: no such file")
