@@ -3,7 +3,7 @@
 from winnow.core import stream
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack import CohortTrainingResult, Execution, GradientRule, LocalStart, LocalTraining, TensorData
-from winnow.learn.stack.client_tensors import Indices
+from winnow.learn.stack.flat_client_data import Indices
 
 
 def train(

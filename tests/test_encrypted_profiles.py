@@ -36,7 +36,7 @@ tenseal = pytest.importorskip("tenseal")
 
 from winnow.privacy import ckks  # noqa: E402
 from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read_profile, seal_profile, unit_of  # noqa: E402
-from winnow.privacy.encrypted_profile_comparison import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES  # noqa: E402
+from winnow.privacy.encrypted_profile_server import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES  # noqa: E402
 from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_off_noise  # noqa: E402
 
 HOLDER = 2

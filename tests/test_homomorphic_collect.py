@@ -26,7 +26,7 @@ from winnow.core import (
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.privacy import ckks
-from winnow.privacy.homomorphic.collect import HomomorphicAggregation
+from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY, HomomorphicSite
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs.event_log import encode_event

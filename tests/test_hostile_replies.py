@@ -15,7 +15,7 @@ import torch
 
 from hostile import CREDIBLE, LIES, Files, Lying
 from winnow.core import AnyEvent, Federation, Population, Rejected, Reply, RoundFinished, Task
-from winnow.core.basic_workflows import CyclicTransfer, ScatterAndGather
+from winnow.core.scatter_gather import CyclicTransfer, ScatterAndGather
 from winnow.experiment.build import PreparedRun
 from winnow.fleet import Devices
 from winnow.learn.algorithm import Recipe

@@ -23,7 +23,7 @@ from winnow.data import ClientData, DataSettings, FederatedData, OnDemand, feder
 from winnow.experiment.build import prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.stack import LazyTensorData, TensorData
-from winnow.learn.stack import client_tensors as stack_data
+from winnow.learn.stack import flat_client_data as stack_data
 from world import blobs, experiment
 
 Model = dict[str, torch.Tensor]

@@ -8,8 +8,8 @@ import pytest
 
 import winnow
 from winnow.core import ConfigError, Failure, Outcome, Population, Reply, RoundFinished, Task
-from winnow.core.basic_workflows import CyclicTransfer, ScatterAndGather, WeightedMean
 from winnow.core.broadcast_and_relay import broadcast, first, peer_messages, relay, send, wait
+from winnow.core.scatter_gather import CyclicTransfer, ScatterAndGather, WeightedMean
 from winnow.fleet import Devices
 from winnow.simulate import SimulatedFederation
 

@@ -26,7 +26,6 @@ from winnow.core import (
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
-from winnow.privacy.secagg.collect import SecureAggregation
 from winnow.privacy.secagg.interrupted_session import SessionRecord
 from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
@@ -41,6 +40,7 @@ from winnow.privacy.secagg.protocol_tasks import (
     StepSettings,
     payload_bytes,
 )
+from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import summarise

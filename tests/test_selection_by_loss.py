@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from selecting import MESSAGE_BYTES, people, selection_context, trained, valued
 from winnow.core import ConfigError, RoundFinished, Task
-from winnow.learn.algorithms.afl import ValuationSelector
+from winnow.learn.algorithms.active_fl import ValuationSelector
 from winnow.learn.algorithms.oort import UtilitySelector
 from winnow.learn.algorithms.power_of_choice import PowerOfChoiceSelector
 from winnow.learn.handlers import SEED_BYTES

@@ -9,7 +9,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Reply
-from winnow.core.basic_workflows import ScatterAndGather
+from winnow.core.scatter_gather import ScatterAndGather
 
 ARRAYS, LENGTH, ROUNDS = {arrays}, {length}, {rounds}
 

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 from msgspec import msgpack
 
-from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.mask_keeper import DepositContents, MaskKeeper, group_digest, make_deposit
 from winnow.privacy.secagg.masks import add_mask
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, Words
@@ -19,6 +18,7 @@ from winnow.privacy.secagg.pairwise_server import PairwiseServer
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities
+from winnow.privacy.secagg.update_encoding import EncodingParameters
 from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout
 
 BITS, BOUND = 8, 0.05

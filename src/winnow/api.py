@@ -21,7 +21,7 @@ from winnow.config.schema_lookup import section_with_key
 from winnow.core import ConfigError, DataError, RunError, suggest
 from winnow.data import DataSet, DataSettings, OnDemand, apply_settings
 from winnow.data.client_files import count_clients
-from winnow.data.file_io import name_from_file, own_file_type
+from winnow.data.file_formats import name_from_file, own_file_type
 from winnow.data.frames import as_table
 from winnow.data.known_sets import KNOWN_SETS
 from winnow.data.own_data import MapStyleDataset, OwnData, read_torch

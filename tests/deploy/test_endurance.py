@@ -24,7 +24,7 @@ import numpy as np
 
 import winnow
 from winnow.core import Reply
-from winnow.core.basic_workflows import ScatterAndGather
+from winnow.core.scatter_gather import ScatterAndGather
 
 
 def train(tasks, holdings):

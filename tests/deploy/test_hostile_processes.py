@@ -22,8 +22,8 @@ from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.jobs.ipc import CommitRound, ResultArrived, RunTask
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.sandbox.isolation import ProcessLimits
-from winnow.deploy.server.runner_process import RunnerProcess
-from winnow.deploy.site.worker_process import WorkerExitedError, WorkerProcess
+from winnow.deploy.server.runner_process_handle import RunnerProcess
+from winnow.deploy.site.worker_process_handle import WorkerExitedError, WorkerProcess
 from winnow.deploy.wire.messages import Blob, ClientResult, WireTask
 from winnow.deploy.wire.safetensors_files import StoredArrays, write_parts
 

@@ -31,7 +31,7 @@ PROGRAM = """
 import time
 import numpy as np, torch, winnow
 from winnow.core import Failure, Reply
-from winnow.core.basic_workflows import ScatterAndGather
+from winnow.core.scatter_gather import ScatterAndGather
 
 def steal(tasks, holdings):
     how, replies = tasks[0].settings, []

@@ -305,7 +305,7 @@ class Spendthrift(Loopback):
 def test_a_site_keeps_to_the_budget_that_the_author_signed(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("winnow.privacy.dp.accountant.DpAccountant.exhausted_reason", lambda book: None)
+    monkeypatch.setattr("winnow.privacy.dp.run_accounting.DpAccountant.exhausted_reason", lambda book: None)
     free = deployed(private(way, "select.count=8"), tmp_path / "free")
     free.run()
     costs = spent(log_of(free.lines), way)

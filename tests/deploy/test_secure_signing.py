@@ -11,7 +11,6 @@ from papers import a_project, kit_of, provision
 from siting import Script, World, agent_at, deploy, serving, task
 
 from winnow.core.errors import ConfigError
-from winnow.deploy.jobs.agent_identities import AgentIdentities
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
 from winnow.deploy.jobs.ipc import (
     ReleaseNoteRequest,
@@ -23,6 +22,7 @@ from winnow.deploy.jobs.ipc import (
     SignResponse,
 )
 from winnow.deploy.jobs.signed_statements import KEEPER_NUMBER, statement_bytes, submission_id, verify_statement
+from winnow.deploy.jobs.worker_identities import AgentIdentities
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import SiteStateStore
 from winnow.deploy.trust.kit import Kit
@@ -31,8 +31,8 @@ from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.trust.signed_documents import is_signed, with_purpose
 from winnow.deploy.trust.signing import JOB_PURPOSE, sign
 from winnow.deploy.wire.messages import PeerSite, StopJob, SubmitResult, WireTask
-from winnow.privacy.secagg.collect import SecureAggregation
 from winnow.privacy.secagg.errors import ProtocolError
+from winnow.privacy.secagg.secure_collect import SecureAggregation
 from winnow.privacy.secagg.session_terms import roster_digest
 
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -18,7 +18,7 @@ from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unav
 from winnow.deploy.server import queries, user_commands
 from winnow.deploy.server.leader_writes import LeaderWrites
 from winnow.deploy.server.queries import Queries
-from winnow.deploy.server.runner_process import RunnerProcess
+from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.running_job import RunnerError
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_transfer import upload_blob

@@ -11,7 +11,7 @@ from winnow.deploy.jobs.ipc import FromRunner, JobFailed, JobFinished, RunnerLog
 from winnow.deploy.sandbox.isolation import LIBRARY_MEMORY_MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.sandbox.job_process import IdleProcess
 from winnow.deploy.sandbox.launch import RUNNER_MODULE
-from winnow.deploy.server.runner_process import RunnerProcess
+from winnow.deploy.server.runner_process_handle import RunnerProcess
 from winnow.deploy.server.warm_runner import WarmRunner
 
 pytestmark = pytest.mark.skipif(

@@ -382,7 +382,7 @@ def test_a_task_of_an_unknown_job_is_answered_with_a_failure(world: World, scrip
 
 
 def test_messages_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
-    from winnow.deploy.site.peer_messages import PeerMessageCipher
+    from winnow.deploy.site.peer_encryption import PeerMessageCipher
 
     neighbours = world.neighbours()
     there = PeerMessageCipher(world.kit("plant-b"), "job-1", neighbours)

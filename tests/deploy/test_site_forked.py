@@ -14,9 +14,9 @@ from bench.deploy.world import children, pss
 
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import _start_fork_server, local_federation
-from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
+from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox, sandbox_unavailable_reason
-from winnow.deploy.site.worker_process import WorkerExitedError, WorkerProcess
+from winnow.deploy.site.worker_process_handle import WorkerExitedError, WorkerProcess
 
 MB = 1e6
 PATIENCE = 120.0
@@ -186,7 +186,7 @@ AGENT = """
 import os, sys, time
 from pathlib import Path
 from winnow.deploy.sandbox.isolation import ProcessLimits
-from winnow.deploy.site.worker_process import WorkerProcess
+from winnow.deploy.site.worker_process_handle import WorkerProcess
 
 limits = ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
 folder = Path(sys.argv[1])

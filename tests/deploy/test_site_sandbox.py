@@ -276,7 +276,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
     from winnow.deploy.jobs.task_settings import encode_settings
     from winnow.deploy.sandbox.isolation import ProcessLimits
     from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE
-    from winnow.deploy.site.worker_process import WorkerProcess
+    from winnow.deploy.site.worker_process_handle import WorkerProcess
     from winnow.deploy.wire.messages import ClientResult
     from winnow.deploy.wire.safetensors_files import StoredArrays, write_arrays, write_parts
     from winnow.learn.client_update import TrainSettings

@@ -51,7 +51,7 @@ def get(
     ] = None,
 ) -> None:
     """Download a data set from its official source and verify it."""
-    from winnow.cli.dataset_download import download_with_progress
+    from winnow.cli.download_progress import download_with_progress
 
     typer.echo(f"{name} is in {download_with_progress(name, data)}")
 

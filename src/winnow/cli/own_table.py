@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from winnow.core import ConfigError
-from winnow.data.file_io import own_file_type
+from winnow.data.file_formats import own_file_type
 from winnow.data.tables import open_table
 
 TARGETS = "data.targets"

@@ -85,7 +85,7 @@ def run(
     )
     with exit_on_interrupt(lambda: STOPPED_BEFORE_START):
         from winnow.cli.console import say, stderr_console
-        from winnow.cli.dataset_download import ensure_downloaded
+        from winnow.cli.download_progress import ensure_downloaded
         from winnow.experiment.run import run_experiment
         from winnow.experiment.run_folders import budget_exhausted_reason, claim_folder, is_finished, stored_events
         from winnow.experiment.setup import RunInputs

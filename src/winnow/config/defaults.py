@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from winnow.data.file_io import name_from_file
+from winnow.data.file_formats import name_from_file
 
 DEFAULTS: Mapping[str, Any] = {
     "name": "python",

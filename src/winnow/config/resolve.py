@@ -21,7 +21,7 @@ from winnow.config.plugins import load_plugins, plugin_files
 from winnow.config.schema import Experiment
 from winnow.config.schema_lookup import is_text_setting, settings_class
 from winnow.core import Choice, ConfigError, Settings, suggest
-from winnow.data.file_io import own_file_type
+from winnow.data.file_formats import own_file_type
 from winnow.learn.algorithm import Recipe
 
 TomlTable = dict[str, Any]

@@ -22,10 +22,10 @@ from winnow.learn.server_optimiser import ReplaceModel, ServerOptimiser
 from winnow.learn.update_filters import TwoSidedFilter, filter_conflict
 from winnow.privacy import compress as _compress  # noqa: F401  # makes compression known
 from winnow.privacy import dp as _dp  # noqa: F401  # makes differential privacy known
-from winnow.privacy import encrypted_profile_comparison as _private  # noqa: F401  # makes encrypted matching known
+from winnow.privacy import encrypted_profile_server as _private  # noqa: F401  # makes encrypted matching known
 from winnow.privacy import filters as _filters  # noqa: F401  # makes the filters known
-from winnow.privacy.homomorphic import collect as _homomorphic  # noqa: F401  # makes homomorphic aggregation known
-from winnow.privacy.secagg import collect as _secure  # noqa: F401  # makes secure aggregation known
+from winnow.privacy.homomorphic import homomorphic_collect as _homomorphic  # noqa: F401  # makes homomorphic aggregation known
+from winnow.privacy.secagg import secure_collect as _secure  # noqa: F401  # makes secure aggregation known
 
 
 class EngineSettings(Settings):

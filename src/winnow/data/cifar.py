@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.file_io import read_bytes
+from winnow.data.file_formats import read_bytes
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32

@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.file_io import read_npz
+from winnow.data.file_formats import read_npz
 from winnow.data.types import Indices
 
 REFERENCE, TEST, INDEX = "reference.npz", "test.npz", "index.npz"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from winnow.core import DataError
 from winnow.data.download import Download, DownloadError, DownloadProgress, download
-from winnow.data.file_io import plain_or_gzipped
+from winnow.data.file_formats import plain_or_gzipped
 from winnow.data.known_sets import KNOWN_SETS, KnownSet, known_set
 
 

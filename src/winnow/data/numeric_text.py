@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.data.file_io import read_bytes
+from winnow.data.file_formats import read_bytes
 
 
 def read_numbers(path: Path) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from winnow.core import DataError
 from winnow.data.client_files import count_clients
-from winnow.data.file_io import OWN_FILE_TYPES, own_file_type, read_npz
+from winnow.data.file_formats import OWN_FILE_TYPES, own_file_type, read_npz
 from winnow.data.fitting import Reading, as_rows, data_set_of
 from winnow.data.frames import array_of, as_table, from_records
 from winnow.data.on_demand import OnDemand, check_prepartitioned

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from winnow.core import DataError, Settings
 from winnow.data.client_files import count_clients
 from winnow.data.corruptions import Corruption
-from winnow.data.file_io import name_from_file
+from winnow.data.file_formats import name_from_file
 from winnow.data.partitions import IidPartition, NaturalPartition, Partition
 from winnow.data.preprocessing import Preprocessing
 

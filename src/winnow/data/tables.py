@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError, suggest
-from winnow.data.file_io import own_file_type
+from winnow.data.file_formats import own_file_type
 
 Numbers = NDArray[np.float64]
 COLUMNS_SHOWN = 12

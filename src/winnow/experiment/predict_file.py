@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data.file_io import own_file_type, read_npz
+from winnow.data.file_formats import own_file_type, read_npz
 from winnow.data.tables import open_table
 from winnow.experiment.saved_model import SavedModel
 from winnow.runs.atomic_write import one_line_errors, write_atomically

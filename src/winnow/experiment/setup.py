@@ -29,8 +29,9 @@ from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Randomness
 from winnow.data import DataSet, Examples, OnDemand, Preprocessing
 from winnow.data.preprocessing import listed
-from winnow.experiment.evaluators import build_evaluator, build_final_evaluator
+from winnow.experiment.build_evaluator import build_evaluator, build_final_evaluator
 from winnow.experiment.model_setup import ModelSetup
+from winnow.learn.accountant_interface import AccountantFactory
 from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
@@ -38,7 +39,6 @@ from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_c
 from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.metrics import Metric, chosen_metrics, in_original_units
 from winnow.learn.models import build_model
-from winnow.learn.privacy_accountant import AccountantFactory
 from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.stack import (
     Loss,

@@ -8,12 +8,12 @@ from winnow.learn.selection import Selector
 from winnow.learn.update_filters import TwoSidedFilter
 from winnow.privacy.compress.compress_filter import Compress
 from winnow.privacy.dp import CentralDp, DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles, PoissonSampling
-from winnow.privacy.encrypted_profile_comparison import EncryptedComparison
+from winnow.privacy.encrypted_profile_server import EncryptedComparison
 from winnow.privacy.filters import Clip, PercentilePrivacy, SparseVectorTechnique
-from winnow.privacy.homomorphic.collect import HomomorphicAggregation
-from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
 from winnow.privacy.secagg.masking_graph import safe_degree
 from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS
+from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 LOCAL_NOISE_FILTERS = (LocalDp, SparseVectorTechnique)
 """Filters after which an update is private at the client."""

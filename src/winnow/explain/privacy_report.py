@@ -15,9 +15,9 @@ from winnow.explain.privacy_lint import (
 from winnow.learn.algorithm_part import AlgorithmPart
 from winnow.learn.collect import PlainCollect
 from winnow.privacy.dp import CentralDp, DpSgd, NoisyProfiles, PoissonSampling, forecast
-from winnow.privacy.encrypted_profile_comparison import EncryptedComparison
-from winnow.privacy.homomorphic.collect import HomomorphicAggregation
-from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.encrypted_profile_server import EncryptedComparison
+from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
+from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from winnow.fleet.devices import DeviceFleet, Devices, NormalDistribution
 from winnow.fleet.fleet import DeviceCosts, Fleet
+from winnow.fleet.measured_times import TimeTrace
 from winnow.fleet.response_times import ExponentialTimes
 from winnow.fleet.settings import FleetSettings
-from winnow.fleet.trace_file import TimeTrace
 
 __all__ = [
     "DeviceCosts",

@@ -23,13 +23,13 @@ from winnow.core import (
     Task,
     stream,
 )
+from winnow.learn.accountant_interface import PrivacyAccountant
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.collect import RoundContext, RoundResult
 from winnow.learn.emulated_client import EmulateUpdate
 from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.final_evaluation import FinalEvaluation, MakeFinalEvaluation
 from winnow.learn.metrics import metrics_by_name
-from winnow.learn.privacy_accountant import PrivacyAccountant
 from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
 from winnow.learn.round_record import RoundRecord

@@ -31,7 +31,7 @@ from winnow.runs.event_log import EventLog, encode_event, json_default
 from winnow.runs.history import RunHistory
 from winnow.runs.label import RunLabel
 from winnow.runs.metrics_file import MetricsFile
-from winnow.runs.verify import check_integrity, read_description_files
+from winnow.runs.verify_files import check_integrity, read_description_files
 from winnow.runs.view import RunView
 
 MAX_LOGGED_SCORES = 2_000

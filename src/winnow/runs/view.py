@@ -17,7 +17,7 @@ from winnow.runs.event_log import EventLog
 from winnow.runs.label import RunLabel
 from winnow.runs.privacy_budgets import read_privacy_budgets
 from winnow.runs.summary import Summary, summarise
-from winnow.runs.verify import check_integrity, read_description_files
+from winnow.runs.verify_files import check_integrity, read_description_files
 
 Content = TypeVar("Content")
 

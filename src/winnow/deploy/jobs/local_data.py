@@ -20,7 +20,7 @@ from winnow.core import DataError
 from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Examples, Preprocessing
 from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.federate import split_local_tests
-from winnow.data.file_io import own_file_type
+from winnow.data.file_formats import own_file_type
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
 from winnow.data.own_arrays import number_labels

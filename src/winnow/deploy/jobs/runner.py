@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from winnow.core import AnyEvent
-from winnow.core.basic_workflows import StoringWorkflow
+from winnow.core.scatter_gather import StoringWorkflow
 from winnow.deploy.jobs.bootstrap import LineForwarder, open_parent_channel, run_job
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobFailed, JobFinished, RunnerLogLine, StartJob, StopRunner, ToRunner

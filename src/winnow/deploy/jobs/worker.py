@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from winnow.core import AnyEvent
-from winnow.deploy.jobs.agent_identities import AgentIdentities
 from winnow.deploy.jobs.bootstrap import open_parent_channel, redacted_error, run_job, set_private_log
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.jobs.deployed_run import OnEvent
@@ -28,6 +27,7 @@ from winnow.deploy.jobs.local_data import SiteData, load_site_data
 from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
 from winnow.deploy.jobs.signed_statements import submission_id
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
+from winnow.deploy.jobs.worker_identities import AgentIdentities
 from winnow.experiment.execution_context import ExecutionContext
 from winnow.experiment.run_workflow import HostedClients, WorkflowSpec
 

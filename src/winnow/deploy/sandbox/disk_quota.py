@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 
-from winnow.deploy.sandbox.forked_process import ForkedProcess
+from winnow.deploy.sandbox.forked_process_handle import ForkedProcess
 
 POLL_SECONDS = 0.5
 """Seconds between two checks."""

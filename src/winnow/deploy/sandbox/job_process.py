@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from winnow.deploy.sandbox.disk_quota import DiskQuotaMonitor
-from winnow.deploy.sandbox.forked_process import ForkedProcess
+from winnow.deploy.sandbox.forked_process_handle import ForkedProcess
 from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, environment
 from winnow.deploy.sandbox.launch import LaunchSpec
 

@@ -12,7 +12,7 @@ from winnow.deploy.jobs.ipc import JobSite, StartJob
 from winnow.deploy.sandbox.isolation import MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.server.integrity import verified_chunks
 from winnow.deploy.server.leader_context import LeaderContext
-from winnow.deploy.server.runner_process import RUNNER_LOG, RunnerProcess
+from winnow.deploy.server.runner_process_handle import RUNNER_LOG, RunnerProcess
 from winnow.deploy.wire.messages import Blob
 
 OPEN_FILES = 1 << 16

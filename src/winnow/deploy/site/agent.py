@@ -18,9 +18,9 @@ from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig, redactor_for
 from winnow.deploy.site.context import SiteContext
 from winnow.deploy.site.hosted_job import HostedJob
+from winnow.deploy.site.outbound import Uplink
 from winnow.deploy.site.resource_pool import ResourcePool
 from winnow.deploy.site.state_store import SiteStateStore
-from winnow.deploy.site.uplink import Uplink
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, open_audit_log
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError

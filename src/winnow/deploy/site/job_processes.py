@@ -34,7 +34,7 @@ from winnow.deploy.jobs.ipc import (
 from winnow.deploy.site.admission_control import AdmissionTerms
 from winnow.deploy.site.import_untrusted import import_file
 from winnow.deploy.site.process_spec import ProcessSpec
-from winnow.deploy.site.worker_process import WorkerExitedError, WorkerProcess
+from winnow.deploy.site.worker_process_handle import WorkerExitedError, WorkerProcess
 from winnow.deploy.wire.errors import one_line
 from winnow.deploy.wire.messages import ClientResult, DataDescription
 

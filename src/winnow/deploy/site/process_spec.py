@@ -8,7 +8,7 @@ from winnow.deploy.jobs.ipc import PrepareJob
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.site.admission_control import AdmissionTerms
 from winnow.deploy.site.job_folder import JobFolder
-from winnow.deploy.site.worker_process import WorkerProcess
+from winnow.deploy.site.worker_process_handle import WorkerProcess
 
 
 @dataclass(frozen=True, kw_only=True)

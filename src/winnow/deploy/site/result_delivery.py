@@ -14,7 +14,7 @@ from winnow.deploy.site.context import SiteContext
 from winnow.deploy.site.import_untrusted import import_file
 from winnow.deploy.site.job_folder import result_file_name
 from winnow.deploy.site.job_processes import JobProcesses, JobStoppedError
-from winnow.deploy.site.peer_messages import PeerMessageCipher
+from winnow.deploy.site.peer_encryption import PeerMessageCipher
 from winnow.deploy.site.signing_proxy import SigningProxy
 from winnow.deploy.site.state_store import StoredResult
 from winnow.deploy.wire.atomic_files import blob_of

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from winnow.core import stream
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.stack.client_tensors import Indices, TensorData
+from winnow.learn.stack.flat_client_data import Indices, TensorData
 
 _PADDING = -1
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan
-from winnow.learn.stack.client_tensors import TensorData
-from winnow.learn.stack.execution import Batch, CohortGradients, Execution
+from winnow.learn.stack.execution_interface import Batch, CohortGradients, Execution
+from winnow.learn.stack.flat_client_data import TensorData
 from winnow.learn.stack.local_start import GradientCorrection, LocalStart
 
 COHORT_SIZE_STEPS = 8

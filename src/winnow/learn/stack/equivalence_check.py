@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from winnow.core import ModelError
 from winnow.core.errors import first_line
-from winnow.learn.stack.execution import Batch, Execution
+from winnow.learn.stack.execution_interface import Batch, Execution
 from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.model_states import ModelState, model_state, repeat_state, split_clients

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from winnow.core import ModelError
-from winnow.learn.stack.client_tensors import BLOCK_BYTES, Indices, TensorData
-from winnow.learn.stack.execution import Execution
 from winnow.learn.stack.execution_choice import choose_execution
+from winnow.learn.stack.execution_interface import Execution
+from winnow.learn.stack.flat_client_data import BLOCK_BYTES, Indices, TensorData
 from winnow.learn.stack.layer_sequence import SequenceLayer, find_layer_sequence
 from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.model_states import ModelState

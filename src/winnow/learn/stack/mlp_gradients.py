@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from winnow.learn.stack.execution import Batch
+from winnow.learn.stack.execution_interface import Batch
 from winnow.learn.stack.layer_sequence import SequenceLayer
 from winnow.learn.stack.losses import Loss
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from winnow.core import ConfigError, ModelError, OwnCodeError, WinnowError
 from winnow.core.errors import first_line
 from winnow.learn.adapted_model import ModelInputs, model_inputs, own_module
-from winnow.learn.stack.client_tensors import Indices, TensorData
+from winnow.learn.stack.flat_client_data import Indices, TensorData
 
 
 class OwnBatch(NamedTuple):

@@ -12,8 +12,8 @@ from torch.nn import functional
 from winnow.core import Payload, Randomness, derive
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_batches
-from winnow.learn.stack.client_tensors import Indices, TensorData
-from winnow.learn.stack.execution import Batch, Execution, GradientFunction, GradientRule, min_batch_size
+from winnow.learn.stack.execution_interface import Batch, Execution, GradientFunction, GradientRule, min_batch_size
+from winnow.learn.stack.flat_client_data import Indices, TensorData
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
 from winnow.learn.stack.local_start import GradientCorrection, LocalStart, expand_to_clients
 from winnow.learn.stack.model_states import ModelState, take_clients

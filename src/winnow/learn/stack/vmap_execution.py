@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from winnow.learn.stack.execution import Batch, CohortGradients, ExecutionName
+from winnow.learn.stack.execution_interface import Batch, CohortGradients, ExecutionName
 from winnow.learn.stack.loop_execution import LoopExecution
 from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.model_states import split_clients

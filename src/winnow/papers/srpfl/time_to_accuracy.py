@@ -15,6 +15,7 @@ from winnow.papers.figures import GREY
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, PaperRun, ReproductionOptions
 from winnow.papers.result_lines import ResultLines, RunResultLine
+from winnow.papers.srpfl.doubling_gain import speedup_blocks
 from winnow.papers.srpfl.methods import (
     ALGORITHMS,
     AUTHORS_PROTOCOL,
@@ -27,7 +28,6 @@ from winnow.papers.srpfl.methods import (
     elapsed_seconds,
     mean_speedup,
 )
-from winnow.papers.srpfl.speedup_tables import speedup_blocks
 from winnow.report import MeanAndSd
 from winnow.report.colours import colour, translucent
 from winnow.report.figures import apply_layout

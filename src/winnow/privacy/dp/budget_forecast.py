@@ -9,14 +9,14 @@ import numpy as np
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.selection import UniformSelector
 from winnow.learn.update_filters import TwoSidedFilter
-from winnow.privacy.dp.accountant import Guarantee, client_guarantees
 from winnow.privacy.dp.central import CentralDp
 from winnow.privacy.dp.distributed_discrete_gaussian import DiscreteGaussian
 from winnow.privacy.dp.dp_sgd import DpSgd
 from winnow.privacy.dp.local import LocalDp
 from winnow.privacy.dp.poisson_sampling import PoissonSampling
 from winnow.privacy.dp.privacy_loss import least_noise
-from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.dp.run_accounting import Guarantee, client_guarantees
+from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 
 def forecast(whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int, rounds: int) -> Iterator[str]:

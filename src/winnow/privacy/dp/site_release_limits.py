@@ -13,8 +13,8 @@ from winnow.core import Failure, Filter, Handler, Outcome, Task
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.party_identities import UPDATE, PartyIdentities
 from winnow.learn.update_filters import TwoSidedFilter, hide_failure_reasons
-from winnow.privacy.dp.accountant import Guarantee, site_guarantees
 from winnow.privacy.dp.noisy_profiles import NoisyProfiles
+from winnow.privacy.dp.run_accounting import Guarantee, site_guarantees
 from winnow.privacy.filters.sparse_vector_technique import SparseVectorTechnique
 
 PROFILE, FIRST_PROFILE, SUM_CONTRIBUTION = "profile", "first profile", "share of a sum"

@@ -31,7 +31,7 @@ from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, mean_update
 
 if TYPE_CHECKING:
-    from winnow.privacy.homomorphic.collect import HomomorphicAggregation
+    from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
 
 WEIGHT_BYTES = 16
 """What a member's number and weight weigh. Keys vary in size, so what is charged for them is a constant."""

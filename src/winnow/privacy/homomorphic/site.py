@@ -17,16 +17,16 @@ from winnow.learn.party_identities import PartyIdentities
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.privacy import ckks
 from winnow.privacy.homomorphic import encrypted_sum
-from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.held_updates import HeldUpdateStore
 from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
+from winnow.privacy.secagg.update_encoding import EncodingParameters
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:
-    from winnow.privacy.homomorphic.collect import HomomorphicAggregation
+    from winnow.privacy.homomorphic.homomorphic_collect import HomomorphicAggregation
 
 MAKE_KEY = "homomorphic-key"
 ENCRYPT = "homomorphic-encrypt"

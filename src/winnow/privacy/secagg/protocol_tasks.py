@@ -10,9 +10,9 @@ from pydantic import ConfigDict
 
 from winnow.core import Failure, Handler, Outcome, Payload, Reply, Task
 from winnow.core.array_spec import is_byte_array
-from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_inputs import SessionInputs
+from winnow.privacy.secagg.update_encoding import EncodingParameters
 
 ADVERTISE_KEYS = "secure-advertise-keys"
 CLOSE_SESSION = "secure-close-session"

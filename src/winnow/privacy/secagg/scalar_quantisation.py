@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import ConfigError
-from winnow.privacy.secagg.encoding import DecodedSum, Encoding, EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import ModularVector, VectorGroup, vector_group
+from winnow.privacy.secagg.update_encoding import DecodedSum, Encoding, EncodingParameters
 from winnow.privacy.secagg.update_layout import WEIGHT, TensorSpec, UpdateLayout, UpdateValues
 
 MAX_CLIENTS = 1 << 12

@@ -15,14 +15,14 @@ from winnow.learn.aggregation import LinearFold, mean_weight
 from winnow.learn.collect import RoundContext
 from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, unexpected_fault
 from winnow.learn.stack import ModelState
-from winnow.privacy.secagg.encoding import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.pairwise_server import SecureSum
-from winnow.privacy.secagg.protocol_runner import ProtocolRunner
 from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, payload_bytes
 from winnow.privacy.secagg.scalar_quantisation import FINE_STEP
+from winnow.privacy.secagg.server_session import ProtocolRunner
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
+from winnow.privacy.secagg.update_encoding import DecodedSum, EncodingParameters
 from winnow.privacy.secagg.update_layout import (
     MODEL,
     UpdateLayout,
@@ -34,7 +34,7 @@ from winnow.privacy.secagg.update_layout import (
 )
 
 if TYPE_CHECKING:
-    from winnow.privacy.secagg.collect import SecureAggregation
+    from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays
-from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.session_terms import write_message
+from winnow.privacy.secagg.update_encoding import EncodingParameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:
-    from winnow.privacy.secagg.collect import SecureAggregation
+    from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 
 class SecureSite:

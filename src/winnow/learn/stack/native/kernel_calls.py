@@ -14,7 +14,7 @@ from torch import Tensor
 
 from winnow.core import ModelError
 from winnow.learn.local_optimiser import Adam, LocalOptimiser, Sgd
-from winnow.learn.stack.client_tensors import Indices
+from winnow.learn.stack.flat_client_data import Indices
 from winnow.learn.stack.native.build import load_kernels
 from winnow.learn.stack.native.ctypes_structures import (
     ADAM,

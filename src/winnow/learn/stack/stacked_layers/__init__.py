@@ -9,7 +9,7 @@ from torch import nn
 from winnow.learn.stack.model_states import StateLayout
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer, UnstackableError
 from winnow.learn.stack.stacked_layers.convolution import StackedConvolution, StackedTransposedConvolution
-from winnow.learn.stack.stacked_layers.dense import StackedEmbedding, StackedLinear, StackedPRelu
+from winnow.learn.stack.stacked_layers.dense_and_embedding import StackedEmbedding, StackedLinear, StackedPRelu
 from winnow.learn.stack.stacked_layers.normalisation import (
     StackedBatchNorm,
     StackedGroupNorm,

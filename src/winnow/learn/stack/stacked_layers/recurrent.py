@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from winnow.learn.stack.model_states import split_clients
 from winnow.learn.stack.stacked_layers.base import FoldedShape, StackedLayer, UnstackableError
-from winnow.learn.stack.stacked_layers.dense import batched_linear
+from winnow.learn.stack.stacked_layers.dense_and_embedding import batched_linear
 
 State = tuple[Tensor, ...]
 Hidden = Tensor | State

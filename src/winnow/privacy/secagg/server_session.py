@@ -12,7 +12,6 @@ import numpy as np
 
 from winnow.core import Arrays, Payload, Reply, Task, Work
 from winnow.learn.reply_checks import unexpected_fault
-from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.interrupted_session import SessionRecord, read_session_record
 from winnow.privacy.secagg.key_agreement import check_public
@@ -37,6 +36,7 @@ from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read_message, write_message
+from winnow.privacy.secagg.update_encoding import EncodingParameters
 
 ADVERTISEMENT_BYTES = 180
 SIGNATURE_BYTES = 64

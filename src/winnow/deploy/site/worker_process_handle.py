@@ -16,7 +16,7 @@ import msgspec
 from winnow.core.errors import WinnowError
 from winnow.deploy.jobs.ipc import FromWorker, StopWorker, ToWorker
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
-from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
+from winnow.deploy.sandbox.forked_process_handle import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.sandbox.job_process import JobProcess, Process, fork_from, start_new
 from winnow.deploy.sandbox.launch import LaunchSpec

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import ConfigError, Population
+from winnow.learn.accountant_interface import AccountantFactory, no_accountant
 from winnow.learn.algorithm import Algorithm
-from winnow.learn.privacy_accountant import AccountantFactory, no_accountant
 from winnow.learn.update_filters import TwoSidedFilter
 from winnow.privacy.dp.central import CentralDp
 from winnow.privacy.dp.distributed_discrete_gaussian import DiscreteGaussian
@@ -23,7 +23,7 @@ from winnow.privacy.dp.local import LocalDp
 from winnow.privacy.dp.noisy_profiles import NoisyProfiles
 from winnow.privacy.dp.privacy_loss import AnyRelease, GaussianRelease, epsilon
 from winnow.privacy.dp.selection_check import selection_fault
-from winnow.privacy.secagg.collect import SecureAggregation
+from winnow.privacy.secagg.secure_collect import SecureAggregation
 
 
 @dataclass(frozen=True, kw_only=True)
