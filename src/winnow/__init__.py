@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from winnow.experiment.compare import Comparison
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import run_workflow
-    from winnow.experiment.saved_model import SavedModel, load
+    from winnow.experiment.saved_model import SavedModel
+    from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
     from winnow.learn.metrics import Metric
 
@@ -51,7 +52,7 @@ _HOMES = {
     "compare": "winnow.api",
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
-    "load": "winnow.experiment.saved_model",
+    "load": "winnow.api",
     "run": "winnow.api",
 }
 

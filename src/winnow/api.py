@@ -36,6 +36,7 @@ from winnow.experiment.compare import (
 from winnow.experiment.execution_context import current_context
 from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
+from winnow.experiment.saved_model import load_model
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Algorithm
 from winnow.learn.estimators import is_estimator
@@ -53,6 +54,10 @@ LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
 ONE_CLIENT_AN_OWNER: Mapping[str, Any] = {"partition": {"name": "natural"}, "clients": 0}
 
 DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fields)
+
+
+load = load_model
+"""`winnow.load(folder)`: a model that `result.save` wrote, or a run folder."""
 
 
 def run(

@@ -24,11 +24,11 @@ def export(
 ) -> None:
     """Write a trained model for other programs, or in a folder of its own."""
     from winnow.core import ConfigError
-    from winnow.experiment.saved_model import load
+    from winnow.experiment.saved_model import load_model
 
     if onnx is None and torchscript is None and folder is None:
         raise ConfigError("say what to write: --onnx FILE, --torchscript FILE or --folder DIR")
-    saved = load(model, factory=factory)
+    saved = load_model(model, factory=factory)
     if onnx is not None:
         typer.echo(saved.export_onnx(onnx))
     if torchscript is not None:

@@ -26,6 +26,6 @@ def predict(
 ) -> None:
     """Predict raw rows with a trained model; the rows are written with a column "prediction" added."""
     from winnow.experiment.predict_file import predict_file
-    from winnow.experiment.saved_model import load
+    from winnow.experiment.saved_model import load_model
 
-    predict_file(load(model, factory=factory), rows, out, probabilities=probabilities)
+    predict_file(load_model(model, factory=factory), rows, out, probabilities=probabilities)

@@ -158,7 +158,7 @@ def refuse_incomplete(info: ModelInfo) -> None:
         )
 
 
-def load(folder: str | Path, model: Any = None, *, factory: str | None = None) -> SavedModel:
+def load_model(folder: str | Path, model: Any = None, *, factory: str | None = None) -> SavedModel:
     """The model in a folder that `result.save` wrote, or in the folder of a finished run.
 
     A model by name needs nothing else. If it is your own code, which no folder contains, pass the module or the
