@@ -2,6 +2,6 @@
 
 `modular_vectors` is the arithmetic modulo 2^p, `masks`, `shamir` and `key_agreement` the cryptography, `masking_graph`
 says who shares masks with whom. `pairwise_client` and `pairwise_server` are the two sides of the pairwise protocol,
-`mask_keeper` is the third party of the other protocol. `update_encoding` turns updates into vectors of the group. `site` and
-`server_session` run the protocols as tasks of a federation; `secure_collect` has the settings.
+`mask_keeper` is the third party of the other protocol. `update_encoding` turns updates into vectors of the group.
+`site` and `server_session` run the protocols as tasks of a federation; `secure_collect` has the settings.
 """
