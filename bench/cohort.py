@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from bench.table import Row
+from winnow.core import stream
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.metrics import METRICS
 from winnow.learn.model_evaluator import ModelEvaluator
@@ -85,6 +86,7 @@ def _rows(name: str, workload: Workload) -> list[Row]:
             local=workload.local,
             round=1,
             seed=0,
+            randomness=stream,
             sent={"model": state},
             stored=(),
         )

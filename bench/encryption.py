@@ -12,7 +12,7 @@ import numpy as np
 from bench.table import Row
 from winnow.learn.representation_profile import Profile, divergence
 from winnow.privacy import ckks
-from winnow.privacy.encrypted_profile import compare_encrypted, read, seal
+from winnow.privacy.encrypted_profile import compare_encrypted, read_profile, seal_profile
 
 WIDTHS = (128, 1024)
 REPEAT = 15
@@ -42,9 +42,9 @@ def _matching(q: int, secret: ckks.Context, to_encrypt: ckks.Bytes, to_compute: 
         for _ in range(2)
     )
     plain, (expected,) = _milliseconds(lambda: divergence([one], reference))
-    sealing, sealed = _milliseconds(lambda: seal(one, client))
-    held = read(seal(reference, client), q, server)
-    matching, compared = _milliseconds(lambda: compare_encrypted(read(sealed, q, server), held))
+    sealing, sealed = _milliseconds(lambda: seal_profile(one, client))
+    held = read_profile(seal_profile(reference, client), q, server)
+    matching, compared = _milliseconds(lambda: compare_encrypted(read_profile(sealed, q, server), held))
     opening, value = _milliseconds(lambda: ckks.decrypt(secret, compared.ciphertext))
     error = abs(value / compared.factor / expected - 1)
     weight = sum(array.nbytes for array in sealed.values())

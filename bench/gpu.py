@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bench.table import Row
+from winnow.core import stream
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.models import LeNet5Model, ModelSettings, ShuffleNetV2Model, build_model
 from winnow.learn.stack import (
@@ -110,6 +111,7 @@ def _milliseconds(
         local=local,
         round=1,
         seed=0,
+        randomness=stream,
         sent={"model": model_state(module)},
         stored=(),
     )

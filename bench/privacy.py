@@ -18,7 +18,7 @@ import numpy as np
 
 import winnow
 from winnow.core import AnyEvent, Selected
-from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, noise_for_budget
+from winnow.privacy.dp.privacy_loss import GaussianRelease, epsilon, least_noise
 
 PROFILE_SHARE = 3.0
 """A profile has so many times the noise multiplier of a sum: a tenth of the budget goes to profiles."""
@@ -39,14 +39,14 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
 
     @property
-    def chance(self) -> float:
+    def sampling_probability(self) -> float:
         return self.invited / self.clients
 
     @property
     def most_often(self) -> int:
         """In how many rounds the client takes part, roughly, that takes part most often."""
-        mean = self.rounds * self.chance
-        return round(mean + np.sqrt(2 * np.log(self.clients) * mean * (1 - self.chance)))
+        mean = self.rounds * self.sampling_probability
+        return round(mean + np.sqrt(2 * np.log(self.clients) * mean * (1 - self.sampling_probability)))
 
 
 DIGITS = Study(
@@ -93,15 +93,23 @@ class Outcome:
     """Of all invitations, the share of clients whose data are corrupted."""
 
 
+def _noise_for_budget(budget: float, delta: float, times: int, chance: float) -> float:
+    """The least noise multiplier with which so many releases stay within the budget."""
+    found = least_noise(
+        lambda noise: epsilon([GaussianRelease(noise=noise, times=times, sampling_probability=chance)], delta) <= budget
+    )
+    assert found is not None
+    return found
+
+
 def ways(study: Study, budget: float | None) -> dict[str, dict[str, Any]]:
     """FedAvg with and without amplification, and FedProf."""
     if budget is None:
         plain = {"select": {"count": study.invited}}
         return {"FedAvg": plain, "FedProf": plain}
     often = study.most_often
-    sampled, fixed = (
-        noise_for_budget(budget, study.delta, *known) for known in ((study.rounds, study.chance), (often, 1.0))
-    )
+    sampled = _noise_for_budget(budget, study.delta, study.rounds, study.sampling_probability)
+    fixed = _noise_for_budget(budget, study.delta, often, 1.0)
     noisy = {"name": "noisy", "clip": study.profile_clip, "noise_multiplier": PROFILE_SHARE * fixed}
     return {
         "FedAvg, Poisson": {

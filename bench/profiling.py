@@ -8,7 +8,7 @@ import torch
 from bench.table import Row
 from winnow.learn.model_evaluator import ModelEvaluator, batch_size
 from winnow.learn.models import ModelSettings, build_model
-from winnow.learn.representation_profile import default_layer
+from winnow.learn.profiled_layer import default_layer
 from winnow.learn.stack import as_loss, model_state
 
 CLIENTS, REPEAT = 100, 7

@@ -20,7 +20,8 @@ from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.local_optimiser import Sgd
 from winnow.learn.selection import UniformSelector
 from winnow.learn.stack import StateLayout
-from winnow.learn.training_workflow import TrainingPlan, TrainingWorkflow
+from winnow.learn.training_plan import TrainingPlan
+from winnow.learn.training_workflow import TrainingWorkflow
 from winnow.simulate import SimulatedFederation
 
 CLIENTS, INVITED, ROUNDS = 10_000, 1_000, 30

@@ -1,6 +1,6 @@
 """Find one optimiser and one model for all algorithms of a preset.
 
-    python -m bench.search gas-turbine --jobs 16 --seeds 3 --out search.jsonl
+    python -m bench.search gas-turbine --workers 16 --seeds 3 --out search.jsonl
 
 Every candidate is run with every algorithm; candidates are ranked by the mean over algorithms of the best score on the
 reference set, so that none is tuned for one of them. Finished runs in --out are not run again.
@@ -36,12 +36,12 @@ def sensible(candidate: dict[str, str]) -> bool:
     return rate <= 0.005 if candidate["local.name"] == "adam" else rate >= 0.005
 
 
-def run(job: tuple[str, str, int, int | None, dict[str, str], str | None]) -> dict[str, object]:
+def run(wanted: tuple[str, str, int, int | None, dict[str, str], str | None]) -> dict[str, object]:
     from winnow.config.resolve import resolve
     from winnow.experiment.run import run_experiment
     from winnow.experiment.setup import RunInputs
 
-    preset, algorithm, seed, rounds, candidate, data = job
+    preset, algorithm, seed, rounds, candidate, data = wanted
     sets = [f"{key}={value}" for key, value in candidate.items()]
     experiment = resolve(preset, sets=sets, algorithm=algorithm, seed=seed, rounds=rounds)
     inputs = RunInputs(data_directory=Path(data) if data else None)
@@ -56,7 +56,7 @@ def run(job: tuple[str, str, int, int | None, dict[str, str], str | None]) -> di
     }
 
 
-def jobs_of(options: argparse.Namespace, done: list[dict[str, object]]) -> list[tuple[object, ...]]:
+def missing_runs(options: argparse.Namespace, done: list[dict[str, object]]) -> list[tuple[object, ...]]:
     grid = GRIDS[options.preset]
     known = {json.dumps([r["candidate"], r["algorithm"], r["seed"]], sort_keys=True) for r in done}
     candidates = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -94,15 +94,15 @@ def main() -> None:
     parser.add_argument("--algorithms", default="fedprof,fedavg-rp")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data")
     parser.add_argument("--out", type=Path, default=Path("search.jsonl"))
     options = parser.parse_args()
     records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    jobs = jobs_of(options, records)
-    print(f"{len(jobs)} runs", flush=True)
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool, options.out.open("a") as log:
-        for record in pool.imap_unordered(run, jobs):
+    runs = missing_runs(options, records)
+    print(f"{len(runs)} runs", flush=True)
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool, options.out.open("a") as log:
+        for record in pool.imap_unordered(run, runs):
             records.append(record)
             log.write(json.dumps(record) + "\n")
             log.flush()

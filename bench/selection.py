@@ -58,7 +58,7 @@ def _winnow() -> Callable[[int], None]:
     parts = [{"profile": {"mean": m, "variance": v}} for m, v in zip(mean, variance, strict=True)]
 
     def once(number: int) -> None:
-        turn = SelectionContext(
+        context = SelectionContext(
             round=number,
             version=number - 1,
             oldest_pending_version=number - 1,
@@ -69,9 +69,9 @@ def _winnow() -> Callable[[int], None]:
             trained=(),
             send_tasks=lambda tasks: [],
         )
-        clients = selection.propose(turn).clients.tolist()
+        clients = selection.propose(context).clients.tolist()
         tasks = [Task(name="train", client=k, round=number, version=number - 1) for k in clients]
-        selection.observe(turn, [Reply(task=t, payload=part) for t, part in zip(tasks, parts, strict=True)])
+        selection.observe(context, [Reply(task=t, payload=part) for t, part in zip(tasks, parts, strict=True)])
 
     return once
 

@@ -31,8 +31,8 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.project import ProjectServer, ProjectSite
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import download, upload
-from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
+from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.malloc_tuning import tune_malloc
 from winnow.deploy.wire.messages import (
     Acknowledgement,
@@ -47,7 +47,7 @@ from winnow.deploy.wire.messages import (
     UploadedSize,
 )
 from winnow.deploy.wire.transport import ServerLink, Tls
-from winnow.deploy.wire.transport_registry import connect, serve
+from winnow.deploy.wire.transport_registry import open_link, serve
 
 MEGABYTES = int(os.environ.get("WIRE_MB", "256"))
 CALLS = 300
@@ -81,7 +81,7 @@ def measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as name, _other_process(Path(name)) as (papers, way):
         site = papers.site
         credentials = grpc.ssl_channel_credentials(site.authority, site.key, site.certificate)
-        link = connect(way.ours, site)
+        link = open_link(way.ours, site)
         with grpc.secure_channel(way.secure, credentials) as secure, grpc.insecure_channel(way.insecure) as insecure:
             contenders = [_ours(link, Path(name)), _files(secure, Path(name)), _plain(secure), _plain(insecure)]
             call = _seconds([contender.call for contender in contenders], CALLS)
@@ -120,12 +120,12 @@ def _ours(link: ServerLink, folder: Path) -> Contender:
 
     def down(attempt: int) -> None:
         spool = BlobFolder(folder / "down")
-        download(link, "bench", blob, spool)
+        download_blob(link, "bench", blob, spool)
         spool.remove(blob)
 
     def up(attempt: int) -> None:
         """For a job of its own: the server still holds what was sent before."""
-        upload(link, f"up-{attempt}", folder / "large", blob)
+        upload_blob(link, f"up-{attempt}", folder / "large", blob)
 
     return Contender(call=lambda _: link.call(GetStatus()), down=down, up=up)
 
@@ -224,7 +224,7 @@ class _Spooling:
         return Acknowledgement()
 
     def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        return send_blob(self._large, request)
+        return read_ahead(self._large.read(request.blob, request.offset))
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         return await receive_blob(self._spool(head.job), head, chunks, peer.name)

@@ -18,7 +18,7 @@ def train(
     phase: int = 0,
     gradient_rule: GradientRule | None = None,
 ) -> CohortTrainingResult:
-    job = LocalTraining(
+    training = LocalTraining(
         execution=execution,
         data=data,
         clients=clients,
@@ -35,4 +35,4 @@ def train(
         "gradient_offset": start.gradient_offset,
         "trainable": start.trainable,
     }
-    return job.train(start.states, **terms, phase=phase, gradient_rule=gradient_rule)
+    return training.train(start.states, **terms, phase=phase, gradient_rule=gradient_rule)

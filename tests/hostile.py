@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from winnow.core import UNTIL_ALL, Cost, Failure, Outcome, Reply, Task, Until
-from winnow.deploy.jobs.federation import outcomes_of
+from winnow.deploy.jobs.wire_tasks import outcomes_of
 from winnow.deploy.wire.messages import ClientResult
 from winnow.deploy.wire.safetensors_files import write_parts
 
@@ -269,7 +269,7 @@ LIES |= {
     "parts that are none at all": lambda reply, _: replace(reply, payload=None),
 }
 
-# Metrics, costs, letters, failures ------------------------------------------------------------------------------------
+# Metrics, costs, messages, failures -----------------------------------------------------------------------------------
 
 NUMBERS = {
     "not a number": float("nan"),
@@ -313,18 +313,20 @@ for each, number in COSTS.items():
     LIES[f"a cost that is {each}"] = lambda reply, _, n=number: replace(reply, cost=Cost(*[n] * len(Cost())))
 CREDIBLE.update(("seconds that are nothing", "a cost that is nothing"))
 
-LETTERS: dict[str, Callable[[dict[int, bytes]], Any]] = {
-    "to strangers": lambda letters: {**letters, 10**6: b"hello", -1: b"hello"},
-    "to all": lambda letters: dict.fromkeys(range(-3, 50), b"hello"),
-    "to nobody": lambda letters: {},
-    "that are empty": lambda letters: dict.fromkeys(letters or (0,), b""),
-    "that are long": lambda letters: dict.fromkeys(letters or (0,), b"x" * 100_000),
-    "that are others": lambda letters: dict.fromkeys(letters or (1,), b"\xff\xfe" * 54),
-    "that are cut": lambda letters: {k: v[:-1] for k, v in letters.items()},
+PEER_MESSAGES: dict[str, Callable[[dict[int, bytes]], Any]] = {
+    "to strangers": lambda messages: {**messages, 10**6: b"hello", -1: b"hello"},
+    "to all": lambda messages: dict.fromkeys(range(-3, 50), b"hello"),
+    "to nobody": lambda messages: {},
+    "that are empty": lambda messages: dict.fromkeys(messages or (0,), b""),
+    "that are long": lambda messages: dict.fromkeys(messages or (0,), b"x" * 100_000),
+    "that are others": lambda messages: dict.fromkeys(messages or (1,), b"\xff\xfe" * 54),
+    "that are cut": lambda messages: {k: v[:-1] for k, v in messages.items()},
 }
-for each, written in LETTERS.items():
-    LIES[f"letters {each}"] = lambda reply, _, w=written: replace(reply, peer_messages=w(dict(reply.peer_messages)))
-CREDIBLE.update(f"letters {each}" for each in LETTERS)
+for each, written in PEER_MESSAGES.items():
+    LIES[f"peer messages {each}"] = lambda reply, _, w=written: replace(
+        reply, peer_messages=w(dict(reply.peer_messages))
+    )
+CREDIBLE.update(f"peer messages {each}" for each in PEER_MESSAGES)
 
 FAILURES = {
     "a failure of many lines": ("train\ning", "one\ntwo\r\x1b[2J\x00three"),

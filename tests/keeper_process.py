@@ -10,7 +10,7 @@ from winnow.learn.party_identities import PartyIdentities
 from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.mask_keeper import MaskKeeper
 from winnow.privacy.secagg.mask_keeper_messages import RemoteKeeper, answer_keeper_request
-from winnow.privacy.secagg.session_terms import read, write
+from winnow.privacy.secagg.session_terms import read_message, write_message
 
 Line: TypeAlias = "Connection[Any, Any]"
 
@@ -18,7 +18,7 @@ Line: TypeAlias = "Connection[Any, Any]"
 class Answer(Struct, frozen=True):
     """What the keeper says: an answer, or why there is none."""
 
-    said: bytes = b""
+    response: bytes = b""
     refused: str | None = None
 
 
@@ -27,14 +27,14 @@ def serve(line: Line, other_end: Line, keeper: MaskKeeper) -> None:
     other_end.close()
     while True:
         try:
-            asked = line.recv_bytes()
+            request = line.recv_bytes()
         except (EOFError, OSError):
             return
         try:
-            told = Answer(said=answer_keeper_request(keeper, asked))
+            answer = Answer(response=answer_keeper_request(keeper, request))
         except ProtocolError as error:
-            told = Answer(refused=str(error))
-        line.send_bytes(write(told))
+            answer = Answer(refused=str(error))
+        line.send_bytes(write_message(answer))
 
 
 class KeeperProcess(RemoteKeeper):
@@ -50,15 +50,15 @@ class KeeperProcess(RemoteKeeper):
         self._process.start()
         theirs.close()
 
-    def ask(self, question: bytes) -> bytes:
+    def ask(self, request: bytes) -> bytes:
         try:
-            self._line.send_bytes(question)
-            told = read(self._line.recv_bytes(), Answer)
+            self._line.send_bytes(request)
+            answer = read_message(self._line.recv_bytes(), Answer)
         except (EOFError, OSError) as error:
             raise ProtocolError("the mask keeper has gone") from error
-        if told.refused is not None:
-            raise ProtocolError(told.refused)
-        return told.said
+        if answer.refused is not None:
+            raise ProtocolError(answer.refused)
+        return answer.response
 
     def __enter__(self) -> Self:
         return self

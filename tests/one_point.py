@@ -33,7 +33,7 @@ def ready(algorithm: str, *sets: str) -> PreparedRun:
     points = rng.normal(0, 1, (len(COPIES), 3)).astype(np.float32)
     targets = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
     owners = np.repeat(np.arange(len(COPIES)), COPIES)
-    dataset = from_arrays(points[owners], targets[owners], owners=owners)
+    dataset = from_arrays(points[owners], targets[owners], owners=owners, scale="none")
     return prepare_run(resolve(BASE, algorithm=algorithm, sets=sets), RunInputs(dataset=dataset))
 
 

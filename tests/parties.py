@@ -21,16 +21,16 @@ def terms(**changes: Any) -> SessionTerms:
     return SessionTerms(session=os.urandom(16), round=1, **{**settings, **changes})
 
 
-def random_vector(space: VectorGroup, seed: int) -> ModularVector:
+def random_vector(group: VectorGroup, seed: int) -> ModularVector:
     rng = np.random.default_rng(seed)
-    return [rng.integers(0, s.top, s.count, dtype=s.dtype, endpoint=True) for s in space.stretches]
+    return [rng.integers(0, s.top, s.count, dtype=s.dtype, endpoint=True) for s in group.segments]
 
 
-def plain_sum(space: VectorGroup, vectors: Collection[ModularVector]) -> list[list[int]]:
+def plain_sum(group: VectorGroup, vectors: Collection[ModularVector]) -> list[list[int]]:
     """Σ modulo 2^p, in Python's own numbers."""
     return [
-        [sum(int(vector[i][j]) for vector in vectors) % (1 << stretch.bits) for j in range(stretch.count)]
-        for i, stretch in enumerate(space.stretches)
+        [sum(int(vector[i][j]) for vector in vectors) % (1 << segment.bits) for j in range(segment.count)]
+        for i, segment in enumerate(group.segments)
     ]
 
 
@@ -39,30 +39,32 @@ class Session:
     """A session as far as it got, and all that the server saw of it."""
 
     terms: SessionTerms
-    space: VectorGroup
+    group: VectorGroup
     clients: list[int]
     members: dict[int, PairwiseClient] = field(init=False)
     vectors: dict[int, ModularVector] = field(init=False)
     masked: dict[int, bytes] = field(default_factory=dict)
-    letters: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
+    encrypted_shares: dict[int, Mapping[int, bytes]] = field(default_factory=dict)
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.members = {client: PairwiseClient(client, self.terms, AUTHORITY) for client in self.clients}
-        self.vectors = {client: random_vector(self.space, client) for client in self.clients}
-        announced = [member.announce() for member in self.members.values()]
-        self.announced = {each.client: each for each in announced}
-        self.tally = PairwiseServer(self.terms, self.space, announced, b"told")
+        self.vectors = {client: random_vector(self.group, client) for client in self.clients}
+        advertised = [member.advertise_keys() for member in self.members.values()]
+        self.advertised = {each.client: each for each in advertised}
+        self.tally = PairwiseServer(self.terms, self.group, advertised, b"inputs")
 
     def share(self, gone: Collection[int] = ()) -> None:
         for client in sorted({*self.clients} - {*gone}):
-            self.letters[client] = self.members[client].share(self.tally.directory(client))
-            self.tally.take_letters(client, self.letters[client])
+            self.encrypted_shares[client] = self.members[client].share_keys(self.tally.directory(client))
+            self.tally.add_encrypted_shares(client, self.encrypted_shares[client])
 
     def mask(self, gone: Collection[int] = ()) -> None:
-        for client in sorted({*self.tally.sharing} - {*gone}):
-            letters = self.tally.letters_to(client)
-            self.masked[client] = self.members[client].mask(letters, self.vectors[client], self.space, b"told")
+        for client in sorted({*self.tally.sharers} - {*gone}):
+            encrypted_shares = self.tally.encrypted_shares_to(client)
+            self.masked[client] = self.members[client].mask(
+                encrypted_shares, self.vectors[client], self.group, b"inputs"
+            )
             self.tally.add(client, self.masked[client])
 
     def confirm(self, gone: Collection[int] = ()) -> dict[int, bytes]:

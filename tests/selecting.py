@@ -1,4 +1,4 @@
-"""A selection outside of a run: turns, and clients that answer what a test says they do."""
+"""A selection outside of a run: its context, and clients that answer what a test says they do."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,7 +22,9 @@ def silent(tasks: Sequence[Task]) -> list[Outcome]:
     return []
 
 
-def turn(round: int, ask: Callable[[Sequence[Task]], list[Outcome]] = silent, seed: int = 0) -> SelectionContext:
+def selection_context(
+    round: int, ask: Callable[[Sequence[Task]], list[Outcome]] = silent, seed: int = 0
+) -> SelectionContext:
     return SelectionContext(
         round=round,
         version=round - 1,

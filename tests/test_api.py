@@ -58,7 +58,8 @@ def test_a_module_on_arrays_learns_and_touches_nothing_else(tmp_path: Path, monk
     assert torch.equal(torch.get_rng_state(), generator)
     assert list(tmp_path.iterdir()) == []
     with torch.no_grad():
-        accuracy = (result.model(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
+        outputs = result.model(torch.from_numpy(result.preprocessing.transform(x)))
+        accuracy = (result.preprocessing.decode(outputs) == y).mean()
     assert accuracy > 0.95
 
 
@@ -67,7 +68,7 @@ def test_all_forms_of_the_same_data_give_the_same_run(tmp_path: Path):
     tensors = torch.from_numpy(x), torch.from_numpy(y)
     np.savez(tmp_path / "own.npz", x=x, y=y)
     forms = [(x, y), tensors, TensorDataset(*tensors), from_arrays(x, y), tmp_path / "own.npz"]
-    histories = [winnow.run(model=network(), data=form, scale="none", **SMALL).history for form in forms]
+    histories = [winnow.run(model=network(), data=form, **SMALL).history for form in forms]
     for history in histories[1:]:
         np.testing.assert_equal(history, histories[0])
 
@@ -79,10 +80,11 @@ def test_task_and_scale_apply_to_every_form_of_data():
     for form in ((x, y), dataset):
         result = winnow.run(model=line, data=form, task="regression", **SMALL)
         assert result.plan.metric == "r2"
+    minmax = from_arrays(x, y, scale="minmax")
     narrow = (x - x.min(axis=0)) / np.ptp(x, axis=0)
-    by_hand = winnow.run(model=network(), data=(narrow, y), **SMALL).history
-    for form in ((x, y), dataset, from_arrays(x, y)):
-        scaled = winnow.run(model=network(), data=form, scale="minmax", **SMALL).history
+    by_hand = winnow.run(model=network(), data=(narrow, y), scale="none", **SMALL).history
+    for form in ({"data": (x, y), "scale": "minmax"}, {"data": dataset, "scale": "minmax"}, {"data": minmax}):
+        scaled = winnow.run(model=network(), **form, **SMALL).history
         assert scaled[-1]["reference.loss"] == pytest.approx(by_hand[-1]["reference.loss"], rel=1e-4)
 
 
@@ -265,11 +267,22 @@ MISTAKES = {
         "data.targets has no effect on data without named columns",
     ),
     "task of a DataSet": ({"data": from_arrays(*blobs()), "task": "regression"}, "no effect on a DataSet"),
+    "scale of a DataSet": ({"data": from_arrays(*blobs()), "scale": "none"}, "no effect on a DataSet"),
+    "frame without targets": ({"data": {"a": [1, 2], "b": [3, 4]}}, 'say which column to predict: targets=["…"]'),
+    "columns that make more features": (
+        {
+            "model": network(),
+            "data": {"a": ["u", "v"] * 20, "b": [0.5] * 40, "y": [0, 1] * 20},
+            "targets": "y",
+            "clients": 2,
+        },
+        "2 columns of the data make 4 features (a = u, a = v, a = other, b)",
+    ),
     "prices": ({"data": (blobs()[0], np.arange(300))}, 'data.task = "classification" or "regression"'),
     "share": ({"reference": 1.0}, "data.reference: 1.0 is neither a number of rows such as 500 nor a share"),
     "width": ({"model": {"name": "mlp", "hidden": [0]}}, "model.hidden[0] = 0: must be at least 1"),
     "class": ({"model": nn.Flatten}, "model: Flatten is a class; pass an instance: Flatten()"),
-    "no model": ({"model": network}, "model: function is not supported; pass an nn.Module or the name of a model"),
+    "no model": ({"model": network}, "model: function is not supported; pass an nn.Module, a scikit-learn"),
     "noise on tokens": (
         {"data": (np.ones((99, 3), int), np.arange(99) % 2), "tokens": True, "corruptions": [NOISE]},
         "corruption noise needs numeric features, not tokens",

@@ -229,6 +229,6 @@ def test_parts_that_do_not_go_together_are_refused_in_one_line(algorithm: str, c
 def test_cyclic_goes_on_for_as_long_as_the_invitation_says(until: Until, visited: list[int], monkeypatch) -> None:
     prepared = ready("cyclic", "rounds=1")
     everyone = SelectedClients(clients=np.arange(4), counts=np.ones(4, np.int64), until=until)
-    monkeypatch.setattr(_UniformSelection, "propose", lambda self, turn: everyone)
+    monkeypatch.setattr(_UniformSelection, "propose", lambda self, context: everyone)
     [(_, folded, _)] = played(prepared)
     assert folded == visited

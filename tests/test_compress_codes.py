@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from winnow.privacy.compress.bit_packing import (
     indices_bytes,
-    pack,
+    pack_bits,
     packed_bytes,
     read_indices,
-    unpack,
+    unpack_bits,
     write_indices,
 )
 from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
@@ -31,20 +31,20 @@ class TestBits:
     @given(st.integers(1, 40).flatmap(lambda w: st.tuples(st.just(w), st.lists(st.integers(0, 2**w - 1), max_size=50))))
     def test_numbers_come_back_and_take_no_more_than_their_bits(self, case: tuple[int, list[int]]) -> None:
         width, numbers = case
-        data = pack(np.array(numbers, np.int64), width)
+        data = pack_bits(np.array(numbers, np.int64), width)
         assert len(data) == packed_bytes(len(numbers), width) == -(-len(numbers) * width // 8)
-        assert unpack(data, len(numbers), width).tolist() == numbers
+        assert unpack_bits(data, len(numbers), width).tolist() == numbers
 
     def test_the_layout_is_that_of_a_plain_calculation(self) -> None:
         numbers, width = [5, 0, 7, 2, 6], 3
         whole = sum(number << (width * place) for place, number in enumerate(numbers))
-        assert pack(np.array(numbers), width).tobytes() == whole.to_bytes(2, "little")
+        assert pack_bits(np.array(numbers), width).tobytes() == whole.to_bytes(2, "little")
 
     def test_bits_behind_the_last_number_must_be_zero(self) -> None:
-        data = pack(np.array([1, 2, 3]), 3)
+        data = pack_bits(np.array([1, 2, 3]), 3)
         data[-1] |= 0x80
         with pytest.raises(PacketError, match="not zero"):
-            unpack(data, 3, 3)
+            unpack_bits(data, 3, 3)
 
     @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), max_size=200))))
     def test_places_come_back_in_the_stated_bytes(self, case: tuple[int, set[int]]) -> None:
@@ -198,11 +198,11 @@ class TestPackets:
         read, buffers = form.read(sealed.data, LIKE)
         assert buffers["batches"].item() == 7
         assert buffers["batches"].dtype == torch.int64
-        assert not read[~sealed.told].any()
-        assert sealed.told.sum() == form.sparsify.kept(36)
-        stretched = changes()[sealed.told] * form.sparsify.stretch(36)
+        assert not read[~sealed.sent].any()
+        assert sealed.sent.sum() == form.sparsify.kept(36)
+        stretched = changes()[sealed.sent] * form.sparsify.stretch(36)
         tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2, "qsgd": np.abs(stretched).max() / 3}
-        assert np.abs(read[sealed.told] - stretched).max() <= tolerance[form.quantise.name] * 5.01
+        assert np.abs(read[sealed.sent] - stretched).max() <= tolerance[form.quantise.name] * 5.01
 
     def test_both_sides_need_not_have_the_names_in_one_order(self, form: PacketFormat) -> None:
         """Files sort them; a module does not."""
@@ -222,7 +222,7 @@ class TestPackets:
     def test_no_changes_at_all(self, form: PacketFormat) -> None:
         sealed = form.write(np.zeros(40, np.float32), BUFFERS, LIKE, rng())
         assert not form.read(sealed.data, LIKE)[0].any()
-        assert not sealed.told.any()
+        assert not sealed.sent.any()
 
     def test_whatever_arrives_is_read_or_refused_in_one_line(self, form: PacketFormat) -> None:
         data, source = form.write(changes(), BUFFERS, LIKE, rng()).data, rng(5)

@@ -25,8 +25,8 @@ PARTS = {
         "batches": torch.tensor(3),
     }
 }
-FORM = UpdateLayout.of(PARTS)
-PUBLIC = public_update(FORM, PARTS)
+LAYOUT = UpdateLayout.of(PARTS)
+PUBLIC = public_update(LAYOUT, PARTS)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -49,17 +49,17 @@ def updates(clients: int, seed: int = 0, size: float = 0.02) -> list[list[np.nda
 
 def summed(encoding, values, parameters: EncodingParameters):
     """The plain way: words are added up in the group, assignments are counted."""
-    members, space, indexed = len(values), encoding.space(FORM, len(values)), encoding.indexed(FORM)
-    total, masked, seeds = space.zeros(), {}, {}
+    members, group, indexed = len(values), encoding.group(LAYOUT, len(values)), encoding.indexed(LAYOUT)
+    total, masked, seeds = group.zeros(), {}, {}
     for client, own in enumerate(values):
-        vector = encoding.encode(FORM, own, parameters, members, rng(client))
-        space.check(vector)
-        space.add(total, vector)
+        vector = encoding.encode(LAYOUT, own, parameters, members, rng(client))
+        group.check(vector)
+        group.add(total, vector)
         seeds[client] = bytes([client]) * 32
-        add_mask(vector, seeds[client], space, sign=1)
-        masked[client] = assignments(space.pack(space.reduce(vector)), space, indexed)
-    counts = histograms(masked, seeds, space, indexed)
-    return encoding.decode(FORM, [*counts, *space.reduce(total)[indexed:]], parameters, members, members)
+        add_mask(vector, seeds[client], group, sign=1)
+        masked[client] = assignments(group.pack(group.reduce(vector)), group, indexed)
+    counts = histograms(masked, seeds, group, indexed)
+    return encoding.decode(LAYOUT, [*counts, *group.reduce(total)[indexed:]], parameters, members, members)
 
 
 class TestPruned:
@@ -67,10 +67,10 @@ class TestPruned:
     @settings(max_examples=25, deadline=None)
     def test_what_is_sent_adds_up_and_the_rest_stands_still(self, clients: int, fraction: float) -> None:
         encoding, values = RandomPruning(fraction=fraction), updates(clients)
-        parameters = encoding.first(FORM, PUBLIC, 1)
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
         sums = summed(encoding, values, parameters).sums
         steps = iter(parameters.arrays["scale"])
-        for place, entry in enumerate(FORM.entries):
+        for place, entry in enumerate(LAYOUT.entries):
             exact = sum(each[place] for each in values)
             if len(entry.shape) < 2:
                 np.testing.assert_allclose(sums[place], exact, atol=1e-5)
@@ -83,36 +83,36 @@ class TestPruned:
 
     def test_the_mask_is_everybodys_and_a_new_one_every_so_often(self) -> None:
         encoding, values = RandomPruning(fraction=0.1, refresh_every=2), updates(3)
-        parameters = encoding.first(FORM, PUBLIC, 1)
-        assert parameters.as_arrays().keys() == encoding.first(FORM, PUBLIC, 1).as_arrays().keys()
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
+        assert parameters.as_arrays().keys() == encoding.first(LAYOUT, PUBLIC, 1).as_arrays().keys()
         masks = []
         for number in range(1, 6):
             decoded = summed(encoding, values, parameters)
             masks.append(tuple(np.flatnonzero(decoded.sums[0]).tolist()))
-            parameters = EncodingParameters.of(encoding.refresh(FORM, parameters, decoded, number + 1).as_arrays())
+            parameters = EncodingParameters.of(encoding.refresh(LAYOUT, parameters, decoded, number + 1).as_arrays())
         overlap = [len({*one} & {*other}) / 120 for one, other in pairwise(masks)]
         assert [share > 0.8 for share in overlap] == [True, False, True, False]
         assert parameters.version == 5
 
     def test_bytes_follow_the_fraction(self) -> None:
         weights, room = 1200 + 12, 4
-        tenth, all_of_it = (RandomPruning(fraction=fraction).space(FORM, 16).packed_bytes for fraction in (0.1, 1.0))
+        tenth, all_of_it = (RandomPruning(fraction=fraction).group(LAYOUT, 16).packed_bytes for fraction in (0.1, 1.0))
         assert all_of_it - tenth == pytest.approx(0.9 * weights * (8 + room) / 8, abs=3)
 
     def test_every_coordinate_has_its_turn(self) -> None:
         encoding, values = RandomPruning(fraction=0.2), updates(2)
-        parameters, seen = encoding.first(FORM, PUBLIC, 1), np.zeros(1200, bool)
+        parameters, seen = encoding.first(LAYOUT, PUBLIC, 1), np.zeros(1200, bool)
         for number in range(1, 41):
             decoded = summed(encoding, values, parameters)
             seen |= decoded.sums[0].reshape(-1) != 0
-            parameters = encoding.refresh(FORM, parameters, decoded, number + 1)
+            parameters = encoding.refresh(LAYOUT, parameters, decoded, number + 1)
         assert seen.mean() > 0.99
 
     def test_parameters_without_a_seed_are_refused(self) -> None:
         encoding = RandomPruning()
-        parameters = encoding.quantisation.first(FORM, PUBLIC, 1)
+        parameters = encoding.quantisation.first(LAYOUT, PUBLIC, 1)
         with pytest.raises(ProtocolError, match="pruning seed"):
-            encoding.encode(FORM, updates(1)[0], parameters, 3, rng())
+            encoding.encode(LAYOUT, updates(1)[0], parameters, 3, rng())
 
 
 class TestCodewords:
@@ -141,7 +141,7 @@ class TestProduct:
     def test_histograms_decode_to_the_sum_of_codewords(self) -> None:
         """Against a calculation that looks each client's codewords up by itself."""
         encoding, values = ProductQuantisation(codewords=16, block=4, shuffle=False), updates(5)
-        parameters = encoding.first(FORM, PUBLIC, 1)
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
         decoded = summed(encoding, values, parameters)
         book = parameters.arrays["codebook.0"].astype(np.float32)
         by_hand, lengths, reaches = np.zeros((300, 4)), 0.0, 0.0
@@ -160,25 +160,25 @@ class TestProduct:
     @settings(max_examples=20, deadline=None)
     def test_the_word_sizes_are_those_of_the_rules(self, block: int, codewords: int, clients: int) -> None:
         encoding = ProductQuantisation(codewords=codewords, block=block, min_weights=0)
-        space, rate = encoding.space(FORM, clients), np.log2(codewords) / block
-        for stretch, count in zip(space.stretches[: encoding.indexed(FORM)], (1200, 12), strict=False):
-            assert -(-count // block) <= stretch.count <= count
-            assert stretch.count >= 4 * (1 << stretch.bits)  # four blocks a codeword
-            assert 1 <= stretch.bits <= np.log2(codewords)
-            assert stretch.count * stretch.bits >= count * rate  # as many bits a weight as a large tensor has
-        decoded = summed(encoding, updates(clients), encoding.first(FORM, PUBLIC, 1))
-        assert [each.shape for each in decoded.sums] == [entry.shape for entry in FORM.entries]
+        group, rate = encoding.group(LAYOUT, clients), np.log2(codewords) / block
+        for segment, count in zip(group.segments[: encoding.indexed(LAYOUT)], (1200, 12), strict=False):
+            assert -(-count // block) <= segment.count <= count
+            assert segment.count >= 4 * (1 << segment.bits)  # four blocks a codeword
+            assert 1 <= segment.bits <= np.log2(codewords)
+            assert segment.count * segment.bits >= count * rate  # as many bits a weight as a large tensor has
+        decoded = summed(encoding, updates(clients), encoding.first(LAYOUT, PUBLIC, 1))
+        assert [each.shape for each in decoded.sums] == [entry.shape for entry in LAYOUT.entries]
 
     def test_codebooks_learn_from_the_public_sum(self) -> None:
         """After a few rounds the error is a fraction of the update; the first codebook knows nothing."""
         encoding = ProductQuantisation(codewords=64, block=2)
-        parameters, errors = encoding.first(FORM, PUBLIC, 1), []
+        parameters, errors = encoding.first(LAYOUT, PUBLIC, 1), []
         for number in range(1, 6):
             values = updates(8, seed=number)
             decoded = summed(encoding, values, parameters)
             exact = sum(own[0] for own in values)
             errors.append(float(np.linalg.norm(decoded.sums[0] - exact) / np.linalg.norm(exact)))
-            parameters = EncodingParameters.of(encoding.refresh(FORM, parameters, decoded, number + 1).as_arrays())
+            parameters = EncodingParameters.of(encoding.refresh(LAYOUT, parameters, decoded, number + 1).as_arrays())
         assert errors[0] > 0.4
         assert errors[-1] < 0.2
 
@@ -186,13 +186,13 @@ class TestProduct:
     def test_the_sum_of_many_is_as_long_as_it_should_be(self, codewords: int) -> None:
         """Clients agree on little and differ in much; at half a bit a weight a codeword is half as long as a block."""
         encoding, common = ProductQuantisation(codewords=codewords, block=8), rng(9).normal(0, 0.02, (40, 30))
-        parameters = encoding.first(FORM, PUBLIC, 1)
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
         for number in range(1, 5):
             values = updates(60, seed=number)
             for own in values:
                 own[0] += common
             decoded = summed(encoding, values, parameters)
-            parameters = encoding.refresh(FORM, parameters, decoded, number + 1)
+            parameters = encoding.refresh(LAYOUT, parameters, decoded, number + 1)
         exact = sum(own[0] for own in values)
         assert np.sum(decoded.sums[0] * exact) / np.sum(exact * exact) == pytest.approx(1.0, abs=0.1)
 
@@ -200,11 +200,11 @@ class TestProduct:
         encoding, values = ProductQuantisation(codewords=16, block=4, shuffle=False), updates(5)
         for own in values:
             own[0][10:20] = 0
-        parameters = encoding.first(FORM, PUBLIC, 1)
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
         for number in range(1, 4):
             decoded = summed(encoding, values, parameters)
             assert not decoded.sums[0][10:20].any()
-            parameters = encoding.refresh(FORM, parameters, decoded, number + 1)
+            parameters = encoding.refresh(LAYOUT, parameters, decoded, number + 1)
 
     def test_shuffled_weights_come_back_to_their_places(self) -> None:
         """One weight that changes, a different one each time, is the one that is decoded as changed."""
@@ -212,16 +212,16 @@ class TestProduct:
         for place in (0, 17, 1199):
             own[0] = np.zeros((40, 30))
             own[0].reshape(-1)[place] = 1.0
-            moved = summed(encoding, [own], encoding.first(FORM, PUBLIC, place + 1)).sums[0].reshape(-1)
+            moved = summed(encoding, [own], encoding.first(LAYOUT, PUBLIC, place + 1)).sums[0].reshape(-1)
             assert np.count_nonzero(moved) == 4  # its block
             assert moved[place] != 0
 
     def test_corrections_have_codewords_as_errors_have(self) -> None:
         """The opposite of an update costs no more error than the update that the codebook was made of."""
         encoding, values = ProductQuantisation(codewords=64, block=2), updates(8)
-        parameters = encoding.first(FORM, PUBLIC, 1)
+        parameters = encoding.first(LAYOUT, PUBLIC, 1)
         for number in range(1, 4):
-            parameters = encoding.refresh(FORM, parameters, summed(encoding, values, parameters), number + 1)
+            parameters = encoding.refresh(LAYOUT, parameters, summed(encoding, values, parameters), number + 1)
         exact, errors = sum(own[0] for own in values), []
         for sign in (1, -1):
             told = summed(encoding, [[sign * own[0], *own[1:]] for own in values], parameters).sums[0]
@@ -230,43 +230,47 @@ class TestProduct:
 
     def test_codebooks_stay_as_long_as_they_are_told(self) -> None:
         encoding, values = ProductQuantisation(codewords=16, block=4, refresh_every=3), updates(4)
-        parameters, books = encoding.first(FORM, PUBLIC, 1), []
+        parameters, books = encoding.first(LAYOUT, PUBLIC, 1), []
         for number in range(1, 8):
             books.append((parameters.version, parameters.arrays["codebook.0"]))
-            parameters = encoding.refresh(FORM, parameters, summed(encoding, values, parameters), number + 1)
+            parameters = encoding.refresh(LAYOUT, parameters, summed(encoding, values, parameters), number + 1)
         assert [version for version, _ in books] == [1, 1, 1, 4, 4, 4, 7]
         assert books[0][1] is books[2][1]
         assert not np.array_equal(books[2][1], books[3][1])
 
     def test_one_client_more_moves_each_histogram_by_one(self) -> None:
         encoding = ProductQuantisation(codewords=16, block=4)
-        space, indexed = encoding.space(FORM, 5), encoding.indexed(FORM)
-        parameters, masked, seeds = encoding.first(FORM, PUBLIC, 1), {}, {}
+        group, indexed = encoding.group(LAYOUT, 5), encoding.indexed(LAYOUT)
+        parameters, masked, seeds = encoding.first(LAYOUT, PUBLIC, 1), {}, {}
         for client, own in enumerate(updates(5)):
             seeds[client] = bytes([client + 1]) * 32
-            vector = encoding.encode(FORM, own, parameters, 5, rng())
-            add_mask(vector, seeds[client], space, sign=1)
-            masked[client] = assignments(space.pack(space.reduce(vector)), space, indexed)
-        fewer = histograms({k: masked[k] for k in range(4)}, seeds, space, indexed)
-        more = histograms(masked, seeds, space, indexed)
+            vector = encoding.encode(LAYOUT, own, parameters, 5, rng())
+            add_mask(vector, seeds[client], group, sign=1)
+            masked[client] = assignments(group.pack(group.reduce(vector)), group, indexed)
+        fewer = histograms({k: masked[k] for k in range(4)}, seeds, group, indexed)
+        more = histograms(masked, seeds, group, indexed)
         for one, other in zip(fewer, more, strict=True):
             assert (one.sum(1) == 4).all()
             assert ((other - one).sum(1) == 1).all()
-        again = read_histograms(write_histograms(more), space, indexed)
+        again = read_histograms(write_histograms(more), group, indexed)
         assert all(np.array_equal(one, other) for one, other in zip(again, more, strict=True))
 
     def test_histograms_that_lose_a_client_are_refused(self) -> None:
         encoding, values = ProductQuantisation(codewords=16, block=4), updates(3)
-        parameters, space, indexed = encoding.first(FORM, PUBLIC, 1), encoding.space(FORM, 3), encoding.indexed(FORM)
-        counts = [np.zeros((stretch.count, 1 << stretch.bits), np.uint32) for stretch in space.stretches[:indexed]]
-        total = encoding.encode(FORM, values[0], parameters, 3, rng())[indexed:]
+        parameters, group, indexed = (
+            encoding.first(LAYOUT, PUBLIC, 1),
+            encoding.group(LAYOUT, 3),
+            encoding.indexed(LAYOUT),
+        )
+        counts = [np.zeros((segment.count, 1 << segment.bits), np.uint32) for segment in group.segments[:indexed]]
+        total = encoding.encode(LAYOUT, values[0], parameters, 3, rng())[indexed:]
         with pytest.raises(ProtocolError, match="count every client exactly once"):
-            encoding.decode(FORM, [*counts, *total], parameters, 3, 3)
+            encoding.decode(LAYOUT, [*counts, *total], parameters, 3, 3)
 
     def test_codebooks_that_do_not_fit_are_refused(self) -> None:
         encoding, parameters = (
             ProductQuantisation(codewords=16, block=4),
-            ProductQuantisation(codewords=8, block=4).first(FORM, PUBLIC, 1),
+            ProductQuantisation(codewords=8, block=4).first(LAYOUT, PUBLIC, 1),
         )
         with pytest.raises(ProtocolError, match="do not match"):
-            encoding.encode(FORM, updates(1)[0], parameters, 3, rng())
+            encoding.encode(LAYOUT, updates(1)[0], parameters, 3, rng())

@@ -150,7 +150,7 @@ def test_bytes_on_the_link_are_those_of_the_code(stated: int | None) -> None:
 
 # The keeper ---------------------------------------------------------------------------------------------------------
 
-SPACE = VectorGroup((Segment(50, 4), Segment(7, 32)))
+GROUP = VectorGroup((Segment(50, 4), Segment(7, 32)))
 TERMS = SessionTerms(session=b"s" * 16, round=1, threshold=0.6, min_clients=2, graph="complete", neighbours=None)
 
 
@@ -162,17 +162,22 @@ class Cohort:
         for client in range(clients):
             self.chosen[client] = np.random.default_rng(client).integers(0, 16, 50).astype(np.uint8)
             vector, seed = [self.chosen[client].copy(), np.zeros(7, np.uint32)], os.urandom(SEED_BYTES)
-            add_mask(vector, seed, SPACE, sign=1)
-            words = SPACE.pack(SPACE.reduce(vector))
+            add_mask(vector, seed, GROUP, sign=1)
+            words = GROUP.pack(GROUP.reduce(vector))
             self.masked[client] = words[:25]
-            assigned = assignments_digest(words, SPACE, 1)
+            assigned = assignments_digest(words, GROUP, 1)
             contents = DepositContents(
-                seed=seed, members=clients, told=b"told", weight=1.0, space=group_digest(SPACE), assigned=assigned
+                seed=seed,
+                members=clients,
+                inputs_digest=b"inputs",
+                weight=1.0,
+                group_digest=group_digest(GROUP),
+                assigned=assigned,
             )
             keeper.deposit(TERMS, make_deposit(client, contents, keeper.key(TERMS), TERMS, simulated_identities()))
 
     def asked(self, masked, indexed: int = 1):
-        return read_histograms(self.keeper.histograms(TERMS, masked, SPACE, indexed), SPACE, indexed)[0]
+        return read_histograms(self.keeper.histograms(TERMS, masked, GROUP, indexed), GROUP, indexed)[0]
 
     def by_hand(self, clients) -> np.ndarray:
         counts = np.zeros((50, 16), int)
@@ -190,20 +195,20 @@ def cohort() -> Cohort:
 class TestTheKeeper:
     @pytest.mark.parametrize("survivors", [[0, 1, 2, 3], [0, 1, 3], [1, 2, 3]])
     def test_it_counts_the_survivors_codewords(self, cohort: Cohort, survivors: list[int]) -> None:
-        cohort.keeper.total(TERMS, survivors, SPACE)
+        cohort.keeper.total(TERMS, survivors, GROUP)
         counted = cohort.asked({k: cohort.masked[k] for k in survivors})
         assert np.array_equal(counted, cohort.by_hand(survivors))
 
     def test_in_a_process_of_its_own(self) -> None:
         with KeeperProcess(simulated_identities(), threshold=0.6, min_clients=2, max_weight_share=0.75) as keeper:
             cohort = Cohort(keeper)
-            keeper.total(TERMS, [0, 1, 2, 3], SPACE)
+            keeper.total(TERMS, [0, 1, 2, 3], GROUP)
             assert np.array_equal(cohort.asked(cohort.masked), cohort.by_hand(range(4)))
             with pytest.raises(ProtocolError, match="already released"):
                 cohort.asked(cohort.masked)
 
     def test_it_counts_once(self, cohort: Cohort) -> None:
-        cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
+        cohort.keeper.total(TERMS, [0, 1, 2, 3], GROUP)
         cohort.asked(cohort.masked)
         with pytest.raises(ProtocolError, match="already released"):
             cohort.asked(cohort.masked)
@@ -211,41 +216,41 @@ class TestTheKeeper:
     def test_it_counts_for_the_survivors_of_the_sum_alone(self, cohort: Cohort) -> None:
         with pytest.raises(ProtocolError, match="after the sum"):
             cohort.asked(cohort.masked)
-        cohort.keeper.total(TERMS, [0, 1, 2], SPACE)
+        cohort.keeper.total(TERMS, [0, 1, 2], GROUP)
         with pytest.raises(ProtocolError, match="for the same survivors"):
             cohort.asked(cohort.masked)
 
     def test_too_few_are_not_counted(self, cohort: Cohort) -> None:
         with pytest.raises(ProtocolError, match="too few"):
-            cohort.keeper.total(TERMS, [0, 1], SPACE)
+            cohort.keeper.total(TERMS, [0, 1], GROUP)
         with pytest.raises(ProtocolError):
             cohort.asked({k: cohort.masked[k] for k in (0, 1)})
 
     def test_a_server_that_shifts_words_is_noticed(self, cohort: Cohort) -> None:
         """Added to a masked word, a number goes through to the word: all but one client's could be moved aside."""
-        cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
+        cohort.keeper.total(TERMS, [0, 1, 2, 3], GROUP)
         shifted = bytes([cohort.masked[1][0] ^ 1]) + cohort.masked[1][1:]
         with pytest.raises(ProtocolError, match="client 1 are not those that it masked"):
             cohort.asked({**cohort.masked, 1: shifted})
 
     @pytest.mark.parametrize("indexed", [0, 2, 3])
     def test_what_is_summed_is_not_counted(self, cohort: Cohort, indexed: int) -> None:
-        cohort.keeper.total(TERMS, [0, 1, 2, 3], SPACE)
+        cohort.keeper.total(TERMS, [0, 1, 2, 3], GROUP)
         with pytest.raises(ProtocolError):
             cohort.asked(cohort.masked, indexed)
 
     def test_long_words_are_not_counted(self) -> None:
-        space = VectorGroup((Segment(2, 64),))
+        group = VectorGroup((Segment(2, 64),))
         with pytest.raises(ProtocolError, match="at most 8 bits"):
-            histograms({0: bytes(16)}, {0: bytes(32)}, space, 1)
+            histograms({0: bytes(16)}, {0: bytes(32)}, group, 1)
 
 
 def test_masked_assignments_look_like_noise() -> None:
     """What the server sees of one client, whose blocks all chose the same codeword, is uniform."""
-    space = VectorGroup((Segment(40_000, 4),))
+    group = VectorGroup((Segment(40_000, 4),))
     vector = [np.full(40_000, 3, np.uint8)]
-    add_mask(vector, os.urandom(SEED_BYTES), space, sign=1)
-    seen = np.bincount(space.reduce(vector)[0], minlength=16)
+    add_mask(vector, os.urandom(SEED_BYTES), group, sign=1)
+    seen = np.bincount(group.reduce(vector)[0], minlength=16)
     assert chisquare(seen).pvalue > 1e-4
 
 
@@ -256,9 +261,9 @@ def test_every_client_counts_once_whatever_its_weight() -> None:
     counts: list[np.ndarray] = []
     decode = ProductQuantisation.decode
 
-    def noting(self, form, total, *others):
-        counts.extend(total[: self.indexed(form)])
-        return decode(self, form, total, *others)
+    def noting(self, layout, total, *others):
+        counts.extend(total[: self.indexed(layout)])
+        return decode(self, layout, total, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProductQuantisation, "decode", noting)

@@ -6,20 +6,34 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.core import RoundFinished
+from winnow.core import Population, RoundFinished
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Recipe
+from winnow.learn.client_update import PlainUpdate
+from winnow.learn.schedule import SynchronousRounds
 from winnow.learn.stack import ModelState
 from winnow.runs.event_log import decode_event, encode_event
 from world import blobs, experiment, prepared
 
 ALGORITHMS = sorted(Recipe.known)
-STATEFUL = ["cyclic", "fedbuff", "feddyn", "fedprof", "oort", "safa", "scaffold", "srpfl-fedprof", "tifl"]
-"""One of each kind of state that outlives a round: these are interrupted twice more, where clients evaluate."""
+
+
+def keeps_state(algorithm: str) -> bool:
+    """Whether more than the model may outlive a round: at the selection, the server, the schedule or the clients."""
+    whole = experiment(algorithm=algorithm).composed()
+    return (
+        bool(whole.select.start(Population(sizes=np.full(8, 40))).state())
+        or bool(whole.server.start({"weight": torch.zeros(2)}))
+        or not isinstance(whole.schedule, SynchronousRounds)
+        or not isinstance(whole.client, PlainUpdate)
+    )
+
+
 INTERRUPTED = [(each, 2, "[]") for each in ALGORITHMS] + [
-    (each, stop, "[1, 4]") for each in STATEFUL for stop in (1, 3)
+    (each, stop, "[1, 4]") for each in filter(keeps_state, ALGORITHMS) for stop in (1, 3)
 ]
+"""Those that keep state are interrupted twice more, in runs whose clients evaluate."""
 
 
 def log_of(ready) -> list[bytes]:

@@ -23,7 +23,9 @@ from winnow.data import (
 
 RNG = np.random.default_rng(0)
 IMAGES = from_arrays(RNG.uniform(-1, 2, (400, 3, 12, 12)), RNG.integers(0, 4, 400), name="images")
-TABLE = from_arrays(RNG.uniform((0, -5, 10), (1, 5, 11), (400, 3)), RNG.uniform(0, 3, (400, 2)), name="table")
+TABLE = from_arrays(
+    RNG.uniform((0, -5, 10), (1, 5, 11), (400, 3)), RNG.uniform(0, 3, (400, 2)), name="table", scale="none"
+)
 EVERY = [
     IrrelevantFeatures(fraction=0.5),
     Blur(fraction=0.5),
@@ -138,7 +140,7 @@ def test_irrelevant_images_are_smooth_unrelated_and_in_range():
 def test_blur_convolves_each_channel_with_a_gaussian():
     point = np.zeros((60, 2, 15, 15), dtype=np.float32)
     point[:, 0, 7, 7] = 1
-    dataset = from_arrays(point, np.arange(60) % 2)
+    dataset = from_arrays(point, np.arange(60) % 2, scale="none")
     after = fully(dataset, Blur(fraction=1, sigma=1.5))[1]
     offsets = np.arange(-7, 8)
     kernel = np.exp(-(offsets**2) / (2 * 1.5**2))

@@ -15,7 +15,9 @@ SPOILED = DataSettings(
 
 def table():
     rng = np.random.default_rng(1)
-    return from_arrays(rng.normal(size=(300, 4)).astype(np.float32), rng.integers(0, 3, 300), name="table")
+    return from_arrays(
+        rng.normal(size=(300, 4)).astype(np.float32), rng.integers(0, 3, 300), name="table", scale="none"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import builtins
 import gzip
 import re
 import time
+from datetime import date
 
 import numpy as np
 import pytest
@@ -132,11 +133,11 @@ def test_a_large_csv_is_read_in_a_second_or_so(tmp_path):
         ("", ("y",), "is empty"),
         ("a,y\n", ("y",), "a header but no rows"),
         (HEADER + ROWS, ("lable",), "no column 'lable' (named as a target); did you mean 'label'?"),
-        (HEADER + ROWS, ("label",), "column 'city', data row 1 holds 'Bonn', not a number"),
         (HEADER + ROWS, (), "data.targets"),
         (HEADER + ROWS, ("age", "label"), "column 'label', data row 1 holds 'yes'"),
-        ("a,y\n1,2\n3,4\n,6\n", ("y",), "column 'a', data row 3 holds an empty cell"),
-        ("a,y\n1,2\nnan,4\n", ("y",), "column 'a', data row 2 is nan"),
+        ("a,y\n1,u\n3o,u\n2,v\n", ("y",), "column 'a', data row 2 holds '3o', and other rows hold numbers"),
+        ("a,y\n1,2\ninf,4\n", ("y",), "column 'a', data row 2 is inf"),
+        ("a,b,y\n,1,2\nNA,1,4\n", ("y",), "every value of column 'a' is missing"),
         ("a,y\n1,2\n2,\n", ("y",), "column 'y', data row 2 is empty"),
         ("a,y\n1,2\n3\n", ("y",), "data row 2 has 1 cells but the header has 2"),
         ("a,b,y\n1,2,u\n9,0.1,0.2,u\n", ("y",), "data row 2 has 4 cells but the header has 3"),
@@ -154,11 +155,25 @@ def test_mistakes_in_a_csv_are_named_with_their_place(tmp_path, content, targets
     assert str(path) in message
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_text_is_one_hot_and_missing_numbers_are_filled_and_marked(tmp_path, kind):
+    if kind == "csv":
+        path = write(tmp_path, "t.csv", "age,city,label\n31,Ulm,yes\n ,Bonn,no\n52,NA,yes\n33, Bonn ,no\n")
+    else:
+        path = parquet(
+            tmp_path, age=[31, None, 52, 33], city=["Ulm", "Bonn", None, "Bonn"], label=["yes", "no", "yes", "no"]
+        )
+    data = load(DataSettings(path=path, targets="label", scale="none"))
+    assert data.preprocessing.features == ("age", "age is missing", "city = Bonn", "city = Ulm", "city = other")
+    assert data.x.tolist() == [[31, 0, 0, 1, 0], [33, 1, 1, 0, 0], [52, 0, 0, 0, 1], [33, 0, 1, 0, 0]]
+    assert data.preprocessing.classes == ("no", "yes")
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"a": [1, 2], "city": ["Bonn", "Ulm"]}, "column 'city' holds string, not numbers"),
-        ({"a": [1.0, None]}, "column 'a', data row 2 is nan"),
+        ({"a": [1, 2], "day": [date(2020, 1, 1)] * 2}, "column 'day' holds dates or times"),
+        ({"a": [1.0, np.inf]}, "column 'a', data row 2 is inf"),
         ({"a": []}, "has no rows"),
     ],
 )
@@ -297,7 +312,7 @@ def test_text_is_always_classes():
 
 def test_arrays_follow_task_and_scale():
     x, y = np.array([[0.0, 5.0], [10.0, 5.0], [5.0, 5.0]]), np.array([3, 7, 5])
-    plain = from_arrays(x, y)
+    plain = from_arrays(x, y, scale="none")
     assert (plain.x.tolist(), plain.y.tolist(), plain.classes) == (x.tolist(), [0, 2, 1], 3)
     scaled = from_arrays(x, y, task="regression", scale="minmax")
     assert scaled.x.tolist() == [[0, 0], [1, 0], [0.5, 0]]

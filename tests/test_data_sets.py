@@ -222,7 +222,7 @@ def test_an_unknown_set_suggests_the_nearest():
 
 
 def labelled(rows, test_rows=None):
-    data = from_arrays(np.arange(rows, dtype=np.float32)[:, None], np.arange(rows) % 2)
+    data = from_arrays(np.arange(rows, dtype=np.float32)[:, None], np.arange(rows) % 2, scale="none")
     return data if test_rows is None else type(data)(**{**vars(data), "test_rows": np.asarray(test_rows)})
 
 

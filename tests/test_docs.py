@@ -263,11 +263,31 @@ def test_every_promise_of_security_names_a_test_that_attacks_it() -> None:
     named = [match for row in rows for match in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", row)]
     assert len(named) > len(rows) > 20
     for file, test in named:
-        assert f"def {test or 'test_'}" in (ROOT / "tests" / file).read_text("utf-8"), f"{file}::{test}"
+        wanted = f"def {test}(" if test else "def test_"
+        assert wanted in (ROOT / "tests" / file).read_text("utf-8"), f"{file}::{test}"
+
+
+def test_every_test_file_that_a_page_names_exists() -> None:
+    named = {match for page in PAGES for match in re.findall(r"tests/[\w/]+\.py", page.read_text("utf-8"))}
+    assert len(named) > 5
+    assert not [name for name in sorted(named) if not (ROOT / name).is_file()]
 
 
 def test_the_reference_names_every_setting_and_no_other() -> None:
     assert dict(walk(Experiment)).keys() == documented().keys()
+
+
+def test_what_pages_set_are_settings() -> None:
+    known: dict[str, set[str]] = {}
+    for path, _, key in dict(walk(Experiment)):
+        section, *below = path.split(".")
+        known.setdefault(section, {"name"}).update((*below, key))
+    del known[""]
+    assignment = re.compile(rf"(?<![\w./\[])({'|'.join(known)})\.([a-z_.]+)\s*=")
+    pages = {*PAGES, *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}  # which tells of former names, too
+    found = [(page, match) for page in pages for match in assignment.finditer(page.read_text("utf-8"))]
+    assert len(found) > 100
+    assert not [(page_name(page), m[0]) for page, m in found if not set(m[2].split(".")) <= known[m[1]]]
 
 
 def test_the_reference_gives_defaults_and_choices() -> None:

@@ -15,7 +15,7 @@ from winnow.privacy.dp.privacy_loss import (
     GaussianRelease,
     LaplaceRelease,
     epsilon,
-    noise_for_budget,
+    least_noise,
 )
 from winnow.progress.live_display import ProgressHeader, ProgressState
 from world import blobs, experiment, prepared
@@ -147,7 +147,7 @@ def test_dp_sgd_counts_each_clients_own_rate_and_steps() -> None:
 def test_epsilon_composes_different_kinds() -> None:
     mixed = [
         GaussianRelease(noise=3.0, times=2),
-        GaussianRelease(noise=2.0, times=5, chance=0.2),
+        GaussianRelease(noise=2.0, times=5, sampling_probability=0.2),
         LaplaceRelease(noise=4.0, times=3),
     ]
     expected = composed(
@@ -167,7 +167,7 @@ def test_epsilon_composes_different_kinds() -> None:
 
 def test_faint_noise_has_an_honest_epsilon() -> None:
     assert (
-        epsilon([GaussianRelease(noise=1e-6, times=3, chance=0.1)], 1e-5)
+        epsilon([GaussianRelease(noise=1e-6, times=3, sampling_probability=0.1)], 1e-5)
         >= epsilon([GaussianRelease(noise=1e-3)], 1e-5)
         > 1e5
     )
@@ -175,9 +175,12 @@ def test_faint_noise_has_an_honest_epsilon() -> None:
 
 
 def test_the_noise_for_a_budget_is_the_least() -> None:
-    noise = noise_for_budget(3.0, 1e-5, 20, chance=0.1)
-    assert epsilon([GaussianRelease(noise=noise, times=20, chance=0.1)], 1e-5) <= 3.0
-    assert epsilon([GaussianRelease(noise=noise / 1.01, times=20, chance=0.1)], 1e-5) > 3.0
+    def spent(noise: float) -> float:
+        return epsilon([GaussianRelease(noise=noise, times=20, sampling_probability=0.1)], 1e-5)
+
+    noise = least_noise(lambda noise: spent(noise) <= 3.0)
+    assert noise is not None
+    assert spent(noise) <= 3.0 < spent(noise / 1.01)
 
 
 def test_kinds_of_noise_are_not_taken_for_one_another() -> None:

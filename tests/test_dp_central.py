@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from selecting import turn
+from selecting import selection_context
 from winnow.core import UNTIL_ALL, Population, Reply, Task, VirtualClock, stream
 from winnow.learn.aggregation import AggregationRule, FullAggregation, PartialAggregation
 from winnow.learn.collect import RoundResult
@@ -198,7 +198,7 @@ def test_poisson_sampling_draws_each_client_alone() -> None:
     selection = PoissonSampling(fraction=0.2).start(Population(sizes=np.ones(50, np.int64)))
     drawn = np.zeros((2000, 50))
     for number in range(2000):
-        drawn[number, selection.propose(turn(number + 1)).clients] = 1
+        drawn[number, selection.propose(selection_context(number + 1)).clients] = 1
     assert drawn.mean() == pytest.approx(0.2, abs=0.01)
     assert drawn.sum(1).var() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
     correlations = np.corrcoef(drawn.T)[np.triu_indices(50, 1)]

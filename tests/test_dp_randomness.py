@@ -134,12 +134,14 @@ def test_dp_sgd_draws_its_noise_from_the_sites_randomness() -> None:
     net = nn.Linear(20, 1)
     data = SimpleNamespace(device=torch.device("cpu"), rows_of=lambda c: np.arange(8), samples=lambda r: (x[r], y[r]))
     execution = SimpleNamespace(module=net, loss=lambda outputs, targets: (outputs - targets).square().mean(1))
-    job = SimpleNamespace(execution=execution, seed=0, round=1, rate=0.1, data=data, local=Sgd(batch_size=8, epochs=1))
+    training = SimpleNamespace(
+        execution=execution, seed=0, round=1, rate=0.1, data=data, local=Sgd(batch_size=8, epochs=1)
+    )
     start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     found = []
     for seed in (1, 1, 2):
-        job.randomness = lambda *names, seed=seed: Chance(seed)
-        found.append(DpSgd(noise_multiplier=2.0, clip=0.5)._trained(job, 0, start)["weight"] - start["weight"])
+        training.randomness = lambda *names, seed=seed: Chance(seed)
+        found.append(DpSgd(noise_multiplier=2.0, clip=0.5)._trained(training, 0, start)["weight"] - start["weight"])
     assert torch.equal(found[0], found[1])
     expected = -0.1 * np.random.default_rng(2).normal(0.0, 2.0 * 0.5 / 8, (1, 20))
     np.testing.assert_allclose(found[2].numpy(), expected, atol=1e-6)

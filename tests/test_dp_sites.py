@@ -1,6 +1,5 @@
 """Noise at the clients: in updates, in profiles, in every step, and in shares of a sum."""
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from winnow.core import ConfigError, Failure, ModelError, Population, Reply, Tas
 from winnow.experiment.build import prepare_run
 from winnow.experiment.setup import RunInputs
 from winnow.learn.aggregation import PartialAggregation
-from winnow.learn.handlers import LearningSite
 from winnow.learn.randomness import secure_stream
 from winnow.privacy.dp import DiscreteGaussian, DpSgd, LocalDp, NoisyProfiles
 from winnow.privacy.dp.distributed_discrete_gaussian import discrete_gaussian
@@ -64,10 +62,9 @@ def test_a_simulation_repeats_its_noise(sets: tuple[str, ...]) -> None:
     assert torch.equal(one, other)
 
 
-def test_anywhere_else_noise_comes_from_the_system() -> None:
+def test_a_secure_stream_does_not_repeat() -> None:
     assert stream(0, "dp-sgd", 1, 0).normal() == stream(0, "dp-sgd", 1, 0).normal()
     assert secure_stream(0, "dp-sgd", 1, 0).normal() != secure_stream(0, "dp-sgd", 1, 0).normal()
-    assert inspect.signature(LearningSite).parameters["randomness"].default is secure_stream
 
 
 def test_noise_does_not_depend_on_who_computes_it() -> None:
@@ -248,18 +245,18 @@ def test_discrete_gaussian_noise_has_its_law(deviation: float) -> None:
 def summed(encoding: DiscreteGaussian, changes: np.ndarray, survivors: int | None = None) -> tuple[np.ndarray, float]:
     """The decoded sum of clients' updates, without masks, and its weight."""
     members, rng = len(changes), np.random.default_rng(0)
-    form = UpdateLayout.of({"model": MODEL})
-    space = encoding.space(form, members)
-    total = space.zeros()
+    layout = UpdateLayout.of({"model": MODEL})
+    group = encoding.group(layout, members)
+    total = group.zeros()
     for change in changes[:survivors]:
         own = {"w": torch.from_numpy(change.reshape(40, 5)).float(), "count": torch.tensor(9)}
-        space.add(
+        group.add(
             total,
             encoding.encode(
-                form, weighted_update({"model": own}, MODEL, 0.5), EncodingParameters(version=1), members, rng
+                layout, weighted_update({"model": own}, MODEL, 0.5), EncodingParameters(version=1), members, rng
             ),
         )
-    decoded = encoding.decode(form, space.reduce(total), EncodingParameters(version=1), members, survivors or members)
+    decoded = encoding.decode(layout, group.reduce(total), EncodingParameters(version=1), members, survivors or members)
     assert float(np.abs(decoded.sums[1])) == 0, "counters are not sent"
     return np.asarray(decoded.sums[0]).reshape(-1), float(decoded.sums[-1])
 
@@ -327,7 +324,7 @@ def test_what_a_client_counts_in_a_noisy_sum_does_not_depend_on_who_else_came() 
         fold = PartialAggregation().start(MODEL, Population(sizes=sizes), 4)
         replies = [Reply(task=Task(name="train", client=k, round=1, version=0)) for k in cohort]
         context = round_context({"model": MODEL}, counts=dict.fromkeys(cohort, 1), selected=4)
-        trained = TrainedCohort(cohort=replies, form=UpdateLayout(()), refused=[], answered=replies)
+        trained = TrainedCohort(cohort=replies, layout=UpdateLayout(()), refused=[], answered=replies)
         held = SecureRound(collect, fold, context, trained, Population(sizes=sizes))
         found.append([held._weights[k] for k in (0, 1, 2)])
     assert found[0] == found[1] == pytest.approx([0.25, 0.5, 0.75])

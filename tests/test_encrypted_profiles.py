@@ -35,7 +35,7 @@ from world import blobs, experiment, prepared
 tenseal = pytest.importorskip("tenseal")
 
 from winnow.privacy import ckks  # noqa: E402
-from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read, seal, unit_of  # noqa: E402
+from winnow.privacy.encrypted_profile import MAX_MEAN_UNITS, compare_encrypted, read_profile, seal_profile, unit_of  # noqa: E402
 from winnow.privacy.encrypted_profile_comparison import ENCRYPTED_PROFILE_BYTES, KEYS_BYTES  # noqa: E402
 from winnow.privacy.encrypted_profile_site import EncryptedProfileSite, round_off_noise  # noqa: E402
 
@@ -70,7 +70,9 @@ def profile(mean: Any, variance: Any) -> Profile:
 
 
 def encrypted_divergence(keys: Keys, one: Profile, reference: Profile) -> float:
-    ours, theirs = (read(seal(each, keys.to_encrypt), len(each), keys.to_compute) for each in (one, reference))
+    ours, theirs = (
+        read_profile(seal_profile(each, keys.to_encrypt), len(each), keys.to_compute) for each in (one, reference)
+    )
     compared = compare_encrypted(ours, theirs)
     value = round_off_noise(np.array([ckks.decrypt(keys.secret, compared.ciphertext)]))[0]
     return float(value / compared.factor)
@@ -129,7 +131,7 @@ def test_who_decrypts_a_divergence_finds_nothing_else_beside_it(keys: Keys) -> N
 
     rng = np.random.default_rng(0)
     one, reference = (profile(rng.normal(0, 1, 12), rng.uniform(0.5, 2, 12)) for _ in range(2))
-    ours, theirs = (read(seal(each, keys.to_encrypt), 12, keys.to_compute) for each in (one, reference))
+    ours, theirs = (read_profile(seal_profile(each, keys.to_encrypt), 12, keys.to_compute) for each in (one, reference))
     compared = compare_encrypted(ours, theirs)
     context, secret = keys.secret.seal_context().data, keys.secret.secret_key().data
     plain = sealapi.Plaintext()
@@ -202,10 +204,10 @@ def overheard_run(*sets: str) -> Run:
 
     def noted(one: Profile, context: ckks.Context) -> Any:
         means.append(one.mean)
-        return seal(one, context)
+        return seal_profile(one, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("winnow.privacy.encrypted_profile_site.seal", noted)
+        patch.setattr("winnow.privacy.encrypted_profile_site.seal_profile", noted)
         ready = prepared(*sets, algorithm="fedprof")
         overheard = Overheard(ready.federation)
         events = list(ready.training.run(overheard))
@@ -406,7 +408,7 @@ def test_a_refused_profile_is_recorded_and_its_client_comes_last() -> None:
         part = cut.payload["profile"]
         return [
             Reply(task=cut.task, payload={"profile": changed(part, sealed=part["sealed"][:1000])}),
-            Reply(task=foreign.task, payload={"profile": seal(profile(np.zeros(12), np.ones(12)), other)}),
+            Reply(task=foreign.task, payload={"profile": seal_profile(profile(np.zeros(12), np.ones(12)), other)}),
             *others,
         ]
 

@@ -212,10 +212,10 @@ def test_a_selection_that_fails_over_a_reply_passes_over_it(fails: type[Exceptio
     seen: list[int] = []
 
     class Picky(Selection):
-        def propose(self, turn):
+        def propose(self, context):
             return SelectedClients(clients=np.arange(4), counts=np.ones(4, np.int64))
 
-        def observe(self, turn, replies):
+        def observe(self, context, replies):
             for reply in replies:
                 if reply.task.client == LIAR:
                     raise fails("of all replies this one")

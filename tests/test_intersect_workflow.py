@@ -80,7 +80,7 @@ def test_nothing_in_common_no_identifiers_and_repeated_ones(lists: Lists) -> Non
     assert run(SetIntersection(), lists) == {0: common(lists)}
 
 
-def test_the_server_carries_letters_without_an_identifier_in_them() -> None:
+def test_the_server_carries_messages_without_an_identifier_in_them() -> None:
     here, _ = federation(LISTS)
     watched: list[Reply] = []
     ask = here.dispatch
@@ -92,19 +92,19 @@ def test_the_server_carries_letters_without_an_identifier_in_them() -> None:
 
     here.dispatch = dispatch  # type: ignore[method-assign]
     list(SetIntersection().run(here))
-    carried = b"".join(letter for reply in watched for letter in reply.peer_messages.values())
+    carried = b"".join(message for reply in watched for message in reply.peer_messages.values())
     assert len(carried) > 30 * (60 + 30)
     assert b"patient" not in carried
 
 
 def lengths(lists: Lists, **settings: Any) -> list[list[int]]:
-    """Of all letters, in order, as the server carries them."""
+    """Of all messages, in order, as the server carries them."""
     here, _ = federation(lists, **settings)
     ask, seen = here.dispatch, []
 
     def dispatch(tasks: Iterable[Task], *until: Any) -> Any:
         sent = list(tasks)
-        seen.extend([len(letter) for letter in task.peer_messages.values()] for task in sent)
+        seen.extend([len(message) for message in task.peer_messages.values()] for task in sent)
         return ask(sent, *until)
 
     here.dispatch = dispatch  # type: ignore[method-assign]
@@ -149,14 +149,14 @@ def test_a_site_answers_once_about_few_and_only_what_it_reveals() -> None:
     assert 'another thing than the "size"' in refused.reason
 
 
-@pytest.mark.parametrize("letter", [b"", b"nonsense", b"\x93\x01\x02\x03"])
-def test_messages_that_are_none_are_refused_in_one_line(letter: bytes) -> None:
+@pytest.mark.parametrize("message", [b"", b"nonsense", b"\x93\x01\x02\x03"])
+def test_messages_that_are_none_are_refused_in_one_line(message: bytes) -> None:
     here, _ = federation(LISTS)
     (asked,) = answers(here, task(QUERY, 0, settings=1))
-    (found,) = answers(here, task(INTERSECT, 0, peer_messages={1: letter}))
+    (found,) = answers(here, task(INTERSECT, 0, peer_messages={1: message}))
     assert isinstance(found, Failure)
-    if letter:
-        (answered,) = answers(here, task(ANSWER, 1, peer_messages={0: letter}))
+    if message:
+        (answered,) = answers(here, task(ANSWER, 1, peer_messages={0: message}))
         assert isinstance(answered, Failure)
     (unasked,) = answers(here, replace(asked.task, name=INTERSECT))
     assert isinstance(unasked, Failure)

@@ -107,6 +107,35 @@ def test_the_users_own_file_makes_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("class Net(nn.Identity):\n    def __init__(self, hidden=7): super().__init__()", 4),
+        ("class Net(nn.Linear):\n    def __init__(self, shape, outputs): super().__init__(shape[0], outputs)", 2),
+        ("def make(shape, outputs): return nn.Linear(shape[0], outputs)\ndef _help(): pass", 2),
+        ("def make(): return nn.Linear(4, 5)", 5),
+    ],
+)
+def test_a_file_with_one_model_needs_no_name(tmp_path: Path, text: str, shape: int) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"from torch import nn\nfrom pathlib import Path\n{text}\n")
+    assert build_model(PythonModel(factory=str(file)), (4,), 2, 0)(torch.ones(3, 4)).shape == (3, shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class A(nn.Module): pass\nclass B(nn.Module): pass", "has A and B; say which makes the model: factory = "),
+        ("x = 3", "has no function and no class of models"),
+    ],
+)
+def test_a_file_with_none_or_several_says_what_to_write(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"from torch import nn\n{text}\n")
+    with pytest.raises(ModelError, match=message):
+        build_model(PythonModel(factory=str(file)), (4,), 2, 0)
+
+
+@pytest.mark.parametrize(
     ("text", "function", "message"),
     [
         (None, "make", "does not exist"),

@@ -88,7 +88,7 @@ def test_relay_passes_on_what_was_replied_and_passes_over_who_fails() -> None:
     assert [step.payload["model"]["x"][0] for step in steps if isinstance(step, Reply)] == [2, 6, 7]
 
 
-def test_letters_are_sorted_by_addressee_and_sender() -> None:
+def test_messages_are_sorted_by_addressee_and_sender() -> None:
     post = peer_messages(wait(broadcast(a_federation(), asking(), range(5))))
     assert post == {0: {0: b"\x00", 1: b"\x01", 2: b"\x02", 4: b"\x04"}}
 

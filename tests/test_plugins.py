@@ -123,7 +123,6 @@ def test_an_option_serves_every_process_and_a_resumed_run(capsys, folder):
         ("x = 1\nclass :\n", "wrong.py, line 2: SyntaxError: invalid syntax"),
         ("import nowhere_at_all\n", "wrong.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("raise SystemExit\n", "wrong.py, line 1: SystemExit"),
-        (f"{RECIPE}parts={{'select': {{'name': 'uniform'}}}})", "instead of parts={…} write select=UniformSelector, …"),
         (f"{RECIPE}select={{'name': 'uniform'}})", "recipe 'x': select must be a class derived from Selector"),
         (f"{RECIPE}select=Recipe)", "recipe 'x': select must be a class derived from Selector"),
         (None, "wrong.py: no such file"),

@@ -11,16 +11,8 @@ from torch import nn
 from winnow.core import ModelError
 from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import ModelSettings, build_model
-from winnow.learn.representation_profile import (
-    OUTPUT_LIMIT,
-    Profile,
-    StreamingMoments,
-    check_layer,
-    default_layer,
-    divergence,
-    fuse_outputs,
-    pool_profiles,
-)
+from winnow.learn.profiled_layer import check_layer, default_layer, fuse_outputs
+from winnow.learn.representation_profile import OUTPUT_LIMIT, Profile, StreamingMoments, divergence, pool_profiles
 from winnow.learn.stack import as_loss, model_state
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ import torch
 
 from winnow.config.plugins import load_plugins
 from winnow.core import ConfigError, ModelError, RoundFinished, Task
+from winnow.experiment.build import prepare_run
+from winnow.experiment.setup import RunInputs
+from winnow.learn.stack.own_training import OwnBatch, OwnStep, StepFunction
 from winnow.simulate import RayWorkers, WorkerPool
-from world import prepared
+from world import blobs, experiment, prepared
 
 SETS = ("engine.chunk=2", "select.count=7", "rounds=3", "data.partition.name=dirichlet", "local.batch_size=16")
 
@@ -51,8 +55,8 @@ from winnow.learn.client_update import ClientUpdate, LocalResult
 class Held(ClientUpdate):
     name: Literal["held"] = "held"
 
-    def update(self, job):
-        trained = job.train(proximal_weight=0.5, anchor=job.model)
+    def update(self, training):
+        trained = training.train(proximal_weight=0.5, anchor=training.model)
         return LocalResult(model=trained.states, trained=trained)
 """
 
@@ -85,10 +89,6 @@ class TestOnACluster:
             pool.answer([Task(name="train", client=0, round=1, version=0)])
 
     def test_a_model_of_a_script_travels_with_its_code(self) -> None:
-        from winnow.experiment.build import prepare_run
-        from winnow.experiment.setup import RunInputs
-        from world import blobs, experiment
-
         class Net(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -107,6 +107,27 @@ class TestOnACluster:
 
         here, there = model(), model('engine.workers="ray"')
         assert all(torch.equal(here[name], there[name]) for name in here)
+
+    def test_a_training_step_travels_with_its_code_or_one_line_says_why_not(self) -> None:
+        lock = threading.Lock()
+
+        def step(model: torch.nn.Module, batch: OwnBatch) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(model(batch.x), batch.y, label_smoothing=0.1)
+
+        def locked(model: torch.nn.Module, batch: OwnBatch) -> torch.Tensor:
+            with lock:
+                return step(model, batch)
+
+        def model(own: StepFunction, *sets: str) -> dict[str, torch.Tensor]:
+            inputs = RunInputs(dataset=blobs(), own=OwnStep(own))
+            with prepare_run(experiment(*SETS, *sets, algorithm="fedavg-rp"), inputs) as ready:
+                list(ready.training.run(ready.federation))
+                return ready.training.model
+
+        here, there = model(step), model(step, 'engine.workers="ray"')
+        assert all(torch.equal(here[name], there[name]) for name in here)
+        with pytest.raises(ConfigError, match=r"the training step .* cannot be sent to workers: .*lock"):
+            model(locked, 'engine.workers="ray"')
 
 
 def test_an_address_where_nobody_is_takes_no_patience() -> None:

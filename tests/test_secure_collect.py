@@ -39,9 +39,9 @@ from winnow.privacy.secagg.protocol_tasks import (
     SHARE_KEYS,
     UNMASK,
     StepSettings,
-    carried,
+    payload_bytes,
 )
-from winnow.privacy.secagg.session_terms import KeyAdvertisement, read, write
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs import summarise
 from winnow.runs.event_log import encode_event
@@ -235,9 +235,9 @@ def saying(**data: bytes) -> Meddle:
 
 
 def announcing(reply: Reply, **keys: bytes) -> Outcome:
-    """An announcement with other keys, signed for all that."""
-    before = read(carried(reply.payload, "announcement"), KeyAdvertisement)
-    return saying(announcement=write(replace(before, **keys)))(reply)
+    """An advertisement with other keys, signed for all that."""
+    before = read_message(payload_bytes(reply.payload, "advertisement"), KeyAdvertisement)
+    return saying(advertisement=write_message(replace(before, **keys)))(reply)
 
 
 def run_with(meddle: Mapping[tuple[str, int], Meddle], *sets: str) -> tuple[PreparedRun, Meddling, list[Any]]:
@@ -306,9 +306,9 @@ def test_the_next_round_goes_on_after_an_abandoned_one() -> None:
     ("meddle", "reason"),
     [
         ({(MASKED_INPUT, 2): saying(words=b"short")}, "the vector has 5 bytes, not"),
-        ({(MASKED_INPUT, 2): lambda reply: replace(reply, payload={})}, "the message has no valid told"),
-        ({(MASKED_INPUT, 2): saying(told=b"something else")}, "it received different session inputs"),
-        ({(ADVERTISE_KEYS, 2): saying(announcement=b"\xc1")}, "a message that cannot be read"),
+        ({(MASKED_INPUT, 2): lambda reply: replace(reply, payload={})}, "the message has no valid inputs_digest"),
+        ({(MASKED_INPUT, 2): saying(inputs_digest=b"something else")}, "it received different session inputs"),
+        ({(ADVERTISE_KEYS, 2): saying(advertisement=b"\xc1")}, "a message that cannot be read"),
         (
             {(SHARE_KEYS, 2): lambda reply: replace(reply, peer_messages={1: b""})},
             "its messages are not addressed to its neighbours",
@@ -365,7 +365,7 @@ def test_one_with_another_ones_announcement_is_refused() -> None:
 
 
 def test_wrong_shares_of_one_are_worked_around_and_of_many_end_the_round() -> None:
-    wrong = saying(shares=write({client: bytes(36) for client in range(8)}))
+    wrong = saying(shares=write_message({client: bytes(36) for client in range(8)}))
     ready, _, events = run_with({(UNMASK, 0): wrong}, "collect.encoding.bits=24")
     plain = prepared("rounds=1", "select.count=8", algorithm="fedavg-rp")
     events_of(plain)
@@ -420,7 +420,7 @@ def test_the_servers_whole_transcript_holds_no_update(algorithm: str, way: tuple
     vectors = [np.asarray(r.payload["secure"]["words"]) for r in replies if r.task.name in (MASKED_INPUT, DEPOSIT_SEED)]
     assert len(vectors) == 4 * 5
     for words in vectors:
-        whole = words[: len(words) // 4 * 3]  # the last bytes fill stretches up with zeros
+        whole = words[: len(words) // 4 * 3]  # the last bytes fill segments up with zeros
         assert chisquare(np.bincount(whole, minlength=256)).pvalue > 1e-6
 
 
@@ -464,7 +464,9 @@ def test_a_client_that_speaks_of_an_interrupted_exchange_spoils_it_for_nobody_el
         settings = reply.task.settings
         assert isinstance(settings, StepSettings)
         session = {"this session": settings.session, "another": bytes(16), "no valid session id": b"x" * 1000}[named]
-        return saying(left=write(SessionRecord(session=session, members=[*range(8)] * 100, roster=b"")))(reply)
+        return saying(interrupted=write_message(SessionRecord(session=session, members=[*range(8)] * 100, roster=b"")))(
+            reply
+        )
 
     _, federation, events = run_with({(ADVERTISE_KEYS, 3): lies})
     (finished,) = rounds_of(events)

@@ -25,7 +25,7 @@ MODEL = {
     "norm.steps": torch.tensor(40),
 }
 PARTS = {"model": MODEL, "effective_steps": {"weighted": torch.tensor(0.0)}}
-FORM = UpdateLayout.of(PARTS)
+LAYOUT = UpdateLayout.of(PARTS)
 
 
 def update(seed: int, size: float = 0.05) -> dict[str, dict[str, torch.Tensor]]:
@@ -43,18 +43,18 @@ def summed(
 ) -> DecodedSum:
     """What comes out for so many clients, summed in the group without masks."""
     members = len(weights) + 2  # two have dropped out
-    space = code.space(FORM, members)
-    total = space.zeros()
+    group = code.group(LAYOUT, members)
+    total = group.zeros()
     for client, weight in enumerate(weights):
         values = weighted_update(update(client, size), MODEL, weight)
-        vector = code.encode(FORM, values, parameters, members, np.random.default_rng(client))
-        space.check(vector)
-        space.add(total, vector)
-    return code.decode(FORM, space.reduce(total), parameters, members, len(weights))
+        vector = code.encode(LAYOUT, values, parameters, members, np.random.default_rng(client))
+        group.check(vector)
+        group.add(total, vector)
+    return code.decode(LAYOUT, group.reduce(total), parameters, members, len(weights))
 
 
 def first(code: ScalarQuantisation) -> EncodingParameters:
-    return code.first(FORM, public_update(FORM, {"model": MODEL}), 1)
+    return code.first(LAYOUT, public_update(LAYOUT, {"model": MODEL}), 1)
 
 
 @settings(max_examples=40, deadline=None)
@@ -75,7 +75,7 @@ def test_a_sum_decodes_to_the_sum_within_a_step_a_client(bits: int, weights: lis
 
 def test_means_are_weighted_for_the_model_and_plain_for_other_parts() -> None:
     code, weights = ScalarQuantisation(bits=24), [1.0, 0.5, 0.25]
-    parts, weight = mean_update(FORM, summed(code, first(code), weights).sums, MODEL, 3)
+    parts, weight = mean_update(LAYOUT, summed(code, first(code), weights).sums, MODEL, 3)
     updates = [update(k) for k in range(3)]
     assert weight == pytest.approx(1.75)
     for name in ("layer.weight", "layer.bias"):
@@ -92,8 +92,8 @@ def test_rounding_by_chance_is_right_on_average() -> None:
     values = weighted_update(update(0, 0.01), MODEL, 1.0)
     found = np.zeros((6, 10))
     for seed in range(400):
-        vector = code.encode(FORM, values, parameters, 1, np.random.default_rng(seed))
-        found += code.decode(FORM, vector, parameters, 1, 1).sums[0] / 400
+        vector = code.encode(LAYOUT, values, parameters, 1, np.random.default_rng(seed))
+        found += code.decode(LAYOUT, vector, parameters, 1, 1).sums[0] / 400
     step = parameters.arrays["scale"][0]
     assert np.abs(found - values[0]).max() < 5 * step / 2 / np.sqrt(400)
     assert step > 10 * np.abs(values[0]).max() / 3
@@ -107,7 +107,7 @@ def test_what_is_cut_off_is_counted_and_the_range_grows() -> None:
     share = np.mean([value > parameters.arrays["scale"][0] * 127.5 for value in values])
     assert decoded.clipped == pytest.approx(share, abs=0.02)
     assert decoded.clipped > 0.1
-    following = code.refresh(FORM, parameters, decoded, 2)
+    following = code.refresh(LAYOUT, parameters, decoded, 2)
     assert following.version == 2
     assert following.arrays["scale"][0] == pytest.approx(2 * parameters.arrays["scale"][0])
 
@@ -116,25 +116,25 @@ def test_ranges_follow_the_clients_values_down_and_stay_between_refreshes() -> N
     code = ScalarQuantisation(bits=8, spread=5.0, refresh_every=3)
     parameters = first(code)
     decoded = summed(code, parameters, [1.0] * 4, size=0.05)
-    assert code.refresh(FORM, parameters, decoded, 2) is parameters
-    following = code.refresh(FORM, parameters, decoded, 4)
+    assert code.refresh(LAYOUT, parameters, decoded, 2) is parameters
+    following = code.refresh(LAYOUT, parameters, decoded, 4)
     assert following.version == 4
     assert following.arrays["scale"][0] == parameters.arrays["scale"][0] / 2  # never less than half
     for number in range(7, 20, 3):
-        following = code.refresh(FORM, following, summed(code, following, [1.0] * 4, size=0.05), number)
+        following = code.refresh(LAYOUT, following, summed(code, following, [1.0] * 4, size=0.05), number)
     assert following.arrays["scale"][0] * 127 == pytest.approx(5 * 0.05, rel=0.2)
 
 
 @pytest.mark.parametrize(("margin", "goes_over"), [(None, False), (3, False), (0, True)])
 def test_sums_that_go_over_the_top_are_noticed(margin: int | None, goes_over: bool) -> None:
     code = ScalarQuantisation(bits=6, margin=margin, spread=1.0)
-    space = code.space(FORM, 8)
-    assert space.stretches[0].bits == 6 + (3 if margin is None else margin)
-    parameters, total = first(code), space.zeros()
+    group = code.group(LAYOUT, 8)
+    assert group.segments[0].bits == 6 + (3 if margin is None else margin)
+    parameters, total = first(code), group.zeros()
     values = [np.abs(value) + 0.2 for value in weighted_update(update(0), MODEL, 1.0)]
     for client in range(8):
-        space.add(total, code.encode(FORM, values, parameters, 8, np.random.default_rng(client)))
-    assert (code.decode(FORM, space.reduce(total), parameters, 8, 8).overflowed > 0) is goes_over
+        group.add(total, code.encode(LAYOUT, values, parameters, 8, np.random.default_rng(client)))
+    assert (code.decode(LAYOUT, group.reduce(total), parameters, 8, 8).overflowed > 0) is goes_over
 
 
 def test_a_narrow_margin_still_serves_sums_that_stay_near_zero() -> None:
@@ -151,7 +151,7 @@ def test_parameters_that_do_not_fit_are_refused() -> None:
     for arrays in ({}, {"scale": np.ones(2), "zero": np.ones(2)}, {"scale": -np.ones(1), "zero": np.ones(1)}):
         with pytest.raises(ProtocolError, match="do not fit an update with 1 tensors to quantise"):
             code.encode(
-                FORM, weighted_update(update(0), MODEL, 1.0), EncodingParameters(version=1, arrays=arrays), 3, None
+                LAYOUT, weighted_update(update(0), MODEL, 1.0), EncodingParameters(version=1, arrays=arrays), 3, None
             )
     with pytest.raises(ProtocolError, match="no version"):
         EncodingParameters.of({"scale": np.ones(1)})
@@ -165,11 +165,11 @@ def test_a_form_that_cannot_be_is_refused(entry: TensorSpec) -> None:
 
 def test_more_clients_than_a_group_can_hold_are_refused() -> None:
     with pytest.raises(ConfigError, match="at most 4,096 clients"):
-        ScalarQuantisation().space(FORM, 5_000)
+        ScalarQuantisation().group(LAYOUT, 5_000)
 
 
 @pytest.mark.parametrize(
-    ("parts", "carried", "reason"),
+    ("parts", "reply_parts", "reason"),
     [
         (PARTS, ("model", "effective_steps"), None),
         ({"effective_steps": PARTS["effective_steps"]}, ("model",), "the update has no part 'model'"),
@@ -183,6 +183,6 @@ def test_more_clients_than_a_group_can_hold_are_refused() -> None:
         ({"model": {**MODEL, "layer.bias": torch.zeros(6).double()}}, ("model",), "other tensors, shapes or types"),
     ],
 )
-def test_an_updates_form_is_compared_with_the_models(parts, carried: tuple[str, ...], reason: str | None) -> None:
-    found = layout_mismatch(UpdateLayout.read(UpdateLayout.of(parts).write()), {"model": MODEL}, carried)
+def test_an_updates_form_is_compared_with_the_models(parts, reply_parts: tuple[str, ...], reason: str | None) -> None:
+    found = layout_mismatch(UpdateLayout.read(UpdateLayout.of(parts).write()), {"model": MODEL}, reply_parts)
     assert found is None if reason is None else reason in str(found)

@@ -25,7 +25,7 @@ from winnow.privacy.secagg.modular_vectors import vector_group
 from winnow.privacy.secagg.session_terms import SessionTerms
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
-SPACE = vector_group([(50, 11), (4, 64)])
+GROUP = vector_group([(50, 11), (4, 64)])
 OWN = {"threshold": 2 / 3, "min_clients": 3, "max_weight_share": 0.75}
 
 
@@ -39,7 +39,7 @@ def keeper(request: pytest.FixtureRequest) -> Iterator[KeeperInterface]:
 
 
 def deposit(keeper: KeeperInterface, at: SessionTerms, client: int, seed: bytes, **others: Any) -> SeedDeposit:
-    usual = {"members": 6, "told": b"told", "weight": 1.0, "space": group_digest(SPACE)}
+    usual = {"members": 6, "inputs_digest": b"inputs", "weight": 1.0, "group_digest": group_digest(GROUP)}
     return make_deposit(client, DepositContents(seed=seed, **{**usual, **others}), keeper.key(at), at, AUTHORITY)
 
 
@@ -53,26 +53,26 @@ def filled(keeper: KeeperInterface, at: SessionTerms, weights: Sequence[float] =
 @pytest.mark.parametrize("survivors", [[0, 1, 2, 3, 4, 5], [5, 0, 2, 3]])
 def test_the_server_gets_the_sum_of_the_survivors_vectors(keeper: KeeperInterface, survivors: list[int]) -> None:
     at = terms()
-    seeds, vectors = filled(keeper, at), {client: random_vector(SPACE, client) for client in range(6)}
-    total = SPACE.zeros()
+    seeds, vectors = filled(keeper, at), {client: random_vector(GROUP, client) for client in range(6)}
+    total = GROUP.zeros()
     for client in survivors:
         masked = [words.copy() for words in vectors[client]]
-        add_mask(masked, seeds[client], SPACE, sign=1)
-        assert not np.array_equal(SPACE.reduce(masked)[0], vectors[client][0])
-        SPACE.add(total, masked)
-    SPACE.subtract(total, SPACE.unpack(keeper.total(at, survivors, SPACE)))
-    plain = plain_sum(SPACE, [vectors[client] for client in survivors])
-    assert [words.tolist() for words in SPACE.reduce(total)] == plain
+        add_mask(masked, seeds[client], GROUP, sign=1)
+        assert not np.array_equal(GROUP.reduce(masked)[0], vectors[client][0])
+        GROUP.add(total, masked)
+    GROUP.subtract(total, GROUP.unpack(keeper.total(at, survivors, GROUP)))
+    plain = plain_sum(GROUP, [vectors[client] for client in survivors])
+    assert [words.tolist() for words in GROUP.reduce(total)] == plain
 
 
 def test_a_session_has_one_sum(keeper: KeeperInterface) -> None:
     at = terms()
     filled(keeper, at)
-    first = keeper.total(at, [0, 1, 2, 3, 4], SPACE)
-    assert keeper.total(at, [4, 3, 2, 1, 0], SPACE) == first
-    for survivors, space in (([0, 1, 2, 3], SPACE), ([0, 1, 2, 3, 4], vector_group([(50, 11)]))):
+    first = keeper.total(at, [0, 1, 2, 3, 4], GROUP)
+    assert keeper.total(at, [4, 3, 2, 1, 0], GROUP) == first
+    for survivors, group in (([0, 1, 2, 3], GROUP), ([0, 1, 2, 3, 4], vector_group([(50, 11)]))):
         with pytest.raises(ProtocolError, match="a different sum of this session was already released"):
-            keeper.total(at, survivors, space)
+            keeper.total(at, survivors, group)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def test_a_list_that_cannot_be_gets_no_sum(keeper: KeeperInterface, survivors: l
     at = terms()
     filled(keeper, at)
     with pytest.raises(ProtocolError, match=reason):
-        keeper.total(at, survivors, SPACE)
-    assert keeper.total(at, [0, 1, 2, 3], SPACE)
+        keeper.total(at, survivors, GROUP)
+    assert keeper.total(at, [0, 1, 2, 3], GROUP)
 
 
 def test_what_the_server_says_of_thresholds_does_not_count(keeper: KeeperInterface) -> None:
     at = terms(threshold=0.1, min_clients=2)
     filled(keeper, at)
     with pytest.raises(ProtocolError, match="2 survivors are too few for a sum, 4 are needed"):
-        keeper.total(at, [0, 1], SPACE)
+        keeper.total(at, [0, 1], GROUP)
 
 
 def test_a_seed_comes_once_signed_and_for_its_session(keeper: KeeperInterface) -> None:
@@ -114,7 +114,7 @@ def test_a_seed_comes_once_signed_and_for_its_session(keeper: KeeperInterface) -
             keeper.deposit(at, deposit(keeper, at, 1, seed, weight=weight))
 
 
-@pytest.mark.parametrize("other", [{"members": 60}, {"told": b"something else"}, {"space": b"another"}])
+@pytest.mark.parametrize("other", [{"members": 60}, {"inputs_digest": b"something else"}, {"group_digest": b"another"}])
 def test_clients_who_were_told_different_things_are_not_summed(
     keeper: KeeperInterface, other: dict[str, object]
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_client_gives_its_seed_to_no_other_keeper() -> None:
     with pytest.raises(ProtocolError, match="1 member is too few for a sum, 3 are needed"):
         deposit(honest, terms(min_clients=3), 0, os.urandom(32), members=1)
     of_another = honest.key(terms())
-    contents = DepositContents(seed=os.urandom(32), members=6, told=b"told", weight=1.0, space=b"")
+    contents = DepositContents(seed=os.urandom(32), members=6, inputs_digest=b"inputs", weight=1.0, group_digest=b"")
     with pytest.raises(ProtocolError, match="the mask keeper has not signed its key for this session"):
         make_deposit(0, contents, of_another, terms(), AUTHORITY)
 
@@ -143,11 +143,11 @@ def test_deposits_of_a_session_that_was_forgotten_are_of_no_use(keeper: KeeperIn
     deposits = [deposit(keeper, old, client, os.urandom(32)) for client in range(6)]
     for each in deposits:
         keeper.deposit(old, each)
-    keeper.total(old, [0, 1, 2, 3, 4, 5], SPACE)
+    keeper.total(old, [0, 1, 2, 3, 4, 5], GROUP)
     for _ in range(MAX_OPEN_SESSIONS):
         keeper.key(terms())
     with pytest.raises(ProtocolError, match="its key and seeds were deleted"):
-        keeper.total(old, [1, 2, 3, 4, 5], SPACE)
+        keeper.total(old, [1, 2, 3, 4, 5], GROUP)
     with pytest.raises(ProtocolError, match="its key and seeds were deleted"):
         keeper.deposit(old, deposits[0])
     keeper.key(old)
@@ -162,8 +162,8 @@ def test_only_its_key_opens_a_session(keeper: KeeperInterface) -> None:
     filled(keeper, at)
     for _ in range(2 * MAX_OPEN_SESSIONS):
         with pytest.raises(ProtocolError, match="the session does not exist"):
-            keeper.total(terms(), [0], SPACE)
-    assert keeper.total(at, [0, 1, 2, 3], SPACE)
+            keeper.total(terms(), [0], GROUP)
+    assert keeper.total(at, [0, 1, 2, 3], GROUP)
 
 
 def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: KeeperInterface) -> None:
@@ -171,8 +171,8 @@ def test_survivors_of_whom_one_has_nearly_all_the_weight_get_no_sum(keeper: Keep
     at = terms()
     filled(keeper, at, weights=[1.0, 1.0, 0.1, 0.1, 0.1, 0.1])
     with pytest.raises(ProtocolError, match=r"one client makes up 96% of the sum, and collect.max_weight_share is 75%"):
-        keeper.total(at, [0, 2, 3, 4, 5], SPACE)
-    assert keeper.total(at, [0, 1, 2, 3, 4, 5], SPACE)
+        keeper.total(at, [0, 2, 3, 4, 5], GROUP)
+    assert keeper.total(at, [0, 1, 2, 3, 4, 5], GROUP)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_sum_is_told_in_the_group_of_the_clients_vectors_and_in_no_other(
     filled(keeper, at)
     with pytest.raises(ProtocolError, match="a different group than the clients' vectors use"):
         keeper.total(at, [0, 1, 2, 3], vector_group(asked))
-    assert keeper.total(at, [0, 1, 2, 3], SPACE)
+    assert keeper.total(at, [0, 1, 2, 3], GROUP)
 
 
 def test_a_keeper_that_has_gone_is_named() -> None:

@@ -40,11 +40,11 @@ from winnow.privacy.secagg.protocol_tasks import (
     UNMASK,
     StepSettings,
     as_array,
-    carried,
+    payload_bytes,
     session_inputs_payload,
 )
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.session_terms import KeyAdvertisement, read, write
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, read_message, write_message
 from winnow.privacy.secagg.simulated_identities import CachedIdentities, SimulatedIdentities, simulated_identities
 from winnow.privacy.secagg.update_layout import UpdateLayout
 
@@ -75,15 +75,15 @@ class Server:
     def __post_init__(self) -> None:
         self.session = os.urandom(16)
         self.terms = self.settings.terms(self.session, self.round)
-        self.form = UpdateLayout.of({"model": dict(sorted(MODEL.items()))})
-        spread = [3 * np.ones(entry.shape) for entry in self.form.entries]
-        self.parameters = self.settings.encoding.first(self.form, spread, 1)
-        trained = TrainSettings(local=None, client=None, seed=7, profile=False, value=False)
+        self.layout = UpdateLayout.of({"model": dict(sorted(MODEL.items()))})
+        spread = [3 * np.ones(entry.shape) for entry in self.layout.entries]
+        self.parameters = self.settings.encoding.first(self.layout, spread, 1)
+        trained = TrainSettings(local=None, client=None, seed=7, profile=False, start_loss=False)
         for client in EVERYBODY:
             self.ask("train", client, {"model": MODEL}, settings=trained)
 
     def ask(
-        self, name: str, client: int, payload: Mapping[str, Any], letters: Any = None, settings: Any = None
+        self, name: str, client: int, payload: Mapping[str, Any], peer_messages: Any = None, settings: Any = None
     ) -> Reply:
         task = Task(
             name=name,
@@ -92,52 +92,55 @@ class Server:
             version=0,
             payload=payload,
             settings=settings or StepSettings(session=self.session),
-            peer_messages=letters or {},
+            peer_messages=peer_messages or {},
         )
         (outcome,) = wrap(self.at.handlers.get(name, train), self.at.filters)([task], None)
         if isinstance(outcome, Failure):
             raise ProtocolError(outcome.reason)
         return outcome
 
-    def told(self, weights: Sequence[float], members: Sequence[int] = EVERYBODY, /, **more: Any) -> SessionInputs:
+    def inputs(self, weights: Sequence[float], members: Sequence[int] = EVERYBODY, /, **more: Any) -> SessionInputs:
         parameters = changed(self.parameters, arrays={**self.parameters.arrays, **more})
         return SessionInputs(members=np.array(members), weights=np.array(weights), parameters=parameters)
 
     @cached_property
     def tally(self) -> PairwiseServer:
         asked = [self.ask(ADVERTISE_KEYS, client, {}) for client in EVERYBODY]
-        announced = [read(carried(reply.payload, "announcement"), KeyAdvertisement) for reply in asked]
-        tally = PairwiseServer(self.terms, self.settings.encoding.space(self.form, CLIENTS), announced)
+        advertised = [read_message(payload_bytes(reply.payload, "advertisement"), KeyAdvertisement) for reply in asked]
+        tally = PairwiseServer(self.terms, self.settings.encoding.group(self.layout, CLIENTS), advertised)
         for client in EVERYBODY:
-            payload = {SECURE: {"directory": as_array(write(tally.directory(client)))}}
-            tally.take_letters(client, self.ask(SHARE_KEYS, client, payload).peer_messages)
+            payload = {SECURE: {"directory": as_array(write_message(tally.directory(client)))}}
+            tally.add_encrypted_shares(client, self.ask(SHARE_KEYS, client, payload).peer_messages)
         return tally
 
-    def mask(self, client: int, told: SessionInputs) -> None:
-        self.tally.told = told.digest(self.session, MODEL)
-        reply = self.ask(MASKED_INPUT, client, session_inputs_payload(told), self.tally.letters_to(client))
-        self.tally.add(client, carried(reply.payload, "words"))
+    def mask(self, client: int, inputs: SessionInputs) -> None:
+        self.tally.inputs_digest = inputs.digest(self.session, MODEL)
+        reply = self.ask(MASKED_INPUT, client, session_inputs_payload(inputs), self.tally.encrypted_shares_to(client))
+        self.tally.add(client, payload_bytes(reply.payload, "words"))
 
     def confirm(self, client: int, survivors: Sequence[int]) -> bytes:
-        return carried(
+        return payload_bytes(
             self.ask(CONSISTENCY_CHECK, client, {SECURE: {"survivors": np.array(survivors)}}).payload, "signature"
         )
 
-    def deposit(self, client: int, told: SessionInputs, keeper: MaskKeeper) -> None:
-        payload = session_inputs_payload(told)
-        payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write(keeper.key(self.terms)))}}
-        deposited = carried(self.ask(DEPOSIT_SEED, client, payload).payload, "deposit")
-        keeper.deposit(self.terms, read(deposited, SeedDeposit))
+    def deposit(self, client: int, inputs: SessionInputs, keeper: MaskKeeper) -> None:
+        payload = session_inputs_payload(inputs)
+        payload = {**payload, SECURE: {**payload[SECURE], "keeper": as_array(write_message(keeper.key(self.terms)))}}
+        deposited = payload_bytes(self.ask(DEPOSIT_SEED, client, payload).payload, "deposit")
+        keeper.deposit(self.terms, read_message(deposited, SeedDeposit))
 
     def sum(self) -> DecodedSum:
         """What an honest server gets."""
         for client in EVERYBODY:
-            self.mask(client, self.told(ALIKE))
+            self.mask(client, self.inputs(ALIKE))
         signatures = {client: self.confirm(client, EVERYBODY) for client in EVERYBODY}
-        payload = {SECURE: {"signatures": as_array(write(signatures))}}
+        payload = {SECURE: {"signatures": as_array(write_message(signatures))}}
         asked = {client: self.ask(UNMASK, client, payload) for client in EVERYBODY}
-        shares = {client: read(carried(reply.payload, "shares"), dict[int, bytes]) for client, reply in asked.items()}
-        return self.settings.encoding.decode(self.form, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
+        shares = {
+            client: read_message(payload_bytes(reply.payload, "shares"), dict[int, bytes])
+            for client, reply in asked.items()
+        }
+        return self.settings.encoding.decode(self.layout, self.tally.finish(shares), self.parameters, CLIENTS, CLIENTS)
 
 
 def with_keeper() -> Server:
@@ -162,28 +165,28 @@ def test_nobody_takes_part_where_one_client_has_nearly_all_the_weight(client: in
     with pytest.raises(
         ProtocolError, match=r"one client makes up 100% of the sum, and collect.max_weight_share is 75%"
     ):
-        server.mask(client, server.told(LOPSIDED))
+        server.mask(client, server.inputs(LOPSIDED))
     server = with_keeper()
     keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
-        server.deposit(client, server.told(LOPSIDED), keeper)
+        server.deposit(client, server.inputs(LOPSIDED), keeper)
 
 
 def test_the_share_of_one_client_is_as_large_as_the_job_allows() -> None:
     weights = [1.0, *[0.3] * 5]  # 1 / (1 + 5 · 0.09) = 0.69
-    Server().mask(0, Server().told(weights))
+    Server().mask(0, Server().inputs(weights))
     strict = SecureAggregation(max_weight_share=0.6)
     server = Server(at=strict.site_extension(stream), settings=strict)
     with pytest.raises(ProtocolError, match=r"one client makes up 69% of the sum, and collect.max_weight_share is 60%"):
-        server.mask(0, server.told(weights))
+        server.mask(0, server.inputs(weights))
 
 
 def test_nobody_confirms_survivors_of_whom_one_has_nearly_all_the_weight() -> None:
     """All together they were balanced; then the server calls the other heavy one a dropout."""
     server = Server()
-    told = server.told([1.0, 1.0, TINY, TINY, TINY, TINY])
+    inputs = server.inputs([1.0, 1.0, TINY, TINY, TINY, TINY])
     for client in EVERYBODY:
-        server.mask(client, told)
+        server.mask(client, inputs)
     for client in (0, 2, 3, 4, 5):
         with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
             server.confirm(client, [0, 2, 3, 4, 5])
@@ -194,9 +197,9 @@ def test_nor_does_the_keeper_tell_their_sum() -> None:
     server = with_keeper()
     keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     for client in EVERYBODY:
-        server.deposit(client, server.told([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
+        server.deposit(client, server.inputs([1.0, 1.0, TINY, TINY, TINY, TINY]), keeper)
     with pytest.raises(ProtocolError, match="one client makes up 100% of the sum"):
-        keeper.total(server.terms, [0, 2, 3, 4, 5], server.settings.encoding.space(server.form, CLIENTS))
+        keeper.total(server.terms, [0, 2, 3, 4, 5], server.settings.encoding.group(server.layout, CLIENTS))
 
 
 def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
@@ -204,9 +207,9 @@ def test_nor_a_sum_in_another_group_than_the_clients_vectors() -> None:
     server = with_keeper()
     keeper = MaskKeeper(simulated_identities(), threshold=2 / 3, min_clients=3, max_weight_share=0.75)
     for client in EVERYBODY:
-        server.deposit(client, server.told(ALIKE), keeper)
-    own = server.settings.encoding.space(server.form, CLIENTS)
-    wider = VectorGroup(tuple(Segment(each.count, min(64, each.bits + 1)) for each in own.stretches))
+        server.deposit(client, server.inputs(ALIKE), keeper)
+    own = server.settings.encoding.group(server.layout, CLIENTS)
+    wider = VectorGroup(tuple(Segment(each.count, min(64, each.bits + 1)) for each in own.segments))
     as_long = VectorGroup((Segment(own.packed_bytes, 8),))
     for other in (wider, as_long):
         with pytest.raises(ProtocolError, match="a different group than the clients' vectors use"):
@@ -219,38 +222,38 @@ def test_weights_are_those_of_the_sessions_members() -> None:
     server = Server()
     assert server.tally.members == EVERYBODY
     with pytest.raises(ProtocolError, match="the weights do not match this session's members"):
-        server.mask(0, server.told([1.0, *[TINY] * 5, 1.0], [*EVERYBODY, 77]))
+        server.mask(0, server.inputs([1.0, *[TINY] * 5, 1.0], [*EVERYBODY, 77]))
     with pytest.raises(ProtocolError, match="the weights do not match this session's members"):
-        server.mask(0, server.told([1.0] * 3, [0, 1, 2]))
+        server.mask(0, server.inputs([1.0] * 3, [0, 1, 2]))
 
 
-# What all are told alike ----------------------------------------------------------------------------------------------
+# Session inputs -------------------------------------------------------------------------------------------------------
 
 
 def test_a_digest_tells_everything_apart_that_clients_are_told() -> None:
     server = Server()
-    told = server.told(ALIKE)
+    inputs = server.inputs(ALIKE)
     scales = {"scale": 2 * server.parameters.arrays["scale"]}
     moved = {**MODEL, "b": MODEL["b"] + 1}
     digests = [
-        told.digest(server.session, MODEL),
-        told.digest(os.urandom(16), MODEL),
-        told.digest(server.session, moved),
-        told.digest(server.session, {"b": MODEL["b"], "w": MODEL["w"].reshape(10, 20)}),
-        server.told([*ALIKE[:-1], 0.5]).digest(server.session, MODEL),
-        server.told(ALIKE, [*EVERYBODY[:-1], 9]).digest(server.session, MODEL),
-        server.told(ALIKE, **scales).digest(server.session, MODEL),
-        changed(told, parameters=changed(told.parameters, version=5)).digest(server.session, MODEL),
+        inputs.digest(server.session, MODEL),
+        inputs.digest(os.urandom(16), MODEL),
+        inputs.digest(server.session, moved),
+        inputs.digest(server.session, {"b": MODEL["b"], "w": MODEL["w"].reshape(10, 20)}),
+        server.inputs([*ALIKE[:-1], 0.5]).digest(server.session, MODEL),
+        server.inputs(ALIKE, [*EVERYBODY[:-1], 9]).digest(server.session, MODEL),
+        server.inputs(ALIKE, **scales).digest(server.session, MODEL),
+        changed(inputs, parameters=changed(inputs.parameters, version=5)).digest(server.session, MODEL),
     ]
     assert len({*digests}) == len(digests)
-    assert told.digest(server.session, dict(reversed(MODEL.items()))) == digests[0]
+    assert inputs.digest(server.session, dict(reversed(MODEL.items()))) == digests[0]
 
 
 def test_parameters_that_are_called_weights_do_not_stand_for_weights() -> None:
     """They once did in the digest: every client could be told weights of its own, and none the wiser."""
     server = Server()
     named = {"members": np.arange(6.0), "weights": np.array(ALIKE)}
-    one, other = server.told(ALIKE, **named), server.told([1.0, *[0.5] * 5], **named)
+    one, other = server.inputs(ALIKE, **named), server.inputs([1.0, *[0.5] * 5], **named)
     assert one.digest(server.session, MODEL) != other.digest(server.session, MODEL)
     with pytest.raises(ProtocolError, match="the encoding's parameters do not fit"):
         server.mask(0, one)
@@ -269,7 +272,7 @@ def test_parameters_that_are_called_weights_do_not_stand_for_weights() -> None:
 def test_parameters_that_no_honest_server_tells_are_refused(wrong: dict[str, Any]) -> None:
     server = Server()
     with pytest.raises(ProtocolError, match="the encoding's parameters do not fit"):
-        server.mask(0, server.told(ALIKE, **wrong))
+        server.mask(0, server.inputs(ALIKE, **wrong))
 
 
 @pytest.mark.parametrize(
@@ -283,10 +286,10 @@ def test_parameters_that_no_honest_server_tells_are_refused(wrong: dict[str, Any
 )
 def test_numbers_that_are_none_are_refused(part: str, name: str, numbers: Any, reason: str) -> None:
     server = Server()
-    payload = session_inputs_payload(server.told(ALIKE))
+    payload = session_inputs_payload(server.inputs(ALIKE))
     payload = {**payload, part: {**payload[part], name: numbers}}
     with pytest.raises(ProtocolError, match=reason):
-        server.ask(MASKED_INPUT, 0, payload, server.tally.letters_to(0))
+        server.ask(MASKED_INPUT, 0, payload, server.tally.encrypted_shares_to(0))
 
 
 # Two sessions in a round ----------------------------------------------------------------------------------------------
@@ -296,17 +299,17 @@ def test_numbers_that_are_none_are_refused(part: str, name: str, numbers: Any, r
 def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step: str) -> None:
     """Sessions are the server's choice: it could run as many at once as it likes."""
     server = Server()
-    server.mask(0, server.told(ALIKE))
+    server.mask(0, server.inputs(ALIKE))
     first, server.session = server.session, os.urandom(16)
-    directory = as_array(write(server.tally.directory(0)))
-    payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write({}))}
+    directory = as_array(write_message(server.tally.directory(0)))
+    payload = {"directory": directory, "survivors": np.array(EVERYBODY), "signatures": as_array(write_message({}))}
     with pytest.raises(ProtocolError, match=r"was already sent|is not in this session"):
         server.ask(
             step,
             0,
             {
-                **session_inputs_payload(server.told(ALIKE)),
-                SECURE: {**session_inputs_payload(server.told(ALIKE))[SECURE], **payload},
+                **session_inputs_payload(server.inputs(ALIKE)),
+                SECURE: {**session_inputs_payload(server.inputs(ALIKE))[SECURE], **payload},
             },
         )
     server.session = first
@@ -316,10 +319,10 @@ def test_who_has_masked_in_one_session_of_a_round_takes_no_step_in_another(step:
 def test_keys_that_were_announced_anew_have_nothing_to_do_with_the_old_ones() -> None:
     """Before it has masked a client may be asked to begin again, in the same session even."""
     server = Server()
-    letters = server.tally.letters_to(0)
+    peer_messages = server.tally.encrypted_shares_to(0)
     server.ask(ADVERTISE_KEYS, 0, {})
     with pytest.raises(ProtocolError, match="do not match this session's members"):
-        server.ask(MASKED_INPUT, 0, session_inputs_payload(server.told(ALIKE)), letters)
+        server.ask(MASKED_INPUT, 0, session_inputs_payload(server.inputs(ALIKE)), peer_messages)
 
 
 # A round that is held again -------------------------------------------------------------------------------------------
@@ -348,25 +351,27 @@ class Remembered(SimulatedIdentities):
         return self.notes.get(party, b"")
 
 
-def asked_again(server: Server, client: int, closings: Mapping[int, bytes]) -> KeyAdvertisement:
+def asked_again(server: Server, client: int, close_signatures: Mapping[int, bytes]) -> KeyAdvertisement:
     """In a new session."""
-    payload = {SECURE: {"closings": as_array(write(dict(closings)))}}
-    return read(carried(server.ask(ADVERTISE_KEYS, client, payload).payload, "announcement"), KeyAdvertisement)
+    payload = {SECURE: {"close_signatures": as_array(write_message(dict(close_signatures)))}}
+    return read_message(
+        payload_bytes(server.ask(ADVERTISE_KEYS, client, payload).payload, "advertisement"), KeyAdvertisement
+    )
 
 
 def masked_by_all() -> tuple[Server, Remembered]:
     own = Remembered()
     server = Server(at=SecureAggregation().site_extension(secure_stream, own))
     for client in EVERYBODY:
-        server.mask(client, server.told(ALIKE))
+        server.mask(client, server.inputs(ALIKE))
     return server, own
 
 
-def closings(server: Server, clients: Iterable[int]) -> dict[int, bytes]:
+def close_signatures(server: Server, clients: Iterable[int]) -> dict[int, bytes]:
     found = {}
     for client in clients:
         with suppress(ProtocolError):
-            found[client] = carried(server.ask(CLOSE_SESSION, client, {}).payload, "closing")
+            found[client] = payload_bytes(server.ask(CLOSE_SESSION, client, {}).payload, "close_signature")
     return found
 
 
@@ -374,7 +379,7 @@ def test_a_server_that_has_opened_a_sum_cannot_call_it_interrupted() -> None:
     own = Remembered()
     server = Server(at=SecureAggregation().site_extension(secure_stream, own))
     server.sum()
-    closed = closings(server, EVERYBODY)
+    closed = close_signatures(server, EVERYBODY)
     assert closed == {}
     server.session = os.urandom(16)
     for client in EVERYBODY:
@@ -387,19 +392,19 @@ def test_a_server_that_has_opened_a_sum_cannot_call_it_interrupted() -> None:
 def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool], restarted: bool) -> None:
     """Each client is first asked for the one or for the other, and then for both; its process may have died between."""
     server, own = masked_by_all()
-    closed = closings(server, [client for client in EVERYBODY if not first[client]])
+    closed = close_signatures(server, [client for client in EVERYBODY if not first[client]])
     lists, old = {}, server.session
     for client in EVERYBODY:
         with suppress(ProtocolError):
             lists[client] = server.confirm(client, EVERYBODY)
     if restarted:
         server.at = SecureAggregation().site_extension(secure_stream, own)
-    closed |= closings(server, EVERYBODY)
+    closed |= close_signatures(server, EVERYBODY)
     assert not {*closed} & {*lists}
     opened, again = [], []
     for client in EVERYBODY:
         with suppress(ProtocolError):
-            server.ask(UNMASK, client, {SECURE: {"signatures": as_array(write(lists))}})
+            server.ask(UNMASK, client, {SECURE: {"signatures": as_array(write_message(lists))}})
             opened.append(client)
     server = Server(at=server.at, settings=server.settings)
     assert server.session != old
@@ -424,9 +429,9 @@ def test_a_sum_is_opened_or_its_session_closed_and_never_both(first: list[bool],
         },
     ],
 )
-def test_closings_of_others_or_of_too_few_do_not_count(wrong: Callable[..., dict[int, bytes]]) -> None:
+def test_close_signatures_of_others_or_of_too_few_do_not_count(wrong: Callable[..., dict[int, bytes]]) -> None:
     server, own = masked_by_all()
-    good = closings(server, EVERYBODY)
+    good = close_signatures(server, EVERYBODY)
     bad = wrong(server, own, good)
     server.session = os.urandom(16)
     with pytest.raises(ProtocolError, match="members have closed it, and it takes 4"):
@@ -435,17 +440,17 @@ def test_closings_of_others_or_of_too_few_do_not_count(wrong: Callable[..., dict
 
 
 def test_an_update_leaves_again_for_the_one_exchange_that_was_closed() -> None:
-    """The same closings do not serve twice."""
+    """The same close_signatures do not serve twice."""
     server, _ = masked_by_all()
-    good = closings(server, EVERYBODY)
+    good = close_signatures(server, EVERYBODY)
     server.session = os.urandom(16)
     server.terms = server.settings.terms(server.session, server.round)
-    announced = [asked_again(server, client, good) for client in EVERYBODY]
-    server.tally = PairwiseServer(server.terms, server.settings.encoding.space(server.form, CLIENTS), announced)
+    advertised = [asked_again(server, client, good) for client in EVERYBODY]
+    server.tally = PairwiseServer(server.terms, server.settings.encoding.group(server.layout, CLIENTS), advertised)
     for client in EVERYBODY:
-        payload = {SECURE: {"directory": as_array(write(server.tally.directory(client)))}}
-        server.tally.take_letters(client, server.ask(SHARE_KEYS, client, payload).peer_messages)
-    server.mask(0, server.told(ALIKE))
+        payload = {SECURE: {"directory": as_array(write_message(server.tally.directory(client)))}}
+        server.tally.add_encrypted_shares(client, server.ask(SHARE_KEYS, client, payload).peer_messages)
+    server.mask(0, server.inputs(ALIKE))
     with pytest.raises(ProtocolError, match="0 of its 6 members have closed it"):
         asked_again(server, 0, good)
 

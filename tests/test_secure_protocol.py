@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from parties import AUTHORITY, Session, plain_sum, terms
 from winnow.privacy.secagg import shamir
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal, unseal
+from winnow.privacy.secagg.key_agreement import KeyPair, mask_purpose, peer_message_purpose, seal_with, unseal_with
 from winnow.privacy.secagg.masking_graph import (
     COLLUDING_SHARE,
     DROPOUT_SHARE,
@@ -29,7 +29,7 @@ from winnow.privacy.secagg.pairwise_server import PairwiseServer
 from winnow.privacy.secagg.session_terms import KeyDirectory, survivors_statement
 from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
-SPACE = vector_group([(20, 13), (3, 40), (2, 64)])
+GROUP = vector_group([(20, 13), (3, 40), (2, 64)])
 STAYS, NO_SHARES, NO_VECTOR, NO_SIGNATURE, NO_REVEAL = range(5)
 
 
@@ -37,7 +37,7 @@ def session_with(pattern: list[int], **changes: object) -> Session:
     """A session in which client 3·i drops out before the step that its entry names."""
     clients = [3 * i for i in range(len(pattern))]
     gone = {step: [client for client, own in zip(clients, pattern, strict=True) if own == step] for step in range(5)}
-    session = Session(terms(**changes), SPACE, clients)
+    session = Session(terms(**changes), GROUP, clients)
     session.share(gone[NO_SHARES])
     session.mask(gone[NO_VECTOR])
     session.reveal(session.confirm(gone[NO_SIGNATURE]), gone[NO_REVEAL])
@@ -45,7 +45,7 @@ def session_with(pattern: list[int], **changes: object) -> Session:
 
 
 def assert_sum_of_survivors(session: Session) -> None:
-    plain = plain_sum(SPACE, [session.vectors[client] for client in session.tally.survivors])
+    plain = plain_sum(GROUP, [session.vectors[client] for client in session.tally.survivors])
     assert [words.tolist() for words in session.total()] == plain
 
 
@@ -71,7 +71,7 @@ def test_so_is_that_of_a_ring(pattern: list[int], neighbours: int) -> None:
         total = session.total()
     except ProtocolError:
         reject()  # somebody has too few neighbours left
-    plain = plain_sum(SPACE, [session.vectors[client] for client in session.tally.survivors])
+    plain = plain_sum(GROUP, [session.vectors[client] for client in session.tally.survivors])
     assert [words.tolist() for words in total] == plain
 
 
@@ -123,13 +123,15 @@ def without_what_colluders_know(session: Session, victim: int, colluders: Collec
     """
     left = WIDE.unpack(session.masked[victim])
     shares = {holder: own[victim] for holder, own in session.shares.items() if victim in own}
-    circle = session.terms.circle(session.clients)
-    holders = circle.holders(victim)
-    needed = session.terms.shares_needed(circle, len(holders))
+    graph = session.terms.masking_graph(session.clients)
+    holders = graph.holders(victim)
+    needed = session.terms.shares_needed(graph, len(holders))
     add_mask(left, shamir.combine({h: s for h, s in shares.items() if h in holders}, needed), WIDE, sign=-1)
-    for peer in {*colluders} & {*circle.neighbours(victim)}:
+    for peer in {*colluders} & {*graph.neighbours(victim)}:
         pair = session.members[peer]._masking
-        seed = pair.agree(session.announced[victim].masking, mask_purpose(victim, peer, b"told"), session.terms.session)
+        seed = pair.agree(
+            session.advertised[victim].masking, mask_purpose(victim, peer, b"inputs"), session.terms.session
+        )
         add_mask(left, seed, WIDE, sign=-1 if victim < peer else 1)
     return WIDE.reduce(left)
 
@@ -181,8 +183,10 @@ def test_clients_who_were_told_different_things_have_masks_that_do_not_cancel() 
     session = zeros_session(4)
     session.share()
     for client, member in session.members.items():
-        told = b"told" if client else b"something else"
-        session.tally.add(client, member.mask(session.tally.letters_to(client), WIDE.zeros(), WIDE, told))
+        inputs_digest = b"inputs" if client else b"something else"
+        session.tally.add(
+            client, member.mask(session.tally.encrypted_shares_to(client), WIDE.zeros(), WIDE, inputs_digest)
+        )
     signatures = session.confirm()
     with pytest.raises(ProtocolError, match="1 members have signed this client's list of survivors, 3 are needed"):
         session.members[0].reveal(signatures)
@@ -194,7 +198,7 @@ def test_clients_who_were_told_different_things_have_masks_that_do_not_cancel() 
 
 
 def masked_session(clients: int = 6) -> Session:
-    session = Session(terms(), SPACE, list(range(clients)))
+    session = Session(terms(), GROUP, list(range(clients)))
     session.share()
     session.mask()
     return session
@@ -230,13 +234,13 @@ def test_a_signature_does_not_count_for_another_client_session_round_or_list() -
     def signed_by(authority: SimulatedIdentities, *content: object) -> dict[int, bytes]:
         return {client: authority.sign(client, survivors_statement(*content)) for client in survivors}
 
-    assert signed_by(AUTHORITY, session.terms, roster, b"told", survivors) == signatures
-    other = signed_by(AUTHORITY, terms(), roster, b"told", survivors)
-    later = signed_by(AUTHORITY, changed, roster, b"told", survivors)
-    shorter = signed_by(AUTHORITY, session.terms, roster, b"told", survivors[1:])
-    among_others = signed_by(AUTHORITY, session.terms, session.roster([*survivors, 9]), b"told", survivors)
+    assert signed_by(AUTHORITY, session.terms, roster, b"inputs", survivors) == signatures
+    other = signed_by(AUTHORITY, terms(), roster, b"inputs", survivors)
+    later = signed_by(AUTHORITY, changed, roster, b"inputs", survivors)
+    shorter = signed_by(AUTHORITY, session.terms, roster, b"inputs", survivors[1:])
+    among_others = signed_by(AUTHORITY, session.terms, session.roster([*survivors, 9]), b"inputs", survivors)
     told_else = signed_by(AUTHORITY, session.terms, roster, b"something else", survivors)
-    unknown = signed_by(SimulatedIdentities(), session.terms, roster, b"told", survivors)
+    unknown = signed_by(SimulatedIdentities(), session.terms, roster, b"inputs", survivors)
     for wrong in (forged, other, later, shorter, among_others, told_else, unknown):
         with pytest.raises(ProtocolError, match="members have signed"):
             session.members[0].reveal(wrong)
@@ -268,7 +272,7 @@ def test_a_list_that_cannot_be_is_not_confirmed(survivors: list[int], reason: st
 
 
 def test_one_who_never_shared_secrets_is_no_survivor() -> None:
-    session = Session(terms(), SPACE, list(range(6)))
+    session = Session(terms(), GROUP, list(range(6)))
     session.share(gone=[5])
     session.mask()
     with pytest.raises(ProtocolError, match="client 5 is called a survivor and has shared no secrets"):
@@ -276,37 +280,37 @@ def test_one_who_never_shared_secrets_is_no_survivor() -> None:
 
 
 def test_a_forged_announcement_is_refused() -> None:
-    session = Session(terms(), SPACE, list(range(4)))
+    session = Session(terms(), GROUP, list(range(4)))
     directory = session.tally.directory(0)
-    mine = replace(directory.announcements[0], masking=KeyPair().public)
-    forged = KeyDirectory(members=directory.members, announcements=[mine, *directory.announcements[1:]])
+    mine = replace(directory.advertisements[0], masking=KeyPair().public)
+    forged = KeyDirectory(members=directory.members, advertisements=[mine, *directory.advertisements[1:]])
     with pytest.raises(ProtocolError, match="client 1 did not sign its key advertisement"):
-        session.members[0].share(forged)
+        session.members[0].share_keys(forged)
     later = PairwiseClient(0, replace(session.terms, round=2), AUTHORITY)
     with pytest.raises(ProtocolError, match="client 1 did not sign its key advertisement"):
-        later.share(directory)
+        later.share_keys(directory)
 
 
 @pytest.mark.parametrize(
-    ("members", "announced", "reason"),
+    ("members", "advertised", "reason"),
     [
         ([0, 1], [1], "2 members are too few for a sum, 3 are needed"),
         ([1, 2, 3], [1, 2, 3], "lacks this client"),
         ([0, 1, 2, 3], [1, 2], "not those of this client's neighbours"),
     ],
 )
-def test_a_directory_that_cannot_be_is_refused(members: list[int], announced: list[int], reason: str) -> None:
-    session = Session(terms(min_clients=3), SPACE, list(range(4)))
-    given_ = [session.announced[client] for client in announced]
+def test_a_directory_that_cannot_be_is_refused(members: list[int], advertised: list[int], reason: str) -> None:
+    session = Session(terms(min_clients=3), GROUP, list(range(4)))
+    given_ = [session.advertised[client] for client in advertised]
     with pytest.raises(ProtocolError, match=reason):
-        session.members[0].share(KeyDirectory(members=members, announcements=given_))
+        session.members[0].share_keys(KeyDirectory(members=members, advertisements=given_))
 
 
 def test_steps_are_taken_in_order_and_once() -> None:
-    session = Session(terms(), SPACE, list(range(4)))
+    session = Session(terms(), GROUP, list(range(4)))
     member, vector = session.members[0], session.vectors[0]
     for step, reason in (
-        (lambda: member.mask({}, vector, SPACE), "has not shared its keys"),
+        (lambda: member.mask({}, vector, GROUP), "has not shared its keys"),
         (lambda: member.confirm([0, 1, 2, 3]), "no vector was masked"),
         (lambda: member.reveal({}), "no list of survivors was confirmed"),
     ):
@@ -314,26 +318,26 @@ def test_steps_are_taken_in_order_and_once() -> None:
             step()
     session.share()
     with pytest.raises(ProtocolError, match="has already shared its keys"):
-        member.share(session.tally.directory(0))
+        member.share_keys(session.tally.directory(0))
     session.mask()
     with pytest.raises(ProtocolError, match="has already masked a vector"):
-        member.mask(session.tally.letters_to(0), vector, SPACE)
+        member.mask(session.tally.encrypted_shares_to(0), vector, GROUP)
 
 
-def test_letters_from_strangers_or_from_too_few_are_refused() -> None:
-    session = Session(terms(), SPACE, list(range(6)))
+def test_messages_from_strangers_or_from_too_few_are_refused() -> None:
+    session = Session(terms(), GROUP, list(range(6)))
     session.share()
-    letters = session.tally.letters_to(0)
+    encrypted_shares = session.tally.encrypted_shares_to(0)
     with pytest.raises(ProtocolError, match="a message from client 9, who shares no masks"):
-        session.members[0].mask({**letters, 9: b""}, session.vectors[0], SPACE)
+        session.members[0].mask({**encrypted_shares, 9: b""}, session.vectors[0], GROUP)
     with pytest.raises(ProtocolError, match="3 clients hold shares of this one's secrets, and it takes 4"):
-        session.members[0].mask({1: letters[1], 2: letters[2]}, session.vectors[0], SPACE)
+        session.members[0].mask({1: encrypted_shares[1], 2: encrypted_shares[2]}, session.vectors[0], GROUP)
 
 
 def cut_out(session: Session, block: int) -> list[int]:
     """Those who are left if k/2 members on either side of a block of so many are called dropouts, who did not."""
-    circle = session.terms.circle(session.clients)
-    order, half = circle._order, circle.degree // 2
+    graph = session.terms.masking_graph(session.clients)
+    order, half = graph._order, graph.degree // 2
     gone = {*order[block : block + half], *order[-half:]}
     return sorted({*session.clients} - gone)
 
@@ -344,7 +348,7 @@ def test_a_server_cannot_cut_a_piece_out_of_the_ring(block: int) -> None:
 
     Most of them have more than half of their neighbours left, so that it takes a look at the whole ring.
     """
-    session = Session(terms(graph="ring", neighbours=6), SPACE, list(range(30)))
+    session = Session(terms(graph="ring", neighbours=6), GROUP, list(range(30)))
     session.share()
     session.mask()
     survivors = cut_out(session, block)
@@ -357,31 +361,31 @@ def test_a_server_cannot_cut_a_piece_out_of_the_ring(block: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(gone=st.sets(st.integers(0, 23), max_size=12), neighbours=st.sampled_from([2, 4, 6, 8]))
 def test_a_ring_that_is_not_torn_is_in_one_piece(gone: set[int], neighbours: int) -> None:
-    circle = MaskingGraph(tuple(range(24)), 1, neighbours)
+    graph = MaskingGraph(tuple(range(24)), 1, neighbours)
     survivors = {*range(24)} - gone
-    if circle.is_torn(survivors):
+    if graph.may_be_disconnected(survivors):
         return
     reached = edge = {min(survivors)}
     while edge:
-        edge = {peer for member in edge for peer in circle.neighbours(member)} & survivors - reached
+        edge = {peer for member in edge for peer in graph.neighbours(member)} & survivors - reached
         reached = reached | edge
     assert reached == survivors
 
 
 @pytest.mark.parametrize("start", range(24))
 def test_a_ring_is_torn_wherever_too_few_in_a_row_are_left(start: int) -> None:
-    circle = MaskingGraph(tuple(range(24)), 1, 10)
-    row = [circle._order[(start + step) % 24] for step in range(5)]
-    assert circle.is_torn({*range(24)} - {*row})
-    assert circle.is_torn({*range(24)} - {*row[1:]})
-    assert not circle.is_torn({*range(24)} - {*row[2:]})  # two of five are more than a quarter
+    graph = MaskingGraph(tuple(range(24)), 1, 10)
+    row = [graph._order[(start + step) % 24] for step in range(5)]
+    assert graph.may_be_disconnected({*range(24)} - {*row})
+    assert graph.may_be_disconnected({*range(24)} - {*row[1:]})
+    assert not graph.may_be_disconnected({*range(24)} - {*row[2:]})  # two of five are more than a quarter
 
 
 @pytest.mark.parametrize("clients", [100, 1_000])
 def test_a_ring_is_hardly_ever_torn_by_chance(clients: int) -> None:
-    rng, circle = np.random.default_rng(clients), MaskingGraph(tuple(range(clients)), 1, safe_degree(clients))
+    rng, graph = np.random.default_rng(clients), MaskingGraph(tuple(range(clients)), 1, safe_degree(clients))
     staying = round((1 - DROPOUT_SHARE) * clients)
-    assert not any(circle.is_torn(rng.choice(clients, staying, replace=False)) for _ in range(200))
+    assert not any(graph.may_be_disconnected(rng.choice(clients, staying, replace=False)) for _ in range(200))
 
 
 # Bad clients ----------------------------------------------------------------------------------------------------------
@@ -389,10 +393,10 @@ def test_a_ring_is_hardly_ever_torn_by_chance(clients: int) -> None:
 
 @pytest.mark.parametrize("which", ["sealing", "masking"])
 def test_whoever_announces_a_key_that_is_none_is_named(which: str) -> None:
-    session = Session(terms(), SPACE, list(range(6)))
-    bad = replace(session.announced[2], **{which: bytes(32)})
+    session = Session(terms(), GROUP, list(range(6)))
+    bad = replace(session.advertised[2], **{which: bytes(32)})
     bad = replace(bad, signature=AUTHORITY.sign(2, bad.signed(session.terms)))
-    session.tally = PairwiseServer(session.terms, SPACE, [*({**session.announced, 2: bad}).values()], b"told")
+    session.tally = PairwiseServer(session.terms, GROUP, [*({**session.advertised, 2: bad}).values()], b"inputs")
 
     def go_on() -> None:
         session.share()
@@ -408,7 +412,7 @@ def test_a_vector_comes_once_from_a_member_and_fits() -> None:
         session.tally.add(0, session.masked[0])
     with pytest.raises(ProtocolError, match="it has not shared its keys"):
         session.tally.add(77, session.masked[0])
-    other = Session(terms(), SPACE, list(range(6)))
+    other = Session(terms(), GROUP, list(range(6)))
     other.share()
     with pytest.raises(ProtocolError, match="bytes, not"):
         other.tally.add(0, session.masked[0][:-1])
@@ -431,10 +435,10 @@ def test_too_many_wrong_shares_give_no_sum() -> None:
         session.total()
 
 
-def test_whoever_sent_letters_that_cannot_be_opened_is_named() -> None:
-    session = Session(terms(), SPACE, list(range(6)))
+def test_whoever_sent_shares_that_cannot_be_decrypted_is_named() -> None:
+    session = Session(terms(), GROUP, list(range(6)))
     session.share()
-    session.tally.take_letters(5, dict.fromkeys(range(5), b"nonsense" * 12))
+    session.tally.add_encrypted_shares(5, dict.fromkeys(range(5), b"nonsense" * 12))
     session.mask()
     session.reveal(session.confirm())
     assert all(5 not in shares for client, shares in session.shares.items() if client != 5)
@@ -443,16 +447,16 @@ def test_whoever_sent_letters_that_cannot_be_opened_is_named() -> None:
 
 
 def test_a_client_announces_once_and_to_its_neighbours() -> None:
-    session = Session(terms(), SPACE, list(range(4)))
+    session = Session(terms(), GROUP, list(range(4)))
     with pytest.raises(ProtocolError, match="advertised its keys twice"):
-        PairwiseServer(session.terms, SPACE, [*session.announced.values(), session.announced[0]])
+        PairwiseServer(session.terms, GROUP, [*session.advertised.values(), session.advertised[0]])
     with pytest.raises(ProtocolError, match="1 client is too few for a sum, 2 are needed"):
-        PairwiseServer(session.terms, SPACE, [session.announced[0]])
+        PairwiseServer(session.terms, GROUP, [session.advertised[0]])
     with pytest.raises(ProtocolError, match="its messages are not addressed to its neighbours"):
-        session.tally.take_letters(0, {1: b""})
+        session.tally.add_encrypted_shares(0, {1: b""})
 
 
-# Shares, letters, rings -----------------------------------------------------------------------------------------------
+# Shares, key agreement, rings -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -476,11 +480,11 @@ def test_a_share_that_is_none_is_refused(share: bytes, reason: str) -> None:
         shamir.combine({0: share}, 1)
 
 
-def test_a_letter_is_for_its_addressee_alone() -> None:
+def test_a_message_is_for_its_addressee_alone() -> None:
     one, two = KeyPair(), KeyPair()
     purpose = peer_message_purpose(1, 2, b"roster")
-    sealed = seal(one.agree(two.public, purpose, b"session"), b"shares", purpose)
-    assert unseal(two.agree(one.public, purpose, b"session"), sealed, purpose) == b"shares"
+    sealed = seal_with(one.agree(two.public, purpose, b"session"), b"shares", purpose)
+    assert unseal_with(two.agree(one.public, purpose, b"session"), sealed, purpose) == b"shares"
     for about, session in (
         (peer_message_purpose(2, 1, b"roster"), b"session"),
         (peer_message_purpose(1, 2, b"another"), b"session"),
@@ -488,15 +492,15 @@ def test_a_letter_is_for_its_addressee_alone() -> None:
     ):
         key = two.agree(one.public, about, session)
         with pytest.raises(ProtocolError, match="a message that cannot be decrypted"):
-            unseal(key, sealed, purpose)
+            unseal_with(key, sealed, purpose)
     with pytest.raises(ProtocolError, match="an invalid public key"):
         one.agree(bytes(32), purpose, b"session")
 
 
 @given(count=st.integers(3, 60), degree=st.sampled_from([2, 4, 8]), round=st.integers(1, 5))
 def test_in_a_ring_everybody_has_k_neighbours_who_say_so_too(count: int, degree: int, round: int) -> None:
-    circle = MaskingGraph(tuple(range(0, 7 * count, 7)), round, degree)
-    around = {member: circle.neighbours(member) for member in circle.members}
+    graph = MaskingGraph(tuple(range(0, 7 * count, 7)), round, degree)
+    around = {member: graph.neighbours(member) for member in graph.members}
     assert all(len(peers) == min(degree, count - 1) for peers in around.values())
     assert all(member in around[peer] for member, peers in around.items() for peer in peers)
     reached, edge = {0}, [0]
@@ -523,11 +527,11 @@ def test_the_degree_keeps_its_promises_in_a_drawn_world(clients: int) -> None:
     degree, rng = safe_degree(clients), np.random.default_rng(clients)
     needed = ring_shares_needed(degree + 1)
     for number in range(10):
-        circle = MaskingGraph(tuple(range(clients)), number, degree)
+        graph = MaskingGraph(tuple(range(clients)), number, degree)
         corrupt = {*rng.choice(clients, int(COLLUDING_SHARE * clients), replace=False).tolist()}
         dropped = {*rng.choice(clients, int(DROPOUT_SHARE * clients), replace=False).tolist()}
         for member in range(clients):
-            around = circle.neighbours(member)
+            around = graph.neighbours(member)
             assert len(corrupt.intersection(around)) < needed
             assert len(around) - len(dropped.intersection(around)) >= needed
 

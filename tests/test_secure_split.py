@@ -24,7 +24,7 @@ from winnow.privacy.secagg.simulated_identities import SimulatedIdentities
 
 T = TypeVar("T")
 
-SPACE = vector_group([(4, 13)])
+GROUP = vector_group([(4, 13)])
 VICTIM = 0
 COMPLETE = {"graph": "complete", "neighbours": None}
 RING = {"graph": "ring", "neighbours": 10}
@@ -37,7 +37,7 @@ class View:
 
     members: Sequence[int]
     survivors: Sequence[int]
-    told: bytes = b"told"
+    inputs_digest: bytes = b"inputs"
 
 
 @dataclass
@@ -60,9 +60,9 @@ class Split:
         self.members = {
             party: PairwiseClient(self.numbers[party], self.terms, self.identities(party)) for party in self.views
         }
-        self.announced = {party: member.announce() for party, member in self.members.items()}
-        letters = self._each(self._share)
-        self.masked = self._each(lambda party: self._mask(party, letters))
+        self.advertised = {party: member.advertise_keys() for party, member in self.members.items()}
+        shares = self._each(self._share)
+        self.masked = self._each(lambda party: self._mask(party, shares))
         signatures = self._each(lambda party: self.members[party].confirm(self.views[party].survivors))
         self.revealed = self._each(lambda party: self.members[party].reveal(self._seen(party, signatures)))
         self.known = {party: self._secrets(party) for party in self.masked}
@@ -82,24 +82,24 @@ class Split:
 
     def _share(self, party: str) -> dict[int, bytes]:
         own = self.views[party]
-        around = self.terms.circle(own.members).neighbours(self.numbers[party])
-        known: dict[int, KeyAdvertisement] = self._seen(party, self.announced)
-        directory = KeyDirectory(members=[*own.members], announcements=[known[number] for number in around])
-        return self.members[party].share(directory)
+        around = self.terms.masking_graph(own.members).neighbours(self.numbers[party])
+        known: dict[int, KeyAdvertisement] = self._seen(party, self.advertised)
+        directory = KeyDirectory(members=[*own.members], advertisements=[known[number] for number in around])
+        return self.members[party].share_keys(directory)
 
-    def _mask(self, party: str, letters: Mapping[str, Mapping[int, bytes]]) -> bytes:
+    def _mask(self, party: str, shares: Mapping[str, Mapping[int, bytes]]) -> bytes:
         own, number = self.views[party], self.numbers[party]
-        around = self.terms.circle(own.members).neighbours(number)
-        to_me = {other: sent[number] for other, sent in self._seen(party, letters).items() if number in sent}
-        inbox = {other: letter for other, letter in to_me.items() if other in around}
-        return self.members[party].mask(inbox, random_vector(SPACE, number), SPACE, own.told)
+        around = self.terms.masking_graph(own.members).neighbours(number)
+        to_me = {other: sent[number] for other, sent in self._seen(party, shares).items() if number in sent}
+        inbox = {other: share for other, share in to_me.items() if other in around}
+        return self.members[party].mask(inbox, random_vector(GROUP, number), GROUP, own.inputs_digest)
 
     def _secrets(self, owner: str) -> set[str]:
-        """Those of a party that enough of its holders have revealed, checked against what it announced."""
-        number, announced = self.numbers[owner], self.announced[owner]
-        circle = self.terms.circle(self.views[owner].members)
-        holders = circle.holders(number)
-        needed = self.terms.shares_needed(circle, len(holders))
+        """Those of a party that enough of its holders have revealed, checked against what it advertised."""
+        number, advertised = self.numbers[owner], self.advertised[owner]
+        graph = self.terms.masking_graph(self.views[owner].members)
+        holders = graph.holders(number)
+        needed = self.terms.shares_needed(graph, len(holders))
         shares: dict[str, dict[int, bytes]] = {SEED: {}, KEY: {}}
         for party, own in self.revealed.items():
             if number in own and self.numbers[party] in holders:
@@ -109,8 +109,8 @@ class Split:
         for what, given_ in shares.items():
             with suppress(ProtocolError):
                 secret = shamir.combine(given_, needed)
-                fits = commitment(secret) == announced.commitment
-                if fits if what == SEED else KeyPair(secret).public == announced.masking:
+                fits = commitment(secret) == advertised.commitment
+                if fits if what == SEED else KeyPair(secret).public == advertised.masking:
                     found.add(what)
         return found
 
@@ -148,7 +148,7 @@ def test_two_lists_of_members_give_no_secret_of_a_client_away(graph: Mapping[str
 def test_a_hundred_clients_in_a_ring_as_it_is_by_default() -> None:
     graph = {"graph": "ring", "neighbours": None}
     everyone = [*range(100)]
-    around = terms(**graph).circle(everyone).neighbours(VICTIM)
+    around = terms(**graph).masking_graph(everyone).neighbours(VICTIM)
     views = two_lists(around[:22], around[22:])
     found = split({**views, VICTIM: View(members=everyone, survivors=everyone)}, graph)
     assert "0" in found.masked
@@ -181,8 +181,10 @@ def splits(draw: st.DrawFn) -> tuple[dict[int, View], dict[str, object]]:
     for client in draw(st.sets(st.integers(0, count - 1), max_size=3)):
         members = draw(st.sampled_from([views[client].members, everyone]))
         gone = draw(st.sets(st.sampled_from(everyone), max_size=count // 3)) - {client}
-        told = draw(st.sampled_from([b"told", b"something else"]))
-        views[client] = View(members=members, survivors=[each for each in members if each not in gone], told=told)
+        digest = draw(st.sampled_from([b"inputs", b"something else"]))
+        views[client] = View(
+            members=members, survivors=[each for each in members if each not in gone], inputs_digest=digest
+        )
     ring = {"graph": "ring", "neighbours": draw(st.integers(2, count // 2 - 1)) * 2}
     return views, draw(st.sampled_from([ring, ring, COMPLETE]))
 
@@ -208,7 +210,9 @@ def test_nor_do_thousands_of_splits(case: tuple[dict[int, View], dict[str, objec
 def test_nobody_counts_signatures_of_those_who_were_told_something_else(graph: Mapping[str, object]) -> None:
     everyone = [*range(12)]
     same = View(members=everyone, survivors=everyone)
-    found = split({client: replace(same, told=b"one" if client < 6 else b"another") for client in everyone}, graph)
+    found = split(
+        {client: replace(same, inputs_digest=b"one" if client < 6 else b"another") for client in everyone}, graph
+    )
     assert len(found.masked) == 12
     assert found.revealed == {}
 
@@ -261,7 +265,7 @@ def test_one_number_does_not_stand_for_two_clients(monkeypatch: pytest.MonkeyPat
     """
     count, holders = 41, terms(graph="ring", neighbours=10)
     everyone = [*range(count)]
-    around = holders.circle(everyone).neighbours(VICTIM)
+    around = holders.masking_graph(everyone).neighbours(VICTIM)
     halves = {number: "ab"[number in around[:5] or number == VICTIM] for number in (VICTIM, *around)}
     twice = [number for number in everyone if number not in halves]
     numbers = {str(number): number for number in halves} | {f"{n}{side}": n for n in twice for side in "ab"}
@@ -289,10 +293,10 @@ def test_members_whom_nobody_vouches_for_are_no_members() -> None:
         def name(self, party: int) -> str:
             raise ProtocolError(f"client {party} is at no site")
 
-    session = Session(terms(), SPACE, [*range(4)])
+    session = Session(terms(), GROUP, [*range(4)])
     stranger = PairwiseClient(0, session.terms, Elsewhere())
     stranger._identities.verify = AUTHORITY.verify  # type: ignore[method-assign]
     with pytest.raises(ProtocolError, match="client 0 is at no site"):
-        stranger.share(session.tally.directory(0))
+        stranger.share_keys(session.tally.directory(0))
     with pytest.raises(ProtocolError, match="has not shared its keys"):
-        stranger.mask({}, random_vector(SPACE, 0), SPACE)
+        stranger.mask({}, random_vector(GROUP, 0), GROUP)

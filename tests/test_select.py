@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from selecting import turn as plain_turn
+from selecting import selection_context as context_without_reference
 from winnow.core import ConfigError, Population, Reply, Task
 from winnow.learn.algorithms.fedprof import ProfileSelector
 from winnow.learn.representation_profile import Profile, divergence
@@ -64,7 +64,7 @@ def test_uniform_invites_everyone_alike() -> None:
     selection = UniformSelector(count=3).start(Population(sizes=np.ones(7, np.int64)))
     seen, rng = np.zeros(7), np.random.default_rng(2)
     for number in range(1, 4_001):
-        invitation = selection.propose(replace(plain_turn(number), rng=rng))
+        invitation = selection.propose(replace(context_without_reference(number), rng=rng))
         seen[invitation.clients] += 1
     assert chi_square_accepts(dict(enumerate(seen)), dict.fromkeys(range(7), 1 / 7))
 
@@ -85,13 +85,13 @@ def answering(shifts: list[float]):
     return ask
 
 
-def turn(round: int, ask, reference: Profile = REFERENCE, seed: int = 0) -> SelectionContext:
-    return replace(plain_turn(round, ask, seed), reference=reference)
+def selection_context(round: int, ask, reference: Profile = REFERENCE, seed: int = 0) -> SelectionContext:
+    return replace(context_without_reference(round, ask, seed), reference=reference)
 
 
 def scores_of(settings: ProfileSelector, shifts: list[float]) -> np.ndarray:
     selection = settings.start(Population(sizes=np.ones(len(shifts), np.int64)))
-    invitation = selection.propose(turn(1, answering(shifts)))
+    invitation = selection.propose(selection_context(1, answering(shifts)))
     assert invitation.scores is not None
     return invitation.scores
 
@@ -129,16 +129,16 @@ def test_alpha_zero_is_uniform_sampling() -> None:
     selection = ProfileSelector(count=2, alpha=0).start(Population(sizes=np.ones(4, np.int64)))
     seen = np.zeros(4)
     for seed in range(4_000):
-        seen[selection.propose(turn(1, answering(SHIFTS), seed=seed)).clients] += 1
+        seen[selection.propose(selection_context(1, answering(SHIFTS), seed=seed)).clients] += 1
     assert chi_square_accepts(dict(enumerate(seen)), dict.fromkeys(range(4), 0.25))
 
 
 def test_profiles_are_compared_with_the_reference_of_their_own_version() -> None:
     """A client invited in round 2 profiles with version 1; others keep what they scored against version 0."""
     selection = ProfileSelector(count=1, alpha=1).start(Population(sizes=np.ones(2, np.int64)))
-    selection.propose(turn(1, answering([0.0, 1.0])))
+    selection.propose(selection_context(1, answering([0.0, 1.0])))
     moved = Profile(mean=np.full(3, 2.0, np.float32), variance=np.full(3, 4.0, np.float32))
-    second = turn(2, answering([]), reference=moved)
+    second = selection_context(2, answering([]), reference=moved)
     selection.propose(second)
     task = Task(name="train", client=1, round=2, version=1)
     selection.observe(second, [Reply(task=task, payload={"profile": vars(client_profile(1.0))})])
@@ -151,7 +151,7 @@ def test_profiles_are_compared_with_the_reference_of_their_own_version() -> None
 def test_the_server_keeps_divergences_and_one_reference_only() -> None:
     selection = ProfileSelector(count=1).start(Population(sizes=np.ones(4, np.int64)))
     for number in range(1, 6):
-        selection.propose(turn(number, answering(SHIFTS)))
+        selection.propose(selection_context(number, answering(SHIFTS)))
     held = [value for value in vars(selection).values() if isinstance(value, dict)]
     assert [list(references) for references in held] == [[4]]
     assert set(selection.state()) == {"divergence", "version", "reference/4/mean", "reference/4/variance"}
@@ -162,7 +162,7 @@ def test_a_client_that_never_sent_a_profile_counts_as_the_farthest() -> None:
         return [reply for reply in answering(SHIFTS)(tasks) if reply.task.client != 1]
 
     selection = ProfileSelector(count=1).start(Population(sizes=np.ones(4, np.int64)))
-    scores = selection.propose(turn(1, ask)).scores
+    scores = selection.propose(selection_context(1, ask)).scores
     assert scores is not None
     assert scores[1] == scores[3] == scores.min()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.nn import functional
 
-from selecting import MESSAGE_BYTES, people, trained, turn, valued
+from selecting import MESSAGE_BYTES, people, selection_context, trained, valued
 from winnow.core import ConfigError, RoundFinished, Task
 from winnow.learn.algorithms.afl import ValuationSelector
 from winnow.learn.algorithms.oort import UtilitySelector
@@ -28,7 +28,7 @@ VALUATIONS = np.array([5.0, 10.0, 8.0, 8.0])  # √100·0.5, √25·2, √64·1,
 
 def test_valuations_are_drawn_by_after_the_smallest_are_left_out() -> None:
     selection = ValuationSelector(count=1, alpha1=0.25, alpha2=0.3, alpha3=0.0).start(people(*SIZES))
-    scores = selection.propose(turn(1, valued(LOSSES))).scores
+    scores = selection.propose(selection_context(1, valued(LOSSES))).scores
     weights = np.where(VALUATIONS == 5, 0, np.exp(0.3 * VALUATIONS))
     np.testing.assert_allclose(scores, weights / weights.sum(), rtol=1e-12)
     np.testing.assert_allclose(selection.state()["valuations"], VALUATIONS)
@@ -36,7 +36,7 @@ def test_valuations_are_drawn_by_after_the_smallest_are_left_out() -> None:
 
 def test_a_valuation_is_renewed_by_those_who_trained() -> None:
     selection = ValuationSelector(count=1).start(people(*SIZES))
-    first = turn(1, valued(LOSSES))
+    first = selection_context(1, valued(LOSSES))
     selection.propose(first)
     selection.observe(first, [trained(1, start_loss=0.2), trained(3, start_loss=np.nan)])
     np.testing.assert_allclose(selection.state()["valuations"], [5.0, 5 * 0.2, 8.0, 0.0])
@@ -46,7 +46,10 @@ def test_a_tenth_of_the_invited_is_drawn_from_everyone_else() -> None:
     """20 of 40 clients are left out, so they can only be among the α3·K = 2 that are drawn uniformly."""
     losses = {k: float(k) for k in range(40)}
     selection = ValuationSelector(count=10, alpha1=0.5, alpha3=0.2).start(people(*[1] * 40))
-    left_out = [int((selection.propose(turn(1, valued(losses), seed=seed)).clients < 20).sum()) for seed in range(400)]
+    left_out = [
+        int((selection.propose(selection_context(1, valued(losses), seed=seed)).clients < 20).sum())
+        for seed in range(400)
+    ]
     # Two of the 32 that are left after 8 of the upper 20 are drawn: hypergeometric, 20 of 32 are from the lower half.
     expected = [400 * stats.hypergeom.pmf(n, 32, 20, 2) for n in range(3)]
     assert stats.chisquare([left_out.count(n) for n in range(3)], expected).pvalue > 1e-4
@@ -54,14 +57,16 @@ def test_a_tenth_of_the_invited_is_drawn_from_everyone_else() -> None:
 
 def test_no_more_are_left_out_than_can_be_spared() -> None:
     selection = ValuationSelector(count=3, alpha3=0.0).start(people(*SIZES))
-    assert selection.propose(turn(1, valued(LOSSES))).clients.tolist() == [1, 2, 3]
+    assert selection.propose(selection_context(1, valued(LOSSES))).clients.tolist() == [1, 2, 3]
 
 
 def test_equal_valuations_leave_out_no_client_for_its_number() -> None:
     seen: Counter[int] = Counter()
     for seed in range(400):
         selection = ValuationSelector(count=1).start(people(*[1] * 8))
-        seen.update(selection.propose(turn(1, valued(dict.fromkeys(range(8), 1.0)), seed=seed)).clients.tolist())
+        seen.update(
+            selection.propose(selection_context(1, valued(dict.fromkeys(range(8), 1.0)), seed=seed)).clients.tolist()
+        )
     assert stats.chisquare([seen[k] for k in range(8)]).pvalue > 1e-4
 
 
@@ -92,7 +97,7 @@ def test_of_the_candidates_those_with_the_highest_losses_are_invited() -> None:
     selection = PowerOfChoiceSelector(count=3, candidate_factor=2.5).start(people(*range(1, 21)))
     for number in range(1, 30):
         heard: list[Task] = []
-        invited = selection.propose(turn(number, valued(losses, heard=heard))).clients
+        invited = selection.propose(selection_context(number, valued(losses, heard=heard))).clients
         candidates = [task.client for task in heard]
         assert len(set(candidates)) == 8  # round(2.5·3)
         assert set(invited.tolist()) == set(sorted(candidates, key=losses.__getitem__)[-3:])
@@ -102,20 +107,22 @@ def test_candidates_are_drawn_by_the_size_of_their_data() -> None:
     selection = PowerOfChoiceSelector(count=1, candidate_factor=1).start(people(1, 2, 3, 4))
     seen: Counter[int] = Counter()
     for seed in range(2_000):
-        seen.update(selection.propose(turn(2, valued(dict.fromkeys(range(4), 1.0)), seed=seed)).clients.tolist())
+        seen.update(
+            selection.propose(selection_context(2, valued(dict.fromkeys(range(4), 1.0)), seed=seed)).clients.tolist()
+        )
     assert stats.chisquare([seen[k] for k in range(4)], 200 * np.array([1, 2, 3, 4])).pvalue > 1e-4
 
 
 def test_candidates_without_a_finite_loss_come_last() -> None:
     selection = PowerOfChoiceSelector(count=2, candidate_factor=10).start(people(1, 1, 1, 1))
     losses = {0: np.nan, 1: 0.1, 3: 0.2}  # client 2 does not answer
-    assert selection.propose(turn(2, valued(losses))).clients.tolist() == [1, 3]
+    assert selection.propose(selection_context(2, valued(losses))).clients.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(("number", "downloaded"), [(1, SEED_BYTES), (2, MESSAGE_BYTES)])
 def test_asking_costs_a_download_and_a_pass(number: int, downloaded: int) -> None:
     heard: list[Task] = []
-    PowerOfChoiceSelector(count=1).start(people(1, 1, 1)).propose(turn(number, valued({}, heard=heard)))
+    PowerOfChoiceSelector(count=1).start(people(1, 1, 1)).propose(selection_context(number, valued({}, heard=heard)))
     assert {(t.work.download_bytes, t.work.profiling_passes, t.work.training_passes) for t in heard} == {
         (downloaded, 1, 0)
     }
@@ -132,7 +139,7 @@ def tried(settings: UtilitySelector, sizes: list[int], rms: list[float], seconds
     """Client k took part in round k + 1."""
     selection = settings.start(people(*sizes))
     for k, (loss, took) in enumerate(zip(rms, seconds, strict=True)):
-        selection.observe(turn(k + 1), [trained(k, round=k + 1, seconds=took, start_loss_rms=loss)])
+        selection.observe(selection_context(k + 1), [trained(k, round=k + 1, seconds=took, start_loss_rms=loss)])
     return selection
 
 
@@ -144,7 +151,9 @@ def tried(settings: UtilitySelector, sizes: list[int], rms: list[float], seconds
 def test_the_best_by_the_papers_utility_are_invited(clients: list[tuple[int, float, float]], count: int) -> None:
     sizes, rms, seconds = map(list, zip(*clients, strict=True))
     number = len(clients) + 5
-    invited = tried(UtilitySelector(count=count, **GREEDY), sizes, rms, seconds).propose(turn(number)).clients
+    invited = (
+        tried(UtilitySelector(count=count, **GREEDY), sizes, rms, seconds).propose(selection_context(number)).clients
+    )
     statistical = [n * loss for n, loss in zip(sizes, rms, strict=True)]
     ceiling, preferred = np.quantile(statistical, 0.95), np.percentile(seconds, 30)
     utility = []
@@ -158,7 +167,7 @@ def test_the_cut_off_lets_in_whoever_comes_near_the_best() -> None:
     """Utilities 100, 96, 94: of the first two, both reach 95 % of 100 and are drawn by utility; the third does not."""
     some = UtilitySelector(count=1, exploration=0, exploration_min=0, clip_quantile=1)
     selection = tried(some, [100, 96, 94], [1, 1, 1], [1, 1, 1])
-    seen = Counter(int(selection.propose(turn(1, seed=seed)).clients[0]) for seed in range(2_000))
+    seen = Counter(int(selection.propose(selection_context(1, seed=seed)).clients[0]) for seed in range(2_000))
     assert seen[2] == 0
     assert stats.chisquare([seen[0], seen[1]], [2_000 * 100 / 196, 2_000 * 96 / 196]).pvalue > 1e-4
 
@@ -167,12 +176,15 @@ def test_the_cut_off_lets_in_whoever_comes_near_the_best() -> None:
 def test_exploration_falls_to_its_floor(number: int, untried: int) -> None:
     """100·0.9·0.98^(R−1) of the invited were never tried: 90, 88.2, 40.9 and, at the floor, 20."""
     selection = UtilitySelector(count=100).start(people(*[5] * 1_000))
-    selection.observe(turn(1), [trained(k, start_loss_rms=1.0) for k in range(500)])
-    assert (selection.propose(turn(number)).clients >= 500).sum() == untried
+    selection.observe(selection_context(1), [trained(k, start_loss_rms=1.0) for k in range(500)])
+    assert (selection.propose(selection_context(number)).clients >= 500).sum() == untried
 
 
 def test_at_first_everybody_is_explored() -> None:
-    assert len(set(UtilitySelector(count=10, **GREEDY).start(people(*[5] * 12)).propose(turn(1)).clients)) == 10
+    assert (
+        len(set(UtilitySelector(count=10, **GREEDY).start(people(*[5] * 12)).propose(selection_context(1)).clients))
+        == 10
+    )
 
 
 def test_the_pacer_allows_for_slower_clients_when_utility_falls() -> None:
@@ -180,7 +192,7 @@ def test_the_pacer_allows_for_slower_clients_when_utility_falls() -> None:
     settings_ = UtilitySelector(count=1, pacer_window=2, pacer_step=10)
     selection, preferred = settings_.start(people(1)), []
     for number, loss in enumerate([9, 9, 5, 5, 6, 6, 1, 1], start=1):
-        selection.observe(turn(number), [trained(0, round=number, start_loss_rms=float(loss))])
+        selection.observe(selection_context(number), [trained(0, round=number, start_loss_rms=float(loss))])
         state = selection.state()
         preferred.append(float(state["preferred"][0]))
         selection = settings_.start(people(1))
@@ -192,16 +204,18 @@ def test_who_took_part_too_often_is_left_out_while_others_remain() -> None:
     selection = UtilitySelector(count=1, max_participations=2, **GREEDY).start(people(9, 5, 1))
     chosen = []
     for number in range(1, 9):
-        selection.observe(turn(number), [trained(k, start_loss_rms=1.0) for k in range(3)] if number == 1 else [])
-        clients = selection.propose(turn(number)).clients.tolist()
-        selection.observe(turn(number), [trained(k, start_loss_rms=1.0) for k in clients])
+        selection.observe(
+            selection_context(number), [trained(k, start_loss_rms=1.0) for k in range(3)] if number == 1 else []
+        )
+        clients = selection.propose(selection_context(number)).clients.tolist()
+        selection.observe(selection_context(number), [trained(k, start_loss_rms=1.0) for k in clients])
         chosen += clients
     assert chosen == [0, 0, 1, 1, 2, 2, 0, 0]  # then everybody is on the list, which is lifted
 
 
 def test_a_loss_that_is_not_finite_has_no_utility() -> None:
     selection = tried(UtilitySelector(count=2, **GREEDY), [1, 1, 1], [np.inf, 0.5, 0.5], [1, 1, 1])
-    assert selection.propose(turn(9)).clients.tolist() == [1, 2]
+    assert selection.propose(selection_context(9)).clients.tolist() == [1, 2]
 
 
 # All ----------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from selecting import MESSAGE_BYTES, people, trained, turn, valued
+from selecting import MESSAGE_BYTES, people, selection_context, trained, valued
 from winnow.core import ConfigError, ModelError, RoundFinished, Selected, Task
 from winnow.experiment.build import prepare_run
 from winnow.experiment.setup import RunInputs
@@ -38,12 +38,12 @@ def test_those_are_merged_that_would_be_if_everybody_trained(seconds: list[float
     selection = FirstComeSelector(count=quota).start(people(*[1] * len(seconds)))
     expected: set[int] = set()
     for number in range(1, 6):
-        invitation = selection.propose(turn(number))
+        invitation = selection.propose(selection_context(number))
         arrivals = sorted(invitation.clients.tolist(), key=seconds.__getitem__)
         awaited = arrivals[: invitation.until.replies]
         expected = merged_if_all_train(seconds, quota, expected)
         assert set(awaited) == expected
-        selection.observe(turn(number), [trained(k, seconds=seconds[k]) for k in awaited])
+        selection.observe(selection_context(number), [trained(k, seconds=seconds[k]) for k in awaited])
 
 
 def test_a_round_ends_with_the_last_merged_reply_and_counts_merged_clients_alone() -> None:
@@ -78,7 +78,7 @@ def losses_of(*by_tier: float) -> dict[int, float]:
 
 def begun(settings: TierSelector, *by_tier: float) -> Selection:
     selection = settings.start(people(*[1] * 12))
-    selection.propose(turn(1, valued(losses_of(*by_tier), SECONDS)))
+    selection.propose(selection_context(1, valued(losses_of(*by_tier), SECONDS)))
     return selection
 
 
@@ -86,7 +86,7 @@ def tiers_used(selection: Selection, numbers: range, **asked: object) -> list[in
     """Which tier each round's clients are from; all are from one."""
     used = []
     for number in numbers:
-        clients = set(selection.propose(turn(number, **asked)).clients.tolist())
+        clients = set(selection.propose(selection_context(number, **asked)).clients.tolist())
         [tier] = [i for i, members in enumerate(TIERS) if clients <= members]
         used.append(tier)
     return used
@@ -99,7 +99,9 @@ def test_tiers_are_as_quick_as_their_clients() -> None:
 
 def test_the_first_exchange_shows_how_long_a_transfer_takes() -> None:
     heard: list[Task] = []
-    TierSelector(count=2).start(people(*[1] * 12)).propose(turn(1, valued(losses_of(1, 1, 1), SECONDS, heard)))
+    TierSelector(count=2).start(people(*[1] * 12)).propose(
+        selection_context(1, valued(losses_of(1, 1, 1), SECONDS, heard))
+    )
     assert {(task.work.download_bytes, "model" in task.payload) for task in heard} == {(MESSAGE_BYTES, True)}
     assert [task.client for task in heard] == list(range(12))
 
@@ -146,7 +148,7 @@ def test_the_panel_is_as_many_clients_of_each_tier_as_are_invited() -> None:
 def test_a_tiers_loss_is_the_mean_over_its_samples_and_passes_over_what_is_not_finite() -> None:
     selection = TierSelector(count=2, tiers=2).start(people(1, 3, 5, 7))
     losses = {0: 1.0, 1: 2.0, 2: np.nan, 3: 4.0}
-    selection.propose(turn(1, valued(losses, {k: float(k) for k in range(4)})))
+    selection.propose(selection_context(1, valued(losses, {k: float(k) for k in range(4)})))
     np.testing.assert_allclose(selection.state()["losses"], [(1 * 1 + 3 * 2) / 4, 4.0])
 
 
@@ -160,15 +162,18 @@ def test_credits_limit_how_often_a_tier_is_used() -> None:
 def test_who_does_not_answer_at_first_is_left_out_for_good() -> None:
     selection = TierSelector(count=2, tiers=3).start(people(*[1] * 12))
     answering = valued({k: 1.0 for k in range(12) if k not in (0, 7)}, SECONDS)
-    clients = [selection.propose(turn(number, answering)).clients for number in range(1, 100)]
+    clients = [selection.propose(selection_context(number, answering)).clients for number in range(1, 100)]
     assert set(np.concatenate(clients).tolist()) == set(range(12)) - {0, 7}
     with pytest.raises(ModelError, match="no client answered"):
-        TierSelector(count=2).start(people(1, 1, 1, 1, 1)).propose(turn(1, valued({})))
+        TierSelector(count=2).start(people(1, 1, 1, 1, 1)).propose(selection_context(1, valued({})))
 
 
 def test_there_are_no_more_tiers_than_can_fill_an_invitation() -> None:
     selection = TierSelector(count=5).start(people(*[1] * 12))
-    assert all(len(selection.propose(turn(n, valued(losses_of(1, 1, 1), SECONDS))).clients) == 5 for n in range(1, 9))
+    assert all(
+        len(selection.propose(selection_context(n, valued(losses_of(1, 1, 1), SECONDS))).clients) == 5
+        for n in range(1, 9)
+    )
     with pytest.raises(ConfigError, match=r"select\.credits: has 3 numbers, but there are 2 tiers"):
         TierSelector(count=5, credits=(1, 1, 1)).start(people(*[1] * 12))
 

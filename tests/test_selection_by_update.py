@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from selecting import people, silent, trained, turn
+from selecting import people, selection_context, silent, trained
 from winnow.core import ConfigError, RoundFinished, Selected
 from winnow.learn import update_distances
 from winnow.learn.algorithms.clustered_sampling import ClusteredSelector, fill_urns
@@ -31,13 +31,13 @@ from world import prepared
 def test_distances_are_those_of_the_last_updates(arrivals: list[tuple[int, float, float]], in_parts: bool) -> None:
     """Whether updates come one by one or at once; a client that never trained has not moved."""
     known, last = LastUpdates(5), np.zeros((5, 2))
-    known.allocate(turn(1))
+    known.allocate(selection_context(1))
     fresh = {k: (x, y) for k, x, y in arrivals}
     for k, vector in fresh.items():
         last[k] = vector
     replies = [trained(k, weight=(x + 1, y - 2), sent=(1, -2)) for k, (x, y) in fresh.items()]
     for batch in [[reply] for reply in replies] if in_parts else [replies]:
-        known.record(turn(1), batch)
+        known.record(selection_context(1), batch)
     np.testing.assert_allclose(known.distances("euclidean"), cdist(last, last), atol=1e-5)
     for i, j in combinations(range(5), 2):
         lengths = np.linalg.norm(last[i]) * np.linalg.norm(last[j])
@@ -47,8 +47,8 @@ def test_distances_are_those_of_the_last_updates(arrivals: list[tuple[int, float
 
 def test_an_update_that_is_not_finite_is_passed_over() -> None:
     known = LastUpdates(2)
-    known.allocate(turn(1))
-    known.record(turn(1), [trained(0, weight=(3, 4)), trained(1, weight=(np.nan, 1))])
+    known.allocate(selection_context(1))
+    known.record(selection_context(1), [trained(0, weight=(3, 4)), trained(1, weight=(np.nan, 1))])
     assert known.known.tolist() == [True, False]
     assert known.distances("euclidean")[0, 1] == pytest.approx(5)
 
@@ -59,7 +59,7 @@ def test_too_many_clients_or_values_are_refused_in_one_line(monkeypatch: pytest.
             settings_.start(people(*[1] * 2_001))
     monkeypatch.setattr(update_distances, "MAX_VALUES", 7)
     with pytest.raises(ConfigError, match="4 clients with 2 parameters"):
-        ClusteredSelector(count=2).start(people(1, 1, 1, 1)).propose(turn(1, silent))
+        ClusteredSelector(count=2).start(people(1, 1, 1, 1)).propose(selection_context(1, silent))
 
 
 @pytest.mark.parametrize("algorithm", ["clustered-sampling", "divfl"])
@@ -133,10 +133,12 @@ def test_a_client_that_is_large_enough_has_urns_of_its_own() -> None:
 def test_weights_in_a_run_are_unbiased() -> None:
     sizes, weights = (30, 10, 5, 5), np.zeros(4)
     selection = ClusteredSelector(count=3).start(people(*sizes))
-    selection.propose(turn(1))
-    selection.observe(turn(1), [trained(1, weight=(1, 0)), trained(2, weight=(1, 0.1)), trained(3, weight=(-1, 0))])
+    selection.propose(selection_context(1))
+    selection.observe(
+        selection_context(1), [trained(1, weight=(1, 0)), trained(2, weight=(1, 0.1)), trained(3, weight=(-1, 0))]
+    )
     for seed in range(3_000):
-        invitation = selection.propose(turn(2, seed=seed))
+        invitation = selection.propose(selection_context(2, seed=seed))
         assert invitation.counts.sum() == 3
         weights[invitation.clients] += invitation.counts / 3
     np.testing.assert_allclose(weights / 3_000, np.array(sizes) / 50, atol=0.01)
@@ -169,30 +171,32 @@ def test_each_choice_is_the_best_that_could_follow_those_before(clients: int, co
 
 def test_one_of_each_kind_stands_for_all() -> None:
     selection = DiverseSelector(count=3).start(people(*[1] * 9))
-    selection.propose(turn(1))
+    selection.propose(selection_context(1))
     kinds = [(1, 0), (-1, 0), (0, 5)]
-    selection.observe(turn(1), [trained(k, weight=(kinds[k % 3][0], kinds[k % 3][1] + k / 100)) for k in range(9)])
-    assert {k % 3 for k in selection.propose(turn(2)).clients.tolist()} == {0, 1, 2}
+    selection.observe(
+        selection_context(1), [trained(k, weight=(kinds[k % 3][0], kinds[k % 3][1] + k / 100)) for k in range(9)]
+    )
+    assert {k % 3 for k in selection.propose(selection_context(2)).clients.tolist()} == {0, 1, 2}
 
 
 def after_four(count: int) -> Selection:
     """Clients 0 to 3 have trained, and there are two kinds of them; 4 to 7 have not."""
     selection = DiverseSelector(count=count).start(people(*[1] * 8))
-    selection.propose(turn(1))
-    selection.observe(turn(1), [trained(k, weight=(k % 2, k / 1000)) for k in range(4)])
+    selection.propose(selection_context(1))
+    selection.observe(selection_context(1), [trained(k, weight=(k % 2, k / 1000)) for k in range(4)])
     return selection
 
 
 def test_nobody_stands_for_a_client_that_never_trained() -> None:
     """One of each kind is enough; all other places go to those never tried, before a second of a kind."""
-    clients = after_four(6).propose(turn(2)).clients.tolist()
+    clients = after_four(6).propose(selection_context(2)).clients.tolist()
     assert {k % 2 for k in clients[:2]} == {0, 1}
     assert clients[2:] == [4, 5, 6, 7]
 
 
 def test_those_that_never_trained_are_as_likely_as_one_another() -> None:
     selection = after_four(3)
-    third = Counter(int(selection.propose(turn(2, seed=seed)).clients[2]) for seed in range(400))
+    third = Counter(int(selection.propose(selection_context(2, seed=seed)).clients[2]) for seed in range(400))
     assert stats.chisquare([third[k] for k in range(4, 8)]).pvalue > 1e-4
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_point import ByHand, played, ready, vector
-from selecting import people, trained, turn
+from selecting import people, selection_context, trained
 from winnow.config.resolve import resolve
 from winnow.core import ConfigError, RoundFinished, Scored, Selected
 from winnow.experiment.build import PreparedRun, prepare_run
@@ -30,9 +30,9 @@ def invitations(
     """What is proposed while the first of the invited answer, with the loss of that round."""
     proposed = []
     for number in range(begin, begin + rounds):
-        proposed.append(selection.propose(turn(number)))
+        proposed.append(selection.propose(selection_context(number)))
         awaited = proposed[-1].clients[: proposed[-1].until.replies].tolist()
-        selection.observe(turn(number), [trained(k, round=number, loss=loss(number)) for k in awaited])
+        selection.observe(selection_context(number), [trained(k, round=number, loss=loss(number)) for k in awaited])
     return proposed
 
 
@@ -77,8 +77,8 @@ def test_a_stage_ends_when_the_loss_is_low_enough_for_so_many() -> None:
 
 def test_a_round_that_nobody_answered_meets_no_target() -> None:
     selection = DoublingSelector(count=8, first_stage_clients=1, stage_target=100.0).start(people(*[1] * 10))
-    selection.observe(turn(1), [])
-    assert selection.propose(turn(2)).until.replies == 1
+    selection.observe(selection_context(1), [])
+    assert selection.propose(selection_context(2)).until.replies == 1
 
 
 # The sample ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ def blobs(rows: int = 400, classes: int = 3, seed: int = 0) -> DataSet:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, rows)
     centres = rng.normal(0, 2, (classes, 5))
-    return from_arrays((centres[labels] + rng.normal(0, 1, (rows, 5))).astype(np.float32), labels, name="blobs")
+    x = (centres[labels] + rng.normal(0, 1, (rows, 5))).astype(np.float32)
+    return from_arrays(x, labels, name="blobs", scale="none")
 
 
 def experiment(*sets: str, **options: Any) -> Experiment:

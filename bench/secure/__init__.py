@@ -72,8 +72,8 @@ def _shape(world: World) -> str:
 
 
 def _memory(world: World) -> list[Row]:
-    found, vector = memory.of_server(world), sum(words.nbytes for words in world.space.zeros())
+    found, vector = memory.of_server(world), sum(words.nbytes for words in world.group.zeros())
     return [
         _row("  server's memory, in vectors", found.vectors, vector, 1e-6, "MB", "few"),
-        _row("  and its letters and shares", found.papers, vector, 1e-6, "MB", ""),
+        _row("  and its messages", found.messages, vector, 1e-6, "MB", ""),
     ]

@@ -27,13 +27,13 @@ def interpreter() -> Path | None:
 
 def sessions(python: Path, world: World, dropouts: Sequence[float]) -> Mapping[float, Costs]:
     """By share of dropouts, those that ended within the limit; as many holders of secrets as Winnow has, and so on."""
-    circle = world.terms().circle(range(world.clients))
-    holders = len(circle.holders(0))
+    graph = world.terms().masking_graph(range(world.clients))
+    holders = len(graph.holders(0))
     options = {
         "clients": world.clients,
         "parameters": world.parameters,
         "holders": holders,
-        "needed": world.terms().shares_needed(circle, holders),
+        "needed": world.terms().shares_needed(graph, holders),
         "bits": world.bits,
         "limit": LIMIT,
     }

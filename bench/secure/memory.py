@@ -1,4 +1,4 @@
-"""The server's largest memory in a session: what vectors take, and what letters and shares take."""
+"""The server's largest memory in a session: what vectors take, and what messages take."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec import msgpack
 
-from bench.secure.sessions import TOLD, World
+from bench.secure.sessions import INPUTS_DIGEST, World
 from winnow.privacy.secagg.pairwise_client import PairwiseClient
 from winnow.privacy.secagg.pairwise_server import PairwiseServer
 from winnow.privacy.secagg.session_terms import KeyAdvertisement
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Memory:
     """Bytes at the server. Clients are in the same process, and what they hold is not counted."""
 
-    papers: int = 0
-    """Announcements, letters and shares, which are kept."""
+    messages: int = 0
+    """Key advertisements, encrypted shares and revealed shares, which are kept."""
     vectors: int = 0
     """The most that all else took at a time."""
     _held: int = 0
@@ -33,7 +33,7 @@ class Memory:
         written = msgpack.encode(message)
         before = tracemalloc.get_traced_memory()[0]
         read = msgpack.decode(written, type=kind)
-        self.papers += tracemalloc.get_traced_memory()[0] - before
+        self.messages += tracemalloc.get_traced_memory()[0] - before
         return read
 
     @contextmanager
@@ -51,21 +51,23 @@ def of_server(world: World) -> Memory:
     memory, terms, known = Memory(), world.terms(), CachedIdentities(world.identities)
     members = {client: PairwiseClient(client, terms, known) for client in range(world.clients)}
     tracemalloc.start()
-    announced = [memory.received(member.announce(), KeyAdvertisement) for member in members.values()]
+    advertised = [memory.received(member.advertise_keys(), KeyAdvertisement) for member in members.values()]
     with memory.working():
-        tally = PairwiseServer(terms, world.space, announced, TOLD)
+        server = PairwiseServer(terms, world.group, advertised, INPUTS_DIGEST)
     for client, member in members.items():
-        letters = member.share(tally.directory(client))
-        tally.take_letters(client, memory.received(letters, dict[int, bytes]))
+        encrypted = member.share_keys(server.directory(client))
+        server.add_encrypted_shares(client, memory.received(encrypted, dict[int, bytes]))
     for client in range(round(DROPOUTS * world.clients), world.clients):
-        packed = bytearray(members[client].mask(tally.letters_to(client), world.encoded(client), world.space, TOLD))
+        packed = bytearray(
+            members[client].mask(server.encrypted_shares_to(client), world.encoded(client), world.group, INPUTS_DIGEST)
+        )
         with memory.working():
-            tally.add(client, bytes(packed))
-    signatures = {client: members[client].confirm(tally.survivors) for client in tally.survivors}
+            server.add(client, bytes(packed))
+    signatures = {client: members[client].confirm(server.survivors) for client in server.survivors}
     shares = {
-        client: memory.received(members[client].reveal(signatures), dict[int, bytes]) for client in tally.survivors
+        client: memory.received(members[client].reveal(signatures), dict[int, bytes]) for client in server.survivors
     }
     with memory.working():
-        tally.finish(shares)
+        server.finish(shares)
     tracemalloc.stop()
     return memory

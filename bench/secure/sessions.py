@@ -23,7 +23,7 @@ from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout
 
 BITS, BOUND = 8, 0.05
 CODE = ScalarQuantisation(bits=BITS)
-TOLD = b"told"
+INPUTS_DIGEST = b"inputs"
 TIMED = 10
 """Clients whose time is taken."""
 
@@ -61,16 +61,16 @@ class World:
     identities: SimulatedIdentities = field(default_factory=SimulatedIdentities)
 
     def __post_init__(self) -> None:
-        self.form = UpdateLayout((TensorSpec("model", "weight", (self.parameters // 100, 100), "float32"),))
+        self.layout = UpdateLayout((TensorSpec("model", "weight", (self.parameters // 100, 100), "float32"),))
         self.scales = EncodingParameters(
             version=1, arrays={"scale": np.array([BOUND / 127]), "zero": np.array([127.0])}
         )
-        self.space: VectorGroup = CODE.space(self.form, self.clients)
-        self.update = np.random.default_rng(0).normal(0, 0.01, self.form.entries[0].shape).astype(np.float32)
+        self.group: VectorGroup = CODE.group(self.layout, self.clients)
+        self.update = np.random.default_rng(0).normal(0, 0.01, self.layout.entries[0].shape).astype(np.float32)
 
     def encoded(self, client: int) -> ModularVector:
         rng = np.random.default_rng(client)
-        return CODE.encode(self.form, [self.update], self.scales, self.clients, rng)
+        return CODE.encode(self.layout, [self.update], self.scales, self.clients, rng)
 
     def terms(self) -> SessionTerms:
         return SessionTerms(
@@ -84,7 +84,7 @@ class World:
 
     @property
     def bits(self) -> int:
-        return self.space.stretches[0].bits
+        return self.group.segments[0].bits
 
 
 def plain(world: World) -> tuple[float, float]:
@@ -105,35 +105,37 @@ def pairwise(world: World, dropouts: float) -> Costs:
     """A whole session. Those who are not timed need not check again a signature that another has checked."""
     costs, terms, gone = Costs(), world.terms(), round(dropouts * world.clients)
     known, staying = CachedIdentities(world.identities), range(gone, world.clients)
-    members, announced, signatures, shares = {}, [], {}, {}
+    members, advertised, signatures, shares = {}, [], {}, {}
     for client in range(world.clients):
         with costs.of_client(client - gone):
             timed = 0 <= client - gone < TIMED
             members[client] = PairwiseClient(client, terms, world.identities if timed else known)
-            announced.append(members[client].announce())
-    tally = PairwiseServer(terms, world.space, announced, TOLD)
+            advertised.append(members[client].advertise_keys())
+    server = PairwiseServer(terms, world.group, advertised, INPUTS_DIGEST)
     for client, member in members.items():
         with costs.of_server():
-            directory = tally.directory(client)
+            directory = server.directory(client)
         with costs.of_client(client - gone):
-            letters = member.share(directory)
-        tally.take_letters(client, letters)
+            encrypted = member.share_keys(directory)
+        server.add_encrypted_shares(client, encrypted)
     for client in staying:
         with costs.of_client(client - gone):
-            packed = members[client].mask(tally.letters_to(client), world.encoded(client), world.space, TOLD)
+            packed = members[client].mask(
+                server.encrypted_shares_to(client), world.encoded(client), world.group, INPUTS_DIGEST
+            )
         with costs.of_server():
-            tally.add(client, packed)
+            server.add(client, packed)
     for client in staying:
         with costs.of_client(client - gone):
-            signatures[client] = members[client].confirm(tally.survivors)
+            signatures[client] = members[client].confirm(server.survivors)
     for client in staying:
         with costs.of_client(client - gone):
             shares[client] = members[client].reveal(signatures)
     with costs.of_server():
-        total = tally.finish(shares)
-    world.check(total[0][:50], tally.survivors)
-    costs.up = len(packed) + _weight(announced[0], letters, signatures[client], shares[client])
-    costs.down = _weight(directory, tally.letters_to(client), tally.survivors, signatures)
+        total = server.finish(shares)
+    world.check(total[0][:50], server.survivors)
+    costs.up = len(packed) + _weight(advertised[0], encrypted, signatures[client], shares[client])
+    costs.down = _weight(directory, server.encrypted_shares_to(client), server.survivors, signatures)
     return costs
 
 
@@ -141,21 +143,23 @@ def with_keeper(world: World, dropouts: float) -> Costs:
     """The same with a mask keeper, whose work counts as the server's."""
     costs, terms = Costs(), world.terms()
     keeper = MaskKeeper(world.identities, threshold=2 / 3, min_clients=3, max_weight_share=0.75)
-    key, total, space = keeper.key(terms), world.space.zeros(), group_digest(world.space)
+    key, total, digest = keeper.key(terms), world.group.zeros(), group_digest(world.group)
     staying = list(range(round(dropouts * world.clients), world.clients))
     for client in staying:
         with costs.of_client(client - staying[0]):
             vector = world.encoded(client)
-            contents = DepositContents(seed=os.urandom(32), members=world.clients, told=TOLD, weight=1.0, space=space)
+            contents = DepositContents(
+                seed=os.urandom(32), members=world.clients, inputs_digest=INPUTS_DIGEST, weight=1.0, group_digest=digest
+            )
             deposit = make_deposit(client, contents, key, terms, world.identities)
-            add_mask(vector, contents.seed, world.space, sign=1)
-            packed = world.space.pack(world.space.reduce(vector))
+            add_mask(vector, contents.seed, world.group, sign=1)
+            packed = world.group.pack(world.group.reduce(vector))
         with costs.of_server():
             keeper.deposit(terms, deposit)
-            world.space.add(total, world.space.unpack(packed))
+            world.group.add(total, world.group.unpack(packed))
     with costs.of_server():
-        world.space.subtract(total, world.space.unpack(keeper.total(terms, staying, world.space)))
-    world.check(world.space.reduce(total)[0][:50], staying)
+        world.group.subtract(total, world.group.unpack(keeper.total(terms, staying, world.group)))
+    world.check(world.group.reduce(total)[0][:50], staying)
     costs.up, costs.down = len(packed) + _weight(deposit), _weight(key)
     return costs
 

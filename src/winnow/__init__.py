@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from winnow import data
     from winnow.api import compare, run
     from winnow.core import WinnowError
     from winnow.data import OnDemand
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "compare",
     "connect",
+    "data",
     "run",
     "run_workflow",
 ]
@@ -47,6 +49,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "data":
+        return import_module("winnow.data")
     if name == "__version__":
         return import_module("winnow.core.distribution").installed_version()
     if name in _HOMES:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -22,8 +21,9 @@ from winnow.core import ConfigError, DataError, RunError, suggest
 from winnow.data import DataSet, DataSettings, OnDemand, apply_settings
 from winnow.data.client_files import count_clients
 from winnow.data.file_io import name_from_file, own_file_type
+from winnow.data.frames import as_table
 from winnow.data.known_sets import KNOWN_SETS
-from winnow.data.own_data import MapStyleDataset, Pair, stack_pairs
+from winnow.data.own_data import MapStyleDataset, OwnData, read_torch
 from winnow.experiment.compare import (
     DEFAULT_ALGORITHMS,
     Comparison,
@@ -36,10 +36,15 @@ from winnow.experiment.run import Result, run_experiment
 from winnow.experiment.run_folders import stored_events, with_stored_rounds
 from winnow.experiment.setup import RunInputs
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.estimators import is_estimator
 from winnow.learn.models import ModelSettings
+from winnow.learn.stack import OwnLoop, OwnStep, OwnTraining
+from winnow.learn.stack.own_training import StepFunction, TrainFunction
 from winnow.progress.live_display import Progress
 
 ConfigArgument: TypeAlias = str | Path | Mapping[str, Any] | Experiment | None
+ModelArgument: TypeAlias = Any
+"""A module, a model by name, its settings, or a scikit-learn estimator: of what class these are is not known here."""
 LossArgument: TypeAlias = str | Callable[[Tensor, Tensor], Tensor] | None
 
 DEFAULTS: Mapping[str, Any] = {
@@ -52,15 +57,20 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """The experiment where no configuration is given."""
 
+ONE_CLIENT_AN_OWNER: Mapping[str, Any] = {"partition": {"name": "natural"}, "clients": 0}
+
 DATA_KEYS = frozenset(DataSettings.model_fields) - frozenset(Experiment.model_fields)
 
 
 def run(
     config: ConfigArgument = None,
     *,
-    model: nn.Module | str | Mapping[str, Any] | None = None,
+    model: ModelArgument = None,
     data: Any = None,
     loss: LossArgument = None,
+    step: StepFunction | None = None,
+    train: TrainFunction | None = None,
+    output: str | None = None,
     algorithm: str | Algorithm | None = None,
     seed: int | None = None,
     rounds: int | None = None,
@@ -74,17 +84,22 @@ def run(
     """Run one experiment, in memory or (with `out`) in a folder, and give its result with the best model.
 
     config      a preset, a .toml file, a mapping or an Experiment; sensible defaults where there is none
-    model       any nn.Module (it is left as it is; the trained one is in the result), or a model by name
-    data        (x, y) arrays or tensors, a torch Dataset, a DataSet, a .csv, .parquet or .npz file, a known set's name;
-                an OnDemand or a folder with one .npz file per client, which are loaded when clients are selected
-    loss        "cross-entropy", "nll", "mse", or a function that gives one loss a sample
+    model       any nn.Module (it is left as it is; the trained one is in the result), a model by name, or a
+                scikit-learn estimator (SGDClassifier, LogisticRegression, Ridge, …)
+    data        (x, y) arrays or tensors (x may be a tuple or dict of several inputs), a pandas or polars frame, a
+                Hugging Face or torch data set, a DataSet, a .csv, .parquet or .npz file, a known set's name; an
+                OnDemand or a folder with one .npz file per client, which are loaded when clients are selected
+    loss        "cross-entropy", "nll", "bce", "mse", or a function that gives one loss a sample
+    step        a training step of your own: step(model, batch) returns the loss of a batch
+    train       a whole local training of your own: train(model, batches, context)
+    output      which output is the prediction, where the model returns several
     algorithm   an algorithm by name, or an Algorithm composed of parts
     target      the value of the metric to be reached
     resume      continue the run in `out`, or begin it
     progress    show progress; by default in a terminal or a notebook
     settings    sections and keys of the configuration, see the head of this module
     """
-    given = _run_arguments(model, data, loss, data_dir, settings)
+    given = _run_arguments(model, data, loss, data_dir, settings, own=_own_training(step, train), output=output)
     options = {**given.sections, "seed": seed, "rounds": rounds, "target": target}
     experiment = with_algorithm(_table(config), algorithm, **options)
     folder, console = None if out is None else Path(out), _console(progress)
@@ -96,9 +111,12 @@ def compare(
     *,
     algorithms: str | Iterable[str | Algorithm] = DEFAULT_ALGORITHMS,
     seeds: int | Sequence[int] = 3,
-    model: nn.Module | str | Mapping[str, Any] | None = None,
+    model: ModelArgument = None,
     data: Any = None,
     loss: LossArgument = None,
+    step: StepFunction | None = None,
+    train: TrainFunction | None = None,
+    output: str | None = None,
     rounds: int | None = None,
     target: float | None = None,
     out: str | Path | None = None,
@@ -112,7 +130,7 @@ def compare(
     `algorithms` are names or an Algorithm composed of parts. All runs start from the same weights if `model` is a
     module. `seeds=3` stands for the seeds 0, 1 and 2. With `out` each run has a folder below it.
     """
-    given = _run_arguments(model, data, loss, data_dir, settings)
+    given = _run_arguments(model, data, loss, data_dir, settings, own=_own_training(step, train), output=output)
     options = {**given.sections, "rounds": rounds, "target": target}
     experiments = experiment_grid(_table(config), algorithms=algorithms, seeds=seeds, **options)
     folder, console = None if out is None else Path(out), _console(progress)
@@ -128,7 +146,7 @@ class _RunArguments:
     """What was passed as objects, and what belongs into the configuration."""
 
     inputs: RunInputs
-    data: Pair | DataSet | OnDemand | None
+    data: OwnData | None
     sections: dict[str, Any]
 
     def inputs_for(self, experiment: Experiment) -> RunInputs:
@@ -138,11 +156,23 @@ class _RunArguments:
 
 
 def _run_arguments(
-    model: Any, data: Any, loss: LossArgument, data_dir: str | Path | None, settings: Mapping[str, Any]
+    model: Any,
+    data: Any,
+    loss: LossArgument,
+    data_dir: str | Path | None,
+    settings: Mapping[str, Any],
+    *,
+    own: OwnTraining | None,
+    output: str | None,
 ) -> _RunArguments:
     sections = _sections(settings)
     if model is not None:
         sections["model"] = _model_section(model)
+    if output is not None:
+        sections["model"] = {**_as_table(sections.get("model", {})), "output": output}
+    estimator = model if is_estimator(model) else None
+    if estimator is not None and own is not None:
+        raise ConfigError(f"{own.keyword}: {type(model).__name__} has a training of its own; pass an nn.Module instead")
     if isinstance(loss, str):
         sections["loss"] = loss
     passed, section = _data(data)
@@ -150,23 +180,40 @@ def _run_arguments(
         sections["data"] = {**section, **sections.get("data", {})}
     inputs = RunInputs(
         module=model if isinstance(model, nn.Module) else None,
+        estimator=estimator,
+        own=own,
         loss=None if isinstance(loss, str) else loss,
         data_directory=None if data_dir is None else Path(data_dir),
     )
     return _RunArguments(inputs=inputs, data=passed, sections=sections)
 
 
+def _own_training(step: StepFunction | None, train: TrainFunction | None) -> OwnTraining | None:
+    if step is not None and train is not None:
+        raise ConfigError("step, train: pass one of the two; train= is the whole local training, steps included")
+    if step is not None:
+        return OwnStep(step)
+    return None if train is None else OwnLoop(train)
+
+
+def _as_table(section: Any) -> Mapping[str, Any]:
+    return section.model_dump(exclude_none=True) if isinstance(section, ModelSettings) else section
+
+
 def _model_section(model: Any) -> Any:
     """What the configuration says of a model that was passed or named."""
-    if isinstance(model, nn.Module):
+    if isinstance(model, nn.Module) or is_estimator(model):
         return {"name": "in-memory"}
     if isinstance(model, str):
         return {"name": model}
     if isinstance(model, Mapping | ModelSettings):
         return model
-    if isinstance(model, type) and issubclass(model, nn.Module):
+    if isinstance(model, type):
         raise ConfigError(f"model: {model.__name__} is a class; pass an instance: {model.__name__}()")
-    raise ConfigError(f"model: {type(model).__name__} is not supported; pass an nn.Module or the name of a model")
+    raise ConfigError(
+        f"model: {type(model).__name__} is not supported; "
+        "pass an nn.Module, a scikit-learn estimator or the name of a model"
+    )
 
 
 def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,14 +226,16 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"unknown setting {name!r}; {hint}")
     sections = {name: value for name, value in settings.items() if name not in DATA_KEYS}
     of_data = {name: value for name, value in settings.items() if name in DATA_KEYS}
+    if of_data.get("owner") is not None and "partition" not in of_data:
+        of_data = {**ONE_CLIENT_AN_OWNER, **of_data}
     return {**sections, "data": of_data} if of_data else sections
 
 
-def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
+def _data(data: Any) -> tuple[OwnData | None, dict[str, Any]]:
     """What was passed, and what the configuration says of it: a file that it named before does not count any more."""
     if data is None:
         return None, {}
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and (data.keys() <= DataSettings.model_fields.keys() or not _are_columns(data)):
         return None, dict(data)
     if isinstance(data, str | Path):
         path = Path(data)
@@ -199,21 +248,26 @@ def _data(data: Any) -> tuple[Pair | DataSet | OnDemand | None, dict[str, Any]]:
             "path": None,
         }
     if isinstance(data, DataSet):
-        return data, {"name": data.name, "path": None}
+        owners = {} if data.owner_names is None else ONE_CLIENT_AN_OWNER
+        return data, {"name": data.name, "path": None, **owners}
     if isinstance(data, OnDemand):
         return data, {"name": data.name, "path": None, "clients": data.clients}
     if isinstance(data, tuple) and len(data) == 2:
-        return (_array(data[0]), _array(data[1])), {"name": "arrays", "path": None}
+        return data, {"name": "arrays", "path": None}
     if isinstance(data, Dataset):
-        return stack_pairs(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
+        return read_torch(cast(MapStyleDataset, data), "dataset"), {"name": "dataset", "path": None}
+    table = as_table(data, "frame")
+    if table is not None:
+        return table, {"name": "frame", "path": None}
     raise DataError(
         f"data: {type(data).__name__} is not supported; "
-        "pass (x, y), a torch Dataset, a file or the name of a known data set"
+        "pass (x, y), a frame, a torch Dataset, a file or the name of a known data set"
     )
 
 
-def _array(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+def _are_columns(data: Mapping[Any, Any]) -> bool:
+    """Whether these are columns of data rather than settings."""
+    return bool(data) and all(hasattr(values, "__len__") and not isinstance(values, str) for values in data.values())
 
 
 def _table(config: ConfigArgument) -> str | Path | Mapping[str, Any]:

@@ -42,6 +42,7 @@ from winnow.deploy.jobs.ipc import (
 )
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError
 from winnow.deploy.jobs.signed_statements import statement_bytes, submission_id
+from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.deploy.trust.signed_documents import ALGORITHM
 
 
@@ -107,7 +108,7 @@ class SiteStub:
         self.done.append(task.name)
         for did in answers:
             if did.new_client_state:
-                self.proposed[task.id, did.answer.client] = did.new_client_state
+                self.proposed[task.id, did.result.client] = did.new_client_state
         return answers
 
 
@@ -143,11 +144,11 @@ class Broker:
         members, first = [], 0
         for site in self.sites:
             assert isinstance(site.ready, JobReady)
-            members.append(JobSite(site=site.name, clients_from=first, data=site.ready.data))
+            members.append(JobSite(site=site.name, first_client=first, data=site.ready.data))
             if not self.round:
                 site.channel.send(AssignClientNumbers(first_client=first))
             first += len(site.ready.data.sizes)
-        keys = [site.signatory(member.clients_from) for site, member in zip(self.sites, members, strict=True)]
+        keys = [site.signatory(member.first_client) for site, member in zip(self.sites, members, strict=True)]
         for site in self.sites:
             site.site_keys = keys
         return members
@@ -209,6 +210,16 @@ class Broker:
         for site in self.sites:
             site.settle(message.settled.get(site.name, {}))
 
+    def final_values(self) -> dict[str, Any]:
+        """Runs the job to its end; the values that the workflow left."""
+        try:
+            ended = self.run()
+        finally:
+            self.close()
+        assert isinstance(ended, JobFinished), ended
+        assert self.checkpoint is not None
+        return dict(load_snapshot(self.checkpoint).values)
+
     def close(self) -> None:
         for site in self.sites:
             site.channel.send(StopWorker()) if site.process.poll() is None else None
@@ -242,7 +253,7 @@ class _Queue:
                 return
             try:
                 for did in self._site.do(dispatch, self._blobs):
-                    self._runner.send(ResultArrived(answer=did.answer, path=did.payload))
+                    self._runner.send(ResultArrived(result=did.result, path=did.payload))
             except (ChannelClosedError, FileNotFoundError):
                 return
 

@@ -201,7 +201,7 @@ class World:
 
     def times_prepared(self, site: str) -> int:
         """How often a site prepared for a job, worker and all, by its audit."""
-        return (self.kit(site) / "audit.jsonl").read_text().count('"job joined"')
+        return (self.kit(site) / "audit.jsonl").read_text().count('"job accepted"')
 
     def wait_for_reserves(self) -> None:
         """Until every server has a preloaded runner, and all know the leader: faults seldom come one after another."""

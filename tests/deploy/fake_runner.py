@@ -62,15 +62,15 @@ def speak(channel: Channel[Any], begin: StartJob, fake: dict[str, Any]) -> None:
 
 
 def late_settling(asked: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first client of each site is settled at once, the others in the next round, in which their task is over."""
+    """The first client of each site is settled at once, the others in the next round, in which their task ends."""
     settled: dict[str, dict[str, list[int]]] = {}
-    over: dict[str, list[str]] = {}
+    ended_tasks: dict[str, list[str]] = {}
     for site, task in asked[-1]["tasks"].items():
         settled[site] = {task.id: task.clients[:1]}
     for site, task in asked[-2]["tasks"].items() if len(asked) > 1 else ():
         settled[site][task.id] = task.clients[1:]
-        over[site] = [task.id]
-    return settled, over
+        ended_tasks[site] = [task.id]
+    return settled, ended_tasks
 
 
 def ask_everybody(
@@ -83,7 +83,7 @@ def ask_everybody(
     for member in begin.members:
         if member.site == fake.get("once") and number > 1:
             continue
-        clients = [member.clients_from + index for index in range(len(member.data.sizes))]
+        clients = [member.first_client + index for index in range(len(member.data.sizes))]
         task = task_for(begin, number, clients, blob)
         if number == fake.get("large_at"):
             task = msgspec.structs.replace(task, settings=b" " * (5 << 20))
@@ -110,12 +110,12 @@ def answers_to(channel: Channel[Any], tasks: dict[str, WireTask]) -> dict[int, s
         if isinstance(message, PauseDeadlines):
             continue
         assert isinstance(message, ResultArrived), message
-        if message.answer.task not in {task.id for task in tasks.values()}:
+        if message.result.task not in {task.id for task in tasks.values()}:
             continue
-        values[message.answer.client] = (
-            f"failed: {message.answer.failure}" if message.answer.failure else Path(message.path or "").read_text()
+        values[message.result.client] = (
+            f"failed: {message.result.failure}" if message.result.failure else Path(message.path or "").read_text()
         )
-        missing.discard(message.answer.client)
+        missing.discard(message.result.client)
     return values
 
 
@@ -144,9 +144,9 @@ def main() -> None:
         path = Path(begin.folder) / "checkpoint-new"
         path.write_text(before)
         settled = {site: {task.id: task.clients} for site, task in asked["tasks"].items()}
-        over = {site: [task.id] for site, task in asked["tasks"].items()}
+        ended_tasks = {site: [task.id] for site, task in asked["tasks"].items()}
         if "late" in fake:
-            settled, over = late_settling(rounds_asked)
+            settled, ended_tasks = late_settling(rounds_asked)
         line = msgspec.json.encode({"round": number}).decode()
         commit = CommitRound(
             round=number + fake.get("skip", 0),
@@ -154,7 +154,7 @@ def main() -> None:
             checkpoint=str(path),
             lines=[line],
             settled=settled,
-            over=over,
+            ended_tasks=ended_tasks,
             metrics={"server": {"round": float(number)}},
         )
         channel.send(commit)

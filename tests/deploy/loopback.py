@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from winnow.config.schema import Experiment
-from winnow.deploy.jobs import federation
+from winnow.deploy.jobs import job_clocks
 from winnow.deploy.jobs.deployed_run import DeployedRun
 from winnow.deploy.jobs.ipc import (
     CommitRound,
@@ -27,7 +27,7 @@ from winnow.deploy.jobs.ipc import (
     WithdrawTasks,
 )
 from winnow.deploy.jobs.local_data import SiteData
-from winnow.deploy.jobs.server_training import learn
+from winnow.deploy.jobs.server_training import run_training
 from winnow.deploy.jobs.site_training import training_handlers
 from winnow.deploy.jobs.task_executor import TaskExecutor
 from winnow.experiment.run import Result
@@ -50,7 +50,7 @@ class Loopback:
             described = data.description()
             place = folder / f"site-{number}"
             place.mkdir(parents=True)
-            self.members.append(JobSite(site=str(number), clients_from=first, data=described))
+            self.members.append(JobSite(site=str(number), first_client=first, data=described))
             service = training_handlers(experiment, DEFAULT_INPUTS, data, first, simulated_identities())
             self.executors.append(TaskExecutor("job", place, service))
             first += len(described.sizes)
@@ -79,7 +79,7 @@ class Loopback:
             data={self.experiment.data.name: self.server},
             events=str(events),
         )
-        return learn(DeployedRun(self, begin), self.experiment, DEFAULT_INPUTS, lambda event: None)
+        return run_training(DeployedRun(self, begin), self.experiment, DEFAULT_INPUTS, lambda event: None)
 
     def send(self, message: Any) -> None:
         if isinstance(message, DispatchTask):
@@ -102,8 +102,8 @@ class Loopback:
         kept = {client: self.kept[client] for client in task.clients if client in self.kept}
         for did in self.executors[int(message.site)].execute(RunTask(task=task, parts=parts, client_state=kept)):
             if did.new_client_state:
-                self.proposed[task.id, did.answer.client] = did.new_client_state
-            self._messages.append(ResultArrived(answer=did.answer, path=did.payload))
+                self.proposed[task.id, did.result.client] = did.new_client_state
+            self._messages.append(ResultArrived(result=did.result, path=did.payload))
 
     def _commit(self, message: CommitRound) -> None:
         self.checkpoint = self.folder / "committed"
@@ -135,22 +135,22 @@ class TimedLoopback(Loopback):
     def run(self, stop_after: int | None = None) -> Result:
         self._arrivals.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: self.now))
+            patch.setattr(job_clocks, "time", SimpleNamespace(monotonic=lambda: self.now))
             return super().run(stop_after)
 
     def send(self, message: Any) -> None:
         super().send(message)
         if isinstance(message, WithdrawTasks):
-            self._arrivals = [each for each in self._arrivals if each[1].answer.task not in message.tasks]
+            self._arrivals = [each for each in self._arrivals if each[1].result.task not in message.tasks]
         elif isinstance(message, DispatchTask):
             made, self._messages = self._messages, deque()
             self._arrivals += [self._timed(each, message.task.name, message.task.round) for each in made]
 
     def _timed(self, arrived: ResultArrived, name: str, round: int) -> tuple[float, ResultArrived]:
-        client = arrived.answer.client
+        client = arrived.result.client
         seconds = float(self._seconds[client])
         due = self._due.setdefault((client, name, round), self.now + seconds)
-        return due, replace(arrived, answer=replace(arrived.answer, seconds=seconds))
+        return due, replace(arrived, result=replace(arrived.result, seconds=seconds))
 
     def receive(self, wanted: type, timeout: float | None = None) -> Any:
         ready = super().receive(wanted, timeout)

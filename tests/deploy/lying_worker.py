@@ -16,7 +16,12 @@ TOLD = (
     *("no parts", "a part too few", "a part too many", "all arrays of bfloat16", "an array that is no UTF-8"),
     *("an array that is empty", "an array that is 0-d", "arrays by other names", "values that are not a number"),
     *("values that are infinite", "metrics that are 1e308", "a surplus metric", "ten thousand metrics"),
-    *("letters to strangers", "a failure of many lines", "one array of uint8", "values that are as large as can be"),
+    *(
+        "peer messages to strangers",
+        "a failure of many lines",
+        "one array of uint8",
+        "values that are as large as can be",
+    ),
 )
 """What crosses the wire: the rest cannot even be written into a file."""
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cryptography import x509
 
 from winnow.deploy.trust.audit_chain import AuditLogOwner
 from winnow.deploy.trust.audit_log import AuditStore, verify_audit_log
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.peer_identity import ROLES, utc_now
+from winnow.deploy.trust.peer_identity import Role, utc_now
 from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.provisioning import open_provisioner
 
@@ -20,7 +20,7 @@ PARTIES: Mapping[str, Any] = {
         {"name": "plant-a", "organisation": "Plant A"},
         {"name": "plant-b", "organisation": "Plant B"},
     ],
-    "people": [{"name": f"the-{role}", "organisation": "Institute", "role": role} for role in ROLES],
+    "people": [{"name": f"the-{role}", "organisation": "Institute", "role": role} for role in get_args(Role)],
 }
 
 

@@ -27,7 +27,7 @@ from winnow.deploy.trust.kit import Kit
 from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError
 from winnow.deploy.wire.messages import (
     PROTOCOLS,
@@ -52,7 +52,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.transport import ServerLink, Tls
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 SITES = ("plant-a", "plant-b", "plant-c")
 MEMBERS = {"plant-a": 2, "plant-b": 2}
@@ -89,9 +89,9 @@ def tls(kit: Kit) -> Tls:
     return Tls(certificate=kit.certificate_pem, key=kit.key_pem, authority=kit.authority_pem)
 
 
-def link_to(kit: Kit, *endpoints: str, patience: float | None = 30.0) -> ReconnectingLink:
+def link_to(kit: Kit, *endpoints: str, retry_seconds: float | None = 30.0) -> ReconnectingLink:
     return ReconnectingLink(
-        endpoints, lambda url: connect(url, tls(kit), stall=STALL), backoff=QUICK, patience=patience
+        endpoints, lambda url: open_link(url, tls(kit), stall=STALL), backoff=QUICK, retry_seconds=retry_seconds
     )
 
 
@@ -128,7 +128,7 @@ class ScriptedSite:
     def __post_init__(self) -> None:
         self.session = ""
         self._stopping = threading.Event()
-        self._link = link_to(self.kit, *self.endpoints, patience=None)
+        self._link = link_to(self.kit, *self.endpoints, retry_seconds=None)
         self._thread = threading.Thread(target=self._run, name=self.kit.name, daemon=True)
         self._thread.start()
 
@@ -206,7 +206,7 @@ class ScriptedSite:
         answer = self.answer(job, task, client, content, **changes)
         assert answer.blob is not None
         self._link.put(PutBlob(job=job, blob=answer.blob), iter([content]))
-        return self._link.call(SubmitResult(session=self.session, answer=answer), timeout=STALL)
+        return self._link.call(SubmitResult(session=self.session, result=answer), timeout=STALL)
 
 
 @dataclass
@@ -224,7 +224,7 @@ class Person:
         path = folder / f"{job}-{self.kit.name}.bundle"
         path.write_bytes(write_bundle(bundle))
         blob = blob_of(path)
-        upload(self.link, job, path, blob)
+        upload_blob(self.link, job, path, blob)
         self.link.call(SubmitJob(job=job, bundle=blob))
         return blob
 

@@ -81,7 +81,7 @@ class Worker:
         }
         self.channel.send(
             TaskResult(
-                answer=answer,
+                result=answer,
                 payload=written(self.folder, f"out-{client}", seen),
                 new_client_state=written(
                     self.folder, f"keep-{client}", {"rounds": [*kept["rounds"], order.task.round]}
@@ -101,7 +101,7 @@ class Worker:
             "first": self.channel.receive().times > 0,
             "parties": {each.site: [each.first_client, each.client_count, each.key.hex()] for each in order.site_keys},
         }
-        self.channel.send(TaskResult(answer=answer, payload=written(self.folder, "certified", seen), volatile=True))
+        self.channel.send(TaskResult(result=answer, payload=written(self.folder, "certified", seen), volatile=True))
 
     def slow(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         time.sleep(settings)
@@ -122,7 +122,7 @@ class Worker:
         import msgspec
 
         self.channel.send(
-            TaskResult(answer=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here))
+            TaskResult(result=msgspec.structs.replace(answer, failure=f"no such column in {here}", stage=here))
         )
 
     def flood(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
@@ -152,15 +152,15 @@ class Worker:
         if settings["how"] == "folder":
             (self.folder / "deep").symlink_to(Path(settings["path"]).parent)
             target = str(self.folder / "deep" / Path(settings["path"]).name)
-        self.channel.send(TaskResult(answer=answer, payload=target))
+        self.channel.send(TaskResult(result=answer, payload=target))
 
-    def letters(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
+    def messages(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         import msgspec
 
         got = {sender: plain.decode() for sender, plain in order.task.peer_messages.get(answer.client, {}).items()}
         sent = {int(to): text.encode() for to, text in (settings or {}).items()}
         answer = msgspec.structs.replace(answer, peer_messages=sent)
-        self.channel.send(TaskResult(answer=answer, payload=written(self.folder, f"out-{answer.client}", got)))
+        self.channel.send(TaskResult(result=answer, payload=written(self.folder, f"out-{answer.client}", got)))
 
     def nonsense(self, order: RunTask, answer: ClientResult, settings: Any) -> None:
         self.channel._socket.sendall(b"\x05\x00\x00\x00hello")
@@ -177,16 +177,16 @@ class Worker:
                 metrics[name] = 1.0
             except BaseException:
                 metrics[name] = 0.0
-        self.channel.send(TaskResult(answer=msgspec.structs.replace(answer, metrics=metrics)))
+        self.channel.send(TaskResult(result=msgspec.structs.replace(answer, metrics=metrics)))
 
     def screen(self, message: FilterResult) -> None:
         import msgspec
 
         did = message.result
         content = json.loads(Path(did.payload).read_text()) if did.payload else {}
-        answer = msgspec.structs.replace(did.answer, metrics={"screened": 1.0})
+        answer = msgspec.structs.replace(did.result, metrics={"screened": 1.0})
         seen = {**content, "screened": self.prepare.filters, "folder": self.folder.name}
-        self.channel.send(msgspec.structs.replace(did, answer=answer, payload=written(self.folder, "screened", seen)))
+        self.channel.send(msgspec.structs.replace(did, result=answer, payload=written(self.folder, "screened", seen)))
 
 
 def main() -> None:

@@ -8,13 +8,14 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from papers import a_project, kit_of, provision
+from transport_server import running_server
 
 from waiting import PATIENCE, eventually
 from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
@@ -25,7 +26,7 @@ from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.trust.project import Project
 from winnow.deploy.trust.signing import sign
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import encode
 from winnow.deploy.wire.messages import (
@@ -58,7 +59,7 @@ from winnow.deploy.wire.messages import (
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.task_digest import NO_TASK_ID, with_task_id
 from winnow.deploy.wire.transport import Tls
-from winnow.deploy.wire.transport_registry import connect, serve
+from winnow.deploy.wire.transport_registry import open_link
 
 WORKER = str(Path(__file__).with_name("site_worker.py"))
 POLICY = """
@@ -168,7 +169,7 @@ class Script:
         return Acknowledgement()
 
     async def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        async for chunk in send_blob(self.spool, request):
+        async for chunk in read_ahead(self.spool.read(request.blob, request.offset)):
             yield b"X" * len(chunk) if request.blob.digest in self.spoiled else chunk
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
@@ -205,36 +206,16 @@ class Script:
         return self.all_of(kind)[count - 1]
 
     def payload(self, given: SubmitResult) -> Any:
-        assert given.answer.blob is not None, given.answer
-        return json.loads(self.spool.path(given.answer.blob).read_text())
+        assert given.result.blob is not None, given.result
+        return json.loads(self.spool.path(given.result.blob).read_text())
 
 
 def wait_for(there: Callable[[], bool], what: str, seconds: float = PATIENCE, script: Script | None = None) -> None:
     eventually(there, lambda: f"no {what}; heard {script.heard[-5:] if script else ''}", seconds)
 
 
-@contextmanager
-def serving(world: World, script: Script, url: str) -> Iterator[Any]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def wait(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(PATIENCE)
-
-    async def start() -> Any:
-        server = serve(url, world.tls("server-1"), script, identify=Peer.of_pem, admit=lambda peer: None)
-        await server.start()
-        return server
-
-    try:
-        server = wait(start())
-        yield server
-        wait(server.stop(0.2))
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+def serving(world: World, script: Script, url: str) -> AbstractContextManager[Any]:
+    return running_server(url, world.tls("server-1"), script)
 
 
 @contextmanager
@@ -243,7 +224,7 @@ def agent_at(
 ) -> Iterator[Agent]:
     kit = world.kit()
     tls = world.tls("plant-a")
-    link = ReconnectingLink([url], lambda each: connect(each, tls), backoff=QUICK, patience=2.0)
+    link = ReconnectingLink([url], lambda each: open_link(each, tls), backoff=QUICK, retry_seconds=2.0)
     agent = Agent(
         kit, load_config(kit.path), link, worker=worker, output_filter=output_filter, backoff=QUICK, **options
     )

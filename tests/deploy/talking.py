@@ -1,7 +1,7 @@
 """A program that talks to clients in every way there is: it runs in a simulation and is submitted unchanged."""
 
 WHISPER = b"derepsihw"
-"""What letters begin with. It stands nowhere in the program itself, which a server may read."""
+"""What messages begin with. It stands nowhere in the program itself, which a server may read."""
 
 PROGRAM = '''
 import numpy as np
@@ -23,18 +23,18 @@ def add(tasks, holdings):
 
 
 def write(tasks, holdings):
-    """A letter to the next client."""
+    """A message to the next client."""
     for task in tasks:
         text = f"{WHISPER} {task.client}, {int(holdings.examples(task.client).y.sum())}"
         yield Reply(task=task, peer_messages={(task.client + 1) % task.settings["clients"]: text.encode()})
 
 
 def read(tasks, holdings):
-    """How many bytes of letters there are, and whether they are from whom they say."""
+    """How many bytes of messages there are, and whether they are from whom they say."""
     for task in tasks:
-        right = all(letter.startswith(f"{WHISPER} {sender},".encode()) for sender, letter in task.peer_messages.items())
+        right = all(text.startswith(f"{WHISPER} {sender},".encode()) for sender, text in task.peer_messages.items())
         length = sum(map(len, task.peer_messages.values()))
-        yield Reply(task=task, metrics={"letters": len(task.peer_messages), "length": length, "right": right})
+        yield Reply(task=task, metrics={"messages": len(task.peer_messages), "length": length, "right": right})
 
 
 def stumble(tasks, holdings):
@@ -74,7 +74,7 @@ class Talk:
             Task(name="read", client=client, round=1, version=0, peer_messages=post[client]) for client in sorted(post)
         ]
         replies = wait(send(federation, *tasks))
-        self.found["letters"] = [sorted(reply.metrics.items()) for reply in replies]
+        self.found["messages"] = [sorted(reply.metrics.items()) for reply in replies]
         yield RoundFinished(round=1, at=federation.clock.now, version=1, metrics={}, aggregated=np.arange(0))
 
     def snapshot(self):

@@ -89,7 +89,7 @@ def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
 PRINTING = """
 import winnow
 
-print("site site-1 refused the job: its policy forbids it")
+print("site site-1 rejected the job: its policy forbids it")
 print("site site-1 is excluded: no contact for 4 s")
 winnow.run("demo", data="digits", clients=4, rounds=1, engine={"execution": "loop"})
 """
@@ -102,7 +102,7 @@ def test_a_job_that_prints_what_the_server_logs_about_lost_sites_goes_on(
     (tmp_path / "program.py").write_text(PRINTING)
     done = call(capsys, "local", "--sites", 2, "run", "program.py", "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    assert "server: site site-1 refused the job: its policy forbids it" in done.err
+    assert "server: site site-1 rejected the job: its policy forbids it" in done.err
     assert "finished, 1 round" in done.out
 
 

@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 
 from winnow.cli.app import app
+from winnow.learn.stack.native.build import COMPILERS
 
 FOLDER = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((FOLDER / "systemd").glob("*.service"))
@@ -43,14 +44,14 @@ def test_a_unit_runs_a_command_that_exists(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_a_unit_is_hardened_and_leaves_the_fence_possible(path: Path) -> None:
+def test_a_unit_is_hardened_and_leaves_the_sandbox_possible(path: Path) -> None:
     service = unit_of(path)["Service"]
     for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "RestrictNamespaces", "RestrictSUIDSGID"):
         assert service[key] == "yes"
     assert service["ProtectSystem"] == "strict"
     assert "MemoryDenyWriteExecute" not in service
-    if path.stem == "winnow-site":
-        assert {"seccomp", "landlock_restrict_self"} <= set(service["SystemCallFilter"].split())
+    calls = {"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
+    assert calls <= set(service["SystemCallFilter"].split())
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
@@ -79,6 +80,9 @@ def test_the_container_file_uses_files_that_exist() -> None:
     for extra in extras[1].split(","):
         assert re.search(rf"^{extra} = \[", project, re.MULTILINE)
     assert 'ENTRYPOINT ["winnow"]' in text
+    installed = re.search(r"apt-get install ([^&]+)", text)
+    assert installed is not None
+    assert set(installed[1].split()) & set(COMPILERS), "the native execution finds its compiler"
 
 
 def test_the_compose_file_runs_two_servers_on_one_database() -> None:
@@ -90,6 +94,5 @@ def test_the_compose_file_runs_two_servers_on_one_database() -> None:
         assert_exists(server["command"])
         assert server["depends_on"] == {"database": {"condition": "service_healthy"}}
     assert len({volume for server in servers for volume in server["volumes"]}) == 2
-    lists = [service["secrets"] for service in described["services"].values()]
-    named = {each if isinstance(each, str) else each["source"] for one in lists for each in one}
+    named = {secret for service in described["services"].values() for secret in service["secrets"]}
     assert named == set(described["secrets"])

@@ -1,21 +1,16 @@
-"""Workflows of one's own, unchanged from the simulation to processes and to a federation; letters that nobody reads."""
+"""Custom workflows, unchanged from the simulation to processes and to a federation; messages that nobody reads."""
 
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from broker import Broker
+from disk_watch import looking_for
 from talking import PROGRAM, WHISPER
 
 from winnow.data import DataSettings
 from winnow.data.split_files import split_into_folders
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.client.local_federation import local_federation
-from winnow.deploy.jobs.ipc import JobFinished
-from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.runs.checkpoint import load_checkpoint
 
 
@@ -39,53 +34,20 @@ def test_every_pattern_means_the_same_between_processes(tmp_path: Path) -> None:
     own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
     broker = Broker("", own, {}, tmp_path / "job")
     broker.with_program("talk.py", PROGRAM, "name = 'talk'\n[data]\nname = 'digits'")
-    try:
-        ended = broker.run()
-    finally:
-        broker.close()
-    assert isinstance(ended, JobFinished), ended
-    assert broker.checkpoint is not None
-    assert load_snapshot(broker.checkpoint).values["found"] == simulated()
+    assert broker.final_values()["found"] == simulated()
 
 
-@contextmanager
-def looking_for(secret: bytes, folder: Path) -> Iterator[set[Path]]:
-    """The files of a folder that hold a secret, looked at again and again while something goes on."""
-    found: set[Path] = set()
-    over = threading.Event()
-
-    def look() -> None:
-        for path in (Path(within, name) for within, _, names in os.walk(folder) for name in names):
-            with suppress(OSError):  # it has gone since it was listed
-                if secret in path.read_bytes():
-                    found.add(path)
-
-    def watch() -> None:
-        while not over.wait(0.02):
-            look()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield found
-    finally:
-        over.set()
-        thread.join()
-        look()
-
-
-def test_letters_cross_a_federation_and_its_server_cannot_read_them(tmp_path: Path) -> None:
+def test_messages_cross_a_federation_and_its_server_cannot_read_them(tmp_path: Path) -> None:
     program = tmp_path / "talk.py"
     program.write_text(PROGRAM)
     described = describe_job(program)
     with local_federation(described, 2, tmp_path / "federation") as federation:
         server = federation.kit("server")
-        with looking_for(WHISPER, server) as read, looking_for(b"whispered", server) as program_found:
+        with looking_for([WHISPER, b"whispered"], server) as read:
             job = federation.connection.submit(described, min_sites=2)
             job.wait(120)
         snapshot = load_checkpoint(job.download(tmp_path / "run") / "checkpoint.safetensors").snapshot
-    assert program_found, "what a server may read is found"
-    assert not read
+    assert read == {b"whispered"}, "what a server may read is found, and nothing else"
     found, expected = dict(snapshot.values["found"]), simulated()
     assert (expected.pop("readable"), found.pop("readable")) == (True, False)
     assert found == expected

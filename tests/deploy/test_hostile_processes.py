@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from test_jobs_federation import ScriptedLine, ask, federation
+from test_jobs_federation import ScriptedChannel, ask, federation
 from test_site_process import AGENT
 
 from winnow.core import ConfigError, Failure, Reply
@@ -19,7 +19,7 @@ from winnow.core.decode import UnreadableError, from_json, from_msgpack
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
-from winnow.deploy.jobs.ipc import ResultArrived, RunTask
+from winnow.deploy.jobs.ipc import CommitRound, ResultArrived, RunTask
 from winnow.deploy.jobs.task_executor import SiteHandlers, TaskExecutor
 from winnow.deploy.sandbox.isolation import ProcessLimits
 from winnow.deploy.server.runner_process import RunnerProcess
@@ -80,15 +80,17 @@ def speaking(folder: Path, data: bytes, length: int | None = None) -> str:
 SAID = {
     **{name: NO_MESSAGES[name] for name in ("no UTF-8", "lists in lists", "cut", "nothing", "another type")},
     "a message of another kind": msgspec.msgpack.encode({"type": "Welcome"}),
-    "an odd round": msgspec.msgpack.encode({"type": "Commit", "round": -1}),
+    "an odd round": msgspec.msgpack.encode(
+        CommitRound(round=-1, rounds=1, checkpoint="", lines=[], settled={}, ended_tasks={}, metrics={})
+    ),
 }
 
 
 @pytest.mark.parametrize("data", SAID.values(), ids=SAID)
 def test_a_runner_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path: Path) -> None:
     async def heard() -> Any:
-        worker = speaking(tmp_path, data)
-        runner = RunnerProcess(tmp_path, tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
+        program = speaking(tmp_path, data)
+        runner = RunnerProcess(tmp_path, tmp_path / "log", limits=LIMITS, sandbox=None, program=program)
         said = await asyncio.wait_for(runner.receive(), 60)
         await runner.end()
         return said
@@ -98,8 +100,10 @@ def test_a_runner_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path
 
 @pytest.mark.parametrize("data", SAID.values(), ids=SAID)
 def test_a_worker_that_speaks_no_language_of_ours_is_ended(data: bytes, tmp_path: Path) -> None:
-    worker = speaking(tmp_path, data)
-    process = WorkerProcess(folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, worker=worker)
+    program = speaking(tmp_path, data)
+    process = WorkerProcess(
+        folder=tmp_path / "work", log=tmp_path / "log", limits=LIMITS, sandbox=None, program=program
+    )
     try:
         with pytest.raises(WorkerExitedError, match="sent an invalid message"):
             assert process.receive(timeout=60)
@@ -151,22 +155,22 @@ def test_a_bundle_that_was_tampered_with_is_read_or_refused() -> None:
 
 def answered(dispatch: Any, client: int, **more: Any) -> ResultArrived:
     path = more.pop("path", None)
-    return ResultArrived(answer=ClientResult(job="j", task=dispatch.task.id, client=client, **more), path=path)
+    return ResultArrived(result=ClientResult(job="j", task=dispatch.task.id, client=client, **more), path=path)
 
 
 def test_answers_of_strangers_and_second_answers_are_passed_over(tmp_path: Path) -> None:
-    line = ScriptedLine()
+    line = ScriptedChannel()
     deployed = federation(line, tmp_path)
     with deployed.dispatch([ask(0), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()
-        odd = ResultArrived(answer=ClientResult(job="j", task="f" * 64, client=0))
+        odd = ResultArrived(result=ClientResult(job="j", task="f" * 64, client=0))
         line.answers += [odd, answered(at_a, 1), answered(at_a, 99), answered(at_a, 0), answered(at_a, 0, failure="x")]
         line.answers += [answered(at_a, 2), answered(at_b, 2)]
         assert [(type(outcome), outcome.task.client) for outcome in exchange] == [(Reply, 0), (Reply, 2)]
 
 
 def test_an_answer_that_cannot_be_read_is_its_clients_failure(tmp_path: Path) -> None:
-    line = ScriptedLine()
+    line = ScriptedChannel()
     (tmp_path / "noise").write_bytes(b"\xff" * 100)
     with federation(line, tmp_path).dispatch([ask(0), ask(1), ask(2)]) as exchange:
         at_a, at_b = line.dispatched()
@@ -209,7 +213,7 @@ def test_odd_tasks_of_a_server_are_failures_of_theirs(settings: bytes, tmp_path:
         task = WireTask(id="0" * 64, name=name, clients=clients, round=0, version=0, settings=settings, parts=parts)
         for paths in ({"model": str(tmp_path / "part")}, {"model": "/nowhere"}, {}):
             dids = executor.execute(RunTask(task=task, parts=paths))
-            assert all(did.answer.failure for did in dids)
+            assert all(did.result.failure for did in dids)
             assert len(dids) == len(clients)
 
 

@@ -13,8 +13,6 @@ from winnow.data import DataSettings
 from winnow.data.split_files import split_into_folders
 from winnow.deploy.client import local_federation
 from winnow.deploy.client.bundle import describe_job
-from winnow.deploy.jobs.ipc import JobFinished
-from winnow.deploy.jobs.snapshot_file import load_snapshot
 from winnow.runs import RunFolder
 
 pytest.importorskip(
@@ -68,13 +66,7 @@ def test_sites_in_processes_of_their_own_find_as_many_as_a_simulation(expected: 
     own = [{"folder": str(tmp_path / "data" / f"site-{i}" / "digits")} for i in (1, 2, 3)]
     broker = Broker("", own, {}, tmp_path / "job")
     broker.with_program("intersect.py", PROGRAM, "name = 'intersect'\n[data]\nname = 'digits'")
-    try:
-        ended = broker.run()
-    finally:
-        broker.close()
-    assert isinstance(ended, JobFinished), ended
-    assert broker.checkpoint is not None
-    assert load_snapshot(broker.checkpoint).values["size"] == len(expected)
+    assert broker.final_values()["size"] == len(expected)
 
 
 def keeping_results(configure: Callable[..., None]) -> Callable[..., None]:
@@ -92,7 +84,7 @@ def keeping_results(configure: Callable[..., None]) -> Callable[..., None]:
 def test_a_federations_sites_keep_what_they_found_and_its_server_learns_the_size(
     expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Own code behind the fence, letters over gRPC with mutual TLS."""
+    """Own code behind the fence, messages over gRPC with mutual TLS."""
     (tmp_path / "intersect.py").write_text(PROGRAM)
     monkeypatch.setattr(local_federation, "_configure", keeping_results(local_federation._configure))
     described = describe_job(str(tmp_path / "intersect.py"))

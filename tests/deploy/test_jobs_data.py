@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from winnow.core import ConfigError, DataError
+from winnow.data import InputSpec, Preprocessing
+from winnow.data.preprocessing import Column
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data, load_site_data
 from winnow.deploy.jobs.server_training import common_description
@@ -58,7 +60,7 @@ def test_a_sites_configuration_says_so_at_the_start(tmp_path: Path) -> None:
 
 def member(name: str, path: Path, **more: Any) -> JobSite:
     data = load_site_data("stays", table(path, **more), seed=0, salt="job-1").description()
-    return JobSite(site=name, clients_from=0, data=data)
+    return JobSite(site=name, first_client=0, data=data)
 
 
 def test_sites_whose_columns_or_classes_are_in_another_order_do_not_learn_together(tmp_path: Path) -> None:
@@ -88,3 +90,80 @@ def test_a_servers_data_are_files_or_a_folder(tmp_path: Path) -> None:
         read_config(tmp_path / "server.toml")
     (tmp_path / "server.toml").write_text('[data.stays]\nreference = "ref.csv"\ntargets = ["outcome"]\n')
     assert read_config(tmp_path / "server.toml").data["stays"]["reference"] == str(tmp_path / "ref.csv")
+
+
+MIXED = [
+    ("age", "sex", "name", "ward", "outcome"),
+    (30, "f", "Ada", "a", "home"),
+    ("", "m", "Bo", "b", "died"),
+    (70, "", "Cy", "a", "home"),
+]
+STATED = Preprocessing(
+    columns=(
+        Column(name="age", fill=40.0, marks_missing=True, shift=50.0, width=10.0),
+        Column(name="sex", kind="category", categories=("f", "m")),
+    ),
+    classes=("home", "moved", "died"),
+)
+
+
+def test_a_site_reads_its_table_as_the_job_states(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv", MIXED)
+    data = load_site_data("stays", table(path), seed=0, stated=STATED)
+    assert data.clients.client(0).x.tolist() == [[-2, 0, 1, 0, 0], [2, 0, 0, 0, 1]]
+    assert data.clients.client(1).x.tolist() == [[-1, 1, 0, 1, 0]]
+    assert data.clients.client(1).y.tolist() == [2]
+    assert (data.preprocessing, data.description().sample_shape) == (STATED, [5])
+    reference, test, understood = load_server_data("stays", {**table(path), "reference": str(path)}, STATED)
+    assert reference is not None
+    assert test is None
+    assert sorted(reference.x.tolist()) == sorted(data.clients.x.tolist())
+    assert understood == STATED
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row[1:] for row in MIXED], "column 'sex' holds text, and all sites must encode it alike"),
+        ([(row[0], *row[3:]) for row in MIXED], "column 'age' has missing values, and all sites must encode it alike"),
+    ],
+)
+def test_a_site_makes_up_no_categories_and_fills_of_its_own(tmp_path: Path, rows: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_site_data("stays", table(csv(tmp_path / "a.csv", rows)), seed=0)
+
+
+def stated(*columns: Column, classes: tuple[str, ...] = ("home", "moved", "died")) -> Preprocessing:
+    return Preprocessing(columns=columns, classes=classes)
+
+
+PROBE = Column(name="name", kind="category", categories=("Ada",))
+
+
+@pytest.mark.parametrize(
+    ("more", "lie", "message"),
+    [
+        ({"features": ["age", "sex"]}, stated(PROBE), "asks for the column 'name', which is not among the features"),
+        ({}, stated(Column(name="outcome", kind="category")), "asks for the column 'outcome'"),
+        ({}, stated(Column(name="ward", kind="category", categories=("a",))), "asks for the column 'ward'"),
+        ({}, stated(Column(name="sex", kind="category"), classes=("home", "died", "moved")), "the job states others"),
+        ({"scale": {"mean": [1.0], "sd": [1.0]}}, STATED, "remove one of the two"),
+        ({}, stated(Column(name="sex")), "column 'sex', data row 1 holds 'f', not a number"),
+        ({}, Preprocessing(array=InputSpec(shape=(5,)), classes=STATED.classes), "names no columns"),
+        ({}, Preprocessing(inputs=(InputSpec(name="ward", shape=()),), classes=STATED.classes), "column 'ward'"),
+        ({"classes": 2}, stated(Column(name="age")), "the job states others"),
+    ],
+)
+def test_a_job_gets_no_column_that_the_site_does_not_offer(
+    tmp_path: Path, more: dict[str, Any], lie: Preprocessing, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        load_site_data("stays", table(csv(tmp_path / "a.csv", MIXED), **more), seed=0, stated=lie)
+
+
+def test_labels_and_units_that_all_share_come_with_the_result(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv")
+    scale = {"mean": [50.0, 2.0], "sd": [20.0, 0.5]}
+    data = load_site_data("stays", table(path, scale=scale), seed=0)
+    assert data.preprocessing.classes == ("home", "moved", "died")
+    np.testing.assert_allclose(data.preprocessing.transform({"age": [50], "dose": [3.0]}), [[0.0, 2.0]])

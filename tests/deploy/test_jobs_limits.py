@@ -72,14 +72,14 @@ class Asked:
 def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
     site = Asked(tmp_path)
     signed = TrainSettings(
-        local=site.wanted.local, client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
+        local=site.wanted.local, client=site.wanted.client, seed=site.wanted.seed, profile=False, start_loss=False
     )
     model = model_state(prepared(algorithm="fedavg-rp").module)
-    assert site.ask("train", signed, model=model).answer.failure is None
+    assert site.ask("train", signed, model=model).result.failure is None
     other = TrainSettings(
-        local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, value=False
+        local=Sgd(learning_rate=0.9), client=site.wanted.client, seed=site.wanted.seed, profile=False, start_loss=False
     )
-    failure = site.ask("train", other, model=model).answer.failure
+    failure = site.ask("train", other, model=model).result.failure
     assert "differ from those the job's author signed" in (failure or "")
 
 
@@ -88,7 +88,7 @@ def test_training_is_done_as_it_was_signed(tmp_path: Path) -> None:
     [("profile", ProfileSettings()), ("evaluate-reference", ReferenceEvaluationSettings(metric="accuracy"))],
 )
 def test_what_the_configuration_does_not_need_is_not_answered(name: str, settings: Any, tmp_path: Path) -> None:
-    assert f"this site has no handler for task {name!r}" in (Asked(tmp_path).ask(name, settings).answer.failure or "")
+    assert f"this site has no handler for task {name!r}" in (Asked(tmp_path).ask(name, settings).result.failure or "")
 
 
 def reply_of(**payload: dict[str, torch.Tensor]) -> Any:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import pytest
 import torch
 from broker import Broker
@@ -11,10 +13,12 @@ from safetensors.torch import load_file
 
 from winnow.config.resolve import resolve, to_toml
 from winnow.config.schema import Experiment
+from winnow.data import DataSettings, OnDemand, from_frame
 from winnow.data.split_files import split_into_folders
 from winnow.deploy.jobs.ipc import CannotRunJob, JobFailed, JobFinished
 from winnow.experiment.build import data_settings_for
 from winnow.experiment.run import run_experiment
+from winnow.experiment.setup import RunInputs
 
 
 def small(algorithm: str = "fedprof", **options: Any) -> Experiment:
@@ -122,3 +126,33 @@ def test_a_site_without_its_data_says_so(tmp_path: Path) -> None:
     assert isinstance(ended, CannotRunJob)
     assert "the site's data do not match its configuration" in ended.reason
     assert "there is no folder" in broker.sites[0].notes[0]
+
+
+def test_a_job_that_states_how_tables_are_read_trains_as_the_simulation_does(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    hospitals = [_patients(rng, rows) for rows in (40, 60, 50)]  # the last is the server's
+    for number, rows in enumerate(hospitals):
+        pandas.DataFrame(rows).to_csv(tmp_path / f"{number}.csv", index=False)
+    stated = from_frame(hospitals[2], targets="outcome").preprocessing
+    experiment = small("fedavg")
+    stating = experiment.model_copy(update={"data": DataSettings(name="stays", preprocessing=stated)})
+    sites = [{"file": str(tmp_path / f"{number}.csv"), "targets": ["outcome"]} for number in range(2)]
+    server = {"stays": {"reference": str(tmp_path / "2.csv"), "targets": ["outcome"]}}
+    broker = Broker(to_toml(stating), sites, server, tmp_path / "job")
+    try:
+        ended = broker.run()
+    finally:
+        broker.close()
+    assert isinstance(ended, JobFinished), ended
+    pairs = [(stated.transform(rows), (rows["outcome"] == "well").astype(int)) for rows in hospitals]
+    population = OnDemand(clients=2, sizes=[40, 60], load=lambda k: pairs[k], classes=2, reference=pairs[2])
+    simulating = experiment.model_copy(update={"data": DataSettings(clients=2)})
+    run_experiment(simulating, inputs=RunInputs(dataset=population), out=tmp_path / "simulated")
+    assert same(load_file(ended.output["last.safetensors"]), load_file(tmp_path / "simulated" / "last.safetensors"))
+
+
+def _patients(rng: np.random.Generator, rows: int) -> dict[str, Any]:
+    """A column of text, and one with missing values."""
+    age, sex = rng.normal(60, 10, rows), np.array(["f", "m"], object)[rng.integers(0, 2, rows)]
+    age[::7], sex[::5] = np.nan, None
+    return {"age": age, "sex": sex, "outcome": np.where(rng.random(rows) < 0.5, "ill", "well").astype(object)}

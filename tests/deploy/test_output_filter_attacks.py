@@ -126,7 +126,7 @@ class Theft:
         self._asked += 1
         self.script.tell(task(name, clients=(0, 1), settings=how, round=self._asked, parts=self.parts))
         self.script.wait(SubmitResult, before + 2, seconds=60)
-        return [each.answer for each in self.script.all_of(SubmitResult)[before:]]
+        return [each.result for each in self.script.all_of(SubmitResult)[before:]]
 
     def sees(self, answer: ClientResult) -> dict[str, torch.Tensor]:
         assert answer.blob is not None, answer
@@ -186,7 +186,7 @@ def test_what_filters_keep_is_out_of_the_codes_reach(tmp_path: Path) -> None:
     order = RunTask(task=task("train").task, parts={"model": str(tmp_path / "sent")})
     answer = ClientResult(job="job-1", task=order.task.id, client=0)
     did = TaskResult(
-        answer=answer, payload=str(tmp_path / "update"), new_client_state=str(tmp_path / "keep"), volatile=True
+        result=answer, payload=str(tmp_path / "update"), new_client_state=str(tmp_path / "keep"), volatile=True
     )
     first = output_filter.apply(FilterResult(task=order, result=did))
     assert first.new_client_state is not None, first

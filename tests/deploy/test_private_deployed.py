@@ -264,7 +264,7 @@ class Insistent(Loopback):
         parts = {part: str(blobs / blob.digest) for part, blob in task.parts.items()}
         for how, when in (("again", task.round), ("later", self.experiment.rounds + 1)):
             answers = self.executors[int(message.site)].execute(RunTask(task=changed(task, round=when), parts=parts))
-            self.more[how] |= {did.answer.failure for did in answers}
+            self.more[how] |= {did.result.failure for did in answers}
 
 
 @pytest.mark.parametrize("way", ["local-dp", "dp-sgd", "profiles"])

@@ -4,7 +4,6 @@ import os
 import signal
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from disk_watch import looking_for
 from loopback import Loopback, StoppedError
 from safetensors.torch import load_file
 from test_conformance_deployed import deployed
@@ -150,7 +150,7 @@ class Notebook(SimulatedIdentities):
 def hire(job: Loopback, identities: PartyIdentities, forced: Sequence[Filter[Any]] = ()) -> None:
     """Put new workers at the desks, with filters that their sites insist on."""
     for number, data in enumerate(job.sites):
-        first = job.members[number].clients_from
+        first = job.members[number].first_client
         service = training_handlers(job.experiment, DEFAULT_INPUTS, data, first, identities)
         with_forced = replace(service, filters=(*forced, *service.filters))
         job.executors[number] = TaskExecutor("job", job.folder / f"site-{number}", with_forced)
@@ -295,32 +295,6 @@ def updates_of() -> list[bytes]:
     return overheard.updates
 
 
-@contextmanager
-def looking_for(secrets: Sequence[bytes], folder: Path) -> Iterator[set[bytes]]:
-    """Which of the secrets any file of the folder holds, looked at again and again while something goes on."""
-    found: set[bytes] = set()
-    over = threading.Event()
-
-    def look() -> None:
-        for path in (Path(within, name) for within, _, names in os.walk(folder) for name in names):
-            with suppress(OSError):  # it has gone since it was listed
-                content = path.read_bytes()
-                found.update(secret for secret in secrets if secret in content)
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            look()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield found
-    finally:
-        over.set()
-        thread.join()
-        look()
-
-
 @pytest.mark.slow(part="deploy")
 @pytest.mark.parametrize("way", [(), ("collect.graph=ring", "collect.neighbours=4"), ("collect.keeper='site-2'",)])
 def test_a_federation_gives_the_simulations_model_and_its_server_no_update(
@@ -410,7 +384,7 @@ def runners(federation: LocalFederation) -> list[int]:
 def test_a_site_that_is_killed_amid_a_session_is_survived(federation: LocalFederation, tmp_path: Path) -> None:
     sets = [*SETS, "collect.name=secure", DEADLINE]
     job = federation.connection.submit("demo", sets=sets, min_sites=SITES, seed=5, rounds=3, algorithm="fedavg")
-    eventually(lambda: answers(federation, "site-4") >= 5, "trained, announced, and more")
+    eventually(lambda: answers(federation, "site-4") >= 5, "trained, advertised, and more")
     os.killpg(federation.processes["site-4"].pid, signal.SIGKILL)
     assert job.wait(300).round == 3
     log = RunFolder.open(job.download(tmp_path / "run")).log

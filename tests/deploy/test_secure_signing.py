@@ -84,7 +84,9 @@ def notary(folder: Path) -> Callable[..., SigningProxy]:
 
     def make(site: str = "plant-a", **settings: object) -> SigningProxy:
         kit = kit_of(folder, site)
-        made = SigningProxy(kit, SiteStateStore(folder / f"{site}.sqlite").submissions, "a job", **settings)  # type: ignore[arg-type]
+        made = SigningProxy(
+            kit, SiteStateStore(folder / f"{site}.sqlite").submissions, "a job", job="job-1", **settings
+        )  # type: ignore[arg-type]
         made.fix_client_numbers({"plant-a": 0, "plant-b": 2}[site], 2)
         made.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 0), neighbour(kit_of(folder, "plant-b"), 2)])
         return made
@@ -112,7 +114,9 @@ def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Signin
     assert [Desk(theirs).word.name(number) for number in range(4)] == names
     with pytest.raises(ProtocolError, match="client 4 belongs to no site of this job with a valid certificate"):
         Desk(ours).word.name(4)
-    deceived = SigningProxy(kit_of(folder, "plant-b"), SiteStateStore(folder / "deceived.sqlite").submissions, "a job")
+    deceived = SigningProxy(
+        kit_of(folder, "plant-b"), SiteStateStore(folder / "deceived.sqlite").submissions, "a job", job="job-1"
+    )
     deceived.fix_client_numbers(0, 2)
     deceived.set_peer_sites([neighbour(kit_of(folder, "plant-a"), 2), neighbour(kit_of(folder, "plant-b"), 0)])
     swapped = [Desk(deceived).word.name(number) for number in range(4)]
@@ -120,7 +124,7 @@ def test_a_number_is_who_is_behind_it(folder: Path, notary: Callable[..., Signin
     assert roster_digest(terms, range(4), names) != roster_digest(terms, range(4), swapped)
 
 
-def test_a_list_of_sites_that_is_not_believed_gets_no_letters(
+def test_a_list_of_sites_that_is_not_believed_gets_no_messages(
     folder: Path, notary: Callable[..., SigningProxy]
 ) -> None:
     ours = notary("plant-a", allowed_sites=("plant-a",))
@@ -179,7 +183,7 @@ def test_an_update_leaves_once_whatever_becomes_of_process_and_job(folder: Path)
     def released(client: int, round: int, submission: str = "a job") -> bool:
         """As a new agent would have it."""
         state = SiteStateStore(path)
-        made = SigningProxy(kit, state.submissions, submission)
+        made = SigningProxy(kit, state.submissions, submission, job="job-1")
         made.fix_client_numbers(10, 2)
         answer = made.handle_request(round, ReleaseRequest(client=client))
         state.delete_job("a job")
@@ -201,7 +205,7 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     anew: bool, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b, path = kit_of(folder, "plant-a"), kit_of(folder, "plant-b"), folder / "state.sqlite"
-    ours = SigningProxy(a, SiteStateStore(path).submissions, "a job")
+    ours = SigningProxy(a, SiteStateStore(path).submissions, "a job", job="job-1")
     ours.set_peer_sites([neighbour(a, 0, clients=60)])
     assert ours.peer_sites == (), "nobody has numbered them yet"
     assert ours.handle_request(1, ReleaseRequest(client=0)) == ReleaseResponse(times=0)
@@ -210,7 +214,7 @@ def test_clients_keep_their_numbers_in_a_job_whatever_the_server_says(
     assert len(ours.peer_sites) == 2
     assert ours.handle_request(1, ReleaseRequest(client=4)) == ReleaseResponse(times=1)
     if anew:
-        ours = SigningProxy(a, SiteStateStore(path).submissions, "a job")
+        ours = SigningProxy(a, SiteStateStore(path).submissions, "a job", job="job-1")
     assert ours.first_client_number(None) == 4
     for first in (0, 3, 5, 60):
         with pytest.raises(ConfigError, match=f"clients from {first}, but this job started with 4"):
@@ -246,7 +250,7 @@ def test_what_was_signed_for_a_ballot_and_where_an_update_went_is_not_forgotten(
     ) -> SignResponse | ReleaseResponse | ReleaseNoteResponse:
         """As a new agent would answer."""
         state = SiteStateStore(path)
-        made = SigningProxy(kit, state.submissions, "a job")
+        made = SigningProxy(kit, state.submissions, "a job", job="job-1")
         made.fix_client_numbers(0, 2)
         made.set_peer_sites([neighbour(kit, 0)])
         answer = made.handle_request(round, wish)

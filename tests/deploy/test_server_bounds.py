@@ -48,7 +48,7 @@ def test_a_reply_and_a_checkpoint_of_many_megabytes_take_few(tmp_path: Path) -> 
         first, second = order.task.clients
         site.link.call(
             SubmitResult(
-                session=site.session, answer=ClientResult(job="job", task=order.task.id, client=first, blob=blob)
+                session=site.session, result=ClientResult(job="job", task=order.task.id, client=first, blob=blob)
             )
         )
         site.give("job", order.task.id, second, b"small")

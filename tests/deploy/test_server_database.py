@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    database = Database(url, patience=0.5)
+    database = Database(url, idle_timeout=0.5)
     database.migrate()
     yield database
     database.close()
@@ -80,7 +80,7 @@ def commit(writes: LeaderWrites, number: int, job: str = "job") -> None:
         rounds=3,
         checkpoint=Blob(digest=digest, size=1),
         settled={"plant-a": {digest: [0]}},
-        over={"plant-a": [digest]},
+        ended_tasks={"plant-a": [digest]},
         acknowledged={},
         metrics={},
         lines=[NewLogLine(source="server", kind="event", text=str(number))],
@@ -218,7 +218,7 @@ def test_who_lost_the_lease_writes_nothing(database: Database) -> None:
 
 def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(postgres: str) -> None:
     """It holds the lock of the lease's row; the database ends its transaction."""
-    database = Database(fresh_database(postgres), patience=0.5)
+    database = Database(fresh_database(postgres), idle_timeout=0.5)
     database.migrate()
     lead(database, "a", seconds=0.2)
     with database.read_session() as asleep:
@@ -235,7 +235,7 @@ def test_a_leader_that_stops_within_a_transaction_does_not_keep_others_waiting(p
 def test_a_leader_that_stops_within_a_statement_does_not_keep_others_waiting(postgres: str) -> None:
     """Between two messages of a pipeline PostgreSQL takes it for busy, and lets it keep its locks."""
     url = fresh_database(postgres)
-    first, second = Database(url, patience=0.5), Database(url, patience=0.5)
+    first, second = Database(url, idle_timeout=0.5), Database(url, idle_timeout=0.5)
     first.migrate()
     lead(first, "a")[0].release()
     asleep = psycopg.connect(url, application_name=first.application)
@@ -265,7 +265,7 @@ def eventually_locked(database: Database) -> None:
 def test_who_takes_the_lease_ends_the_former_holders_connections(postgres: str) -> None:
     """It may have locked other rows than the lease's."""
     url = fresh_database(postgres)
-    first, second = Database(url, patience=60), Database(url, patience=60)
+    first, second = Database(url, idle_timeout=60), Database(url, idle_timeout=60)
     first.migrate()
     lead(first, "a")[0].release()
     with first.read_session() as asleep:
@@ -314,7 +314,7 @@ def test_what_a_site_has_not_heard_is_found_again(database: Database) -> None:
             rounds=3,
             checkpoint=Blob(digest=task, size=1),
             settled={"plant-a": {task: [0]}, **({"plant-b": {task: [5]}} if number == 1 else {})},
-            over={"plant-a": [task], **({"plant-b": [tasks[1]]} if number == 2 else {})},
+            ended_tasks={"plant-a": [task], **({"plant-b": [tasks[1]]} if number == 2 else {})},
             acknowledged={"plant-a": number - 1, "plant-b": 0},
             metrics={},
             lines=[],
@@ -346,7 +346,7 @@ def test_a_site_is_known_as_it_described_itself_last_until_the_job_begins(databa
     for data in (first, second):
         writes.record_join("job", "plant-a", accepted=True, reason="", data=data)
         assert described() == ("accepted", data)
-    assert writes.start_job("job", [JobSite(site="plant-a", clients_from=0, data=second)])
+    assert writes.start_job("job", [JobSite(site="plant-a", first_client=0, data=second)])
     writes.record_join("job", "plant-a", accepted=False, reason="too late", data=third)
     assert described() == ("accepted", second)
 

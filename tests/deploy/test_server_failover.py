@@ -26,7 +26,7 @@ from winnow.deploy.server.audit_store import DatabaseAuditStore
 from winnow.deploy.server.database import Database
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import FollowLog, GetStatus
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 ROUNDS = 15
 
@@ -71,7 +71,7 @@ def check_standby(pair: Pair, leader: str) -> None:
     """It does nothing but say who leads."""
     where = dict(zip(pair.servers, pair.endpoints, strict=True))
     [standby] = where.keys() - {leader}
-    link = connect(where[standby], tls(pair.person.kit))
+    link = open_link(where[standby], tls(pair.person.kit))
     with pytest.raises(RequestRefusedError, match=f"the leader is {leader}") as refused:
         link.call(GetStatus())
     assert (refused.value.leader, refused.value.retry) == (where[leader], True)

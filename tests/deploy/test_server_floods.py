@@ -28,7 +28,7 @@ from winnow.deploy.wire.message_codec import MAX_MESSAGE
 from winnow.deploy.wire.messages import AbortJob, Acknowledgement, FollowLog, GetStatus, LogLine
 from winnow.deploy.wire.request_frontend import RequestFrontend
 from winnow.deploy.wire.request_limits import MAX_REQUESTS_PER_PARTY, MAX_UNREAD_PER_PARTY, RequestLimiter
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 FLOOD = """
 import sys, threading, time
@@ -157,7 +157,7 @@ def test_many_requests_over_a_slow_network_are_all_answered(tmp_path: Path) -> N
         unsteady(server.url, rate=CHUNK) as (url, _),
         ThreadPoolExecutor(12) as threads,
     ):
-        link = connect(url, papers("alpha"))
+        link = open_link(url, papers("alpha"))
         answers = [threads.submit(link.call, AbortJob(job="j", reason="x" * 60_000)) for _ in range(12)]
         assert {type(answer.result()) for answer in answers} == {Acknowledgement}
         link.close()

@@ -22,7 +22,7 @@ from winnow.deploy.trust.peer_identity import utc_now
 from winnow.deploy.trust.provisioning import open_provisioner
 from winnow.deploy.trust.signing import DAY
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, StorageFullError
 from winnow.deploy.wire.messages import (
     AbortJob,
@@ -46,11 +46,6 @@ from winnow.deploy.wire.messages import (
 )
 
 LIMITS = "[limits]\nbundle_mb = 1\nblob_mb = 1\ninbox_mb = 2\nlog_lines = 3\n"
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture
@@ -94,7 +89,7 @@ def test_an_answer_that_nobody_asked_for_is_refused(
     site, order = asked
     usual: dict[str, Any] = {"job": "job", "task": order.task.id, "client": order.task.clients[0]}
     with pytest.raises(RequestRefusedError, match=reason):
-        site.link.call(SubmitResult(session=site.session, answer=ClientResult(**{**usual, **changes})))
+        site.link.call(SubmitResult(session=site.session, result=ClientResult(**{**usual, **changes})))
     if "task" in changes or "client" in changes:
         assert any(reason in entry.outcome and entry.who == "plant-a" for entry in audited(world))
     finish(site, order)
@@ -121,9 +116,9 @@ def test_a_site_cannot_speak_for_another(world: World, asked: tuple[ScriptedSite
     eventually(lambda: other.session)
     task, client = order.task.id, order.task.clients[0]
     with pytest.raises(RequestRefusedError, match="session has ended"):
-        other.link.call(SubmitResult(session=site.session, answer=ClientResult(job="job", task=task, client=client)))
+        other.link.call(SubmitResult(session=site.session, result=ClientResult(job="job", task=task, client=client)))
     with pytest.raises(RequestRefusedError, match="does not participate in job"):
-        other.link.call(SubmitResult(session=other.session, answer=ClientResult(job="job", task=task, client=client)))
+        other.link.call(SubmitResult(session=other.session, result=ClientResult(job="job", task=task, client=client)))
     with pytest.raises(RequestRefusedError, match="does not participate in job"):
         other.link.call(DeployResult(session=other.session, job="job", accepted=True))
     with pytest.raises(RequestRefusedError, match="does not participate in job"):
@@ -253,7 +248,7 @@ def put(world: World, bundle: bytes, person: str = "the-lead") -> SubmitJob:
     path = world.folder / "sent"
     path.write_bytes(bundle)
     blob = blob_of(path)
-    upload(world.person(person).link, "evil", path, blob)
+    upload_blob(world.person(person).link, "evil", path, blob)
     return SubmitJob(job="evil", bundle=blob)
 
 
@@ -301,7 +296,9 @@ def test_who_lacks_the_right_is_refused_and_it_is_in_the_audit(world: World) -> 
             member.link.call(request)
     with pytest.raises(RequestRefusedError, match="may not submit"):
         member.submit("own", world.folder, job_config(1))
-    refused = {entry.what for entry in audited(world) if entry.who == "the-member" and "refused" in entry.outcome}
+    refused = {
+        entry.what for entry in audited(world) if entry.who == "the-member" and entry.outcome.startswith("rejected: ")
+    }
     assert refused >= {"abort", "download", "control", "submit"}
     assert world.person().state("job").status == "queued"
 

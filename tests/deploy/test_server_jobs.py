@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from papers import audit_problems, kit_of
-from serving import Person, World, a_world, eventually, federation, job_config, of, undisturbed
+from serving import Person, World, a_world, eventually, job_config, of, undisturbed
 
 from winnow.deploy.trust.audit_log_file import AUDIT_FILE, FileAuditStore
 from winnow.deploy.wire.errors import RequestRefusedError
@@ -22,11 +22,6 @@ from winnow.deploy.wire.messages import (
     StopJob,
     SubmitJob,
 )
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture
@@ -76,7 +71,7 @@ def test_a_job_waits_for_its_sites_and_says_for_which(world: World) -> None:
 def test_a_refusal_is_shown_with_its_reason(world: World) -> None:
     world.site("plant-a", refuses="our policy has no rule for the-lead")
     person = world.submit(job_config(1))
-    eventually(lambda: "plant-a refused: our policy has no rule for the-lead" in person.state("job").reason)
+    eventually(lambda: "plant-a rejected the job: our policy has no rule for the-lead" in person.state("job").reason)
     assert person.state("job").status == "queued"
 
 
@@ -144,7 +139,8 @@ def test_a_runner_that_always_dies_fails_its_job(world: World, monkeypatch: pyte
     monkeypatch.setattr("winnow.deploy.server.running_job.RESTART_DELAY", 0.05)
     world.site("plant-a")
     person = world.submit(job_config(3, fake="die_at = 2"))
-    assert "ended 4 times without completing a round" in person.wait("job", "failed").reason
+    reason = person.wait("job", "failed").reason
+    assert reason.startswith("4 attempts in a row completed no round; the last one: the job's process ended; ")
     assert person.state("job").round == 1
 
 

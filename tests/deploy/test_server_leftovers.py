@@ -100,8 +100,8 @@ def test_what_is_refused_again_and_again_is_counted(kits: Path, tmp_path: Path) 
         assert [entry.what for entry in written].count("status") == MAX_ENTRIES
     last = [entry.outcome for entry in audited(kits) if entry.who == "the-member"][2 * MAX_ENTRIES :]
     assert [outcome.split(" since")[0] for outcome in sorted(last)] == [
-        f"allowed: {2 * MAX_ENTRIES} more",
-        f"refused: {2 * MAX_ENTRIES} more",
+        f"accepted: {2 * MAX_ENTRIES} more",
+        f"rejected: {2 * MAX_ENTRIES} more",
     ]
 
 
@@ -109,22 +109,22 @@ def test_a_new_hour_is_written_down_anew() -> None:
     now = [0.0]
     repeats = AuditThrottle(clock=lambda: now[0])
     member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
-    refused = [repeats.suppresses(member, "abort", f"job-{n}", f"refused: {n}") for n in range(MAX_ENTRIES + 3)]
+    refused = [repeats.suppresses(member, "abort", f"job-{n}", f"rejected: {n}") for n in range(MAX_ENTRIES + 3)]
     assert refused == [False] * MAX_ENTRIES + [True] * 3
-    assert not repeats.suppresses(member, "jobs", "", "allowed")
+    assert not repeats.suppresses(member, "jobs", "", "accepted")
     assert list(repeats.suppressed()) == []
     now[0] = WINDOW_SECONDS + 1
     [(peer, what, outcome)] = repeats.suppressed()
-    assert (peer, what, outcome.split(" since")[0]) == (member, "abort", "refused: 3 more")
-    assert not repeats.suppresses(member, "abort", "job", "refused: again")
+    assert (peer, what, outcome.split(" since")[0]) == (member, "abort", "rejected: 3 more")
+    assert not repeats.suppresses(member, "abort", "job", "rejected: again")
 
 
 def test_what_somebody_got_at_is_not_hidden_by_many_requests_for_something_else() -> None:
     repeats = AuditThrottle()
     member = Peer(name="eve", kind="person", organisation="Institute", role="member", serial=1)
     for _ in range(2 * MAX_ENTRIES):
-        repeats.suppresses(member, "download", "her-own", "allowed")
-    assert [repeats.suppresses(member, "download", "another", "allowed") for _ in range(3)] == [False, True, True]
+        repeats.suppresses(member, "download", "her-own", "accepted")
+    assert [repeats.suppresses(member, "download", "another", "accepted") for _ in range(3)] == [False, True, True]
 
 
 def test_names_that_nobody_has_fill_no_audit(world: World, kits: Path) -> None:

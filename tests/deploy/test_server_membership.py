@@ -50,11 +50,6 @@ BOTH = "sites = ['plant-a', 'plant-b']"
 LONG = 60.0
 
 
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
-
-
 @pytest.fixture(autouse=True)
 def _asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("winnow.deploy.server.job_membership.FIRST_RETRY", 0.2)
@@ -165,7 +160,7 @@ def test_a_site_that_cannot_rejoin_at_first_is_asked_again(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it refused the job")]
+    ("reason", "told"), [("No space left on device", "No space left on device"), (" ", "it rejected the job")]
 )
 def test_a_site_that_refuses_while_the_job_begins_is_left_out(
     world: World, monkeypatch: pytest.MonkeyPatch, reason: str, told: str
@@ -241,7 +236,7 @@ def test_a_round_that_began_without_a_site_starts_again_rather_than_with_too_few
     a.answers = True
     world.site("plant-b")
     person.wait("job", "finished")
-    assert "enough sites are back; the job restarts after round 0" in said(person)
+    assert "enough sites are back; the job restarts from the beginning" in said(person)
     [first] = checkpoint(person).splitlines()
     assert "plant-a/0@1 plant-a/1@1 plant-b/2@1 plant-b/3@1 failed: site plant-c has been excluded" in first
 
@@ -321,7 +316,7 @@ def test_a_revoked_site_is_expelled_at_once_and_taken_back_with_a_renewed_kit(tm
         assert out(person)["plant-b"].reason.startswith("its certificate was revoked; ")
         assert revoked_sites(person) == ["plant-b"]
         for request in (
-            SubmitResult(session=site.session, answer=site.answer("job", order.task.id, 2, b"late")),
+            SubmitResult(session=site.session, result=site.answer("job", order.task.id, 2, b"late")),
             site.hello(),
         ):
             with pytest.raises(RequestRefusedError, match="revoked"):

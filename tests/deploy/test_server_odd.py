@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from postgres import fresh_database
-from serving import World, a_world, eventually, federation, job_config, of, signed
+from serving import World, a_world, eventually, job_config, of, signed
 from sqlalchemy.exc import DataError
 
 from winnow.deploy.jobs.bundle_format import write_bundle
@@ -21,7 +21,7 @@ from winnow.deploy.server.queries import Queries
 from winnow.deploy.server.runner_process import RunnerProcess
 from winnow.deploy.server.running_job import RunnerError
 from winnow.deploy.wire.atomic_files import blob_of
-from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.message_codec import MAX_MESSAGE, encode
 from winnow.deploy.wire.messages import (
@@ -40,11 +40,6 @@ from winnow.deploy.wire.messages import (
 )
 
 HERE = "sites = ['plant-a']"
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture
@@ -74,7 +69,7 @@ def test_letters_that_a_database_does_not_take_end_nothing(postgres: str, kits: 
         assert "a line with ? and ?[31m" in texts
         world.site("plant-b", refuses="no\0")
         person.submit("other", world.folder, job_config(1, "sites = ['plant-b']"))
-        eventually(lambda: "plant-b refused: no?" in person.state("other").reason)
+        eventually(lambda: "plant-b rejected the job: no?" in person.state("other").reason)
         assert person.link.call(GetStatus()).lease_token == 1, "it went on leading"
 
 
@@ -167,7 +162,7 @@ def test_a_runner_is_not_listened_to_faster_than_it_is_heard(tmp_path: Path) -> 
 
     async def listen() -> None:
         limits = ProcessLimits(memory_mb=512, cpus=sorted(os.sched_getaffinity(0)))
-        process = RunnerProcess(tmp_path, tmp_path / "log", limits=limits, sandbox=None, worker=str(worker))
+        process = RunnerProcess(tmp_path, tmp_path / "log", limits=limits, sandbox=None, program=str(worker))
         assert await asyncio.wait_for(process.receive(), 20) is not None
         await asyncio.sleep(0.5)
         assert not done.exists()
@@ -237,7 +232,7 @@ def test_code_of_a_jobs_own_is_shown_its_own_data_alone(
         world.site("plant-a")
         person, path = world.person(), tmp_path / "own"
         path.write_bytes(write_bundle(signed(person.kit, job_config(1, HERE), **{"own.py": b""})))
-        upload(person.link, "job", path, blob_of(path))
+        upload_blob(person.link, "job", path, blob_of(path))
         person.link.call(SubmitJob(job="job", bundle=blob_of(path)))
         person.wait("job", "failed")
     assert str(tmp_path / "turbine") in walls[0].read

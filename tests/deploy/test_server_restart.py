@@ -3,6 +3,8 @@
 import random
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from papers import kit_of
@@ -23,50 +25,46 @@ from serving import (
 ROUNDS = 15
 
 
-def test_a_server_on_sqlite_killed_at_random_moments_goes_on_where_it_was(tmp_path: Path) -> None:
+@contextmanager
+def server_and_person(folder: Path) -> Iterator[tuple[ServerProcess, Person]]:
+    """A server with its sites, and somebody who submits jobs to it."""
     port = free_port()
-    kits = federation(tmp_path / "kits", (port,))
-    config = tmp_path / "server.toml"
+    kits = federation(folder / "kits", (port,))
+    config = folder / "server.toml"
     config.write_text("heartbeat = 1.0\njoin_wait = 0.5\n")
-    server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
+    server = ServerProcess(kits / "kits" / "server-1", config, folder / "log")
     endpoint = f"grpc://127.0.0.1:{port}"
-    url = f"sqlite:///{tmp_path / 'state' / 'server.db'}"
-    rng = random.Random(6)
     try:
         with sites(kits, endpoint):
-            person = Person(kit_of(kits, "the-lead"), (endpoint,))
-            person.submit("job", tmp_path, job_config(ROUNDS, WANTED, "pause = 0.05"))
-            for _ in range(2):
-                reached = person.state("job").round
-                eventually(lambda reached=reached: person.state("job").round > reached)
-                time.sleep(rng.uniform(0.0, 0.4))
-                server.kill()
-                server.start()
-            state = person.wait("job", "finished", "failed")
-            assert (state.status, state.round) == ("finished", ROUNDS), state.reason
-            check_result(person, ROUNDS)
-        check_rounds(url, ROUNDS)
-        assert len({token for _, token in rounds_in(url)}) > 1
+            yield server, Person(kit_of(kits, "the-lead"), (endpoint,))
     finally:
         server.kill()
+
+
+def test_a_server_on_sqlite_killed_at_random_moments_goes_on_where_it_was(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'state' / 'server.db'}"
+    rng = random.Random(6)
+    with server_and_person(tmp_path) as (server, person):
+        person.submit("job", tmp_path, job_config(ROUNDS, WANTED, "pause = 0.05"))
+        for _ in range(2):
+            reached = person.state("job").round
+            eventually(lambda reached=reached: person.state("job").round > reached)
+            time.sleep(rng.uniform(0.0, 0.4))
+            server.kill()
+            server.start()
+        state = person.wait("job", "finished", "failed")
+        assert (state.status, state.round) == ("finished", ROUNDS), state.reason
+        check_result(person, ROUNDS)
+        check_rounds(url, ROUNDS)
+        assert len({token for _, token in rounds_in(url)}) > 1
 
 
 def test_a_server_that_is_asked_to_stop_leaves_in_order(tmp_path: Path) -> None:
-    port = free_port()
-    kits = federation(tmp_path / "kits", (port,))
-    config = tmp_path / "server.toml"
-    config.write_text("heartbeat = 1.0\njoin_wait = 0.5\n")
-    server = ServerProcess(kits / "kits" / "server-1", config, tmp_path / "log")
-    endpoint = f"grpc://127.0.0.1:{port}"
-    try:
-        with sites(kits, endpoint):
-            person = Person(kit_of(kits, "the-lead"), (endpoint,))
-            person.submit("job", tmp_path, job_config(8, WANTED, "pause = 0.1"))
-            eventually(lambda: person.state("job").round >= 2)
-            server.signal(signal.SIGTERM)
-            assert server.process.wait(60) == 0
-            server.start()
-            assert person.wait("job", "finished", "failed").status == "finished"
-            check_result(person, 8)
-    finally:
-        server.kill()
+    with server_and_person(tmp_path) as (server, person):
+        person.submit("job", tmp_path, job_config(8, WANTED, "pause = 0.1"))
+        eventually(lambda: person.state("job").round >= 2)
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        server.start()
+        assert person.wait("job", "finished", "failed").status == "finished"
+        check_result(person, 8)

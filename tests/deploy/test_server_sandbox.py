@@ -10,6 +10,7 @@ from winnow.deploy.jobs.bundle_format import Bundle, write_bundle
 from winnow.deploy.jobs.ipc import FromRunner, JobFailed, JobFinished, RunnerLogLine, StartJob
 from winnow.deploy.sandbox.isolation import LIBRARY_MEMORY_MB, ProcessLimits, Sandbox, sandbox_unavailable_reason
 from winnow.deploy.sandbox.job_process import IdleProcess
+from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.runner_process import RunnerProcess
 from winnow.deploy.server.warm_runner import WarmRunner
 
@@ -83,7 +84,9 @@ async def said_by(folder: Path, *, fenced: bool, warm: bool, disk_mb: int = 1000
         await asyncio.to_thread(fresh.output.readline)
     limits = ProcessLimits(memory_mb=1024, cpus=sorted(os.sched_getaffinity(0)), disk_mb=disk_mb)
     sandbox = Sandbox(read=[str(folder)], write=[str(folder)]) if fenced else None
-    process = RunnerProcess(folder, folder / "log", limits=limits, sandbox=sandbox, launch=fresh.launch)
+    process = RunnerProcess(
+        folder, folder / "log", limits=limits, sandbox=sandbox, program=RUNNER_MODULE, launch=fresh.launch
+    )
     process.send(
         StartJob(
             job="j", folder=str(folder), bundle=str(folder / "bundle"), checkpoint=None, round=0, members=[], data={}

@@ -5,16 +5,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from serving import ScriptedSite, World, a_world, answer_of, eventually, federation, job_config, of, undisturbed
+from serving import ScriptedSite, World, a_world, answer_of, eventually, job_config, of, undisturbed
 
 from winnow.deploy.wire.messages import AssignTask, FetchBlob, GetJobResult, Settle, SiteInstruction, SubmitResult
 
 HERE = "sites = ['plant-a']"
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federation(tmp_path_factory.mktemp("kits"))
 
 
 @pytest.fixture
@@ -118,7 +113,7 @@ def test_an_answer_whose_blob_went_with_an_older_one_is_asked_for_again(world: W
     [order] = eventually(lambda: of(AssignTask, site))
     answer = site.answer("next", order.task.id, order.task.clients[0], b"same")
     with pytest.raises(Exception, match="has not been uploaded"):
-        site.link.call(SubmitResult(session=site.session, answer=answer))
+        site.link.call(SubmitResult(session=site.session, result=answer))
     eventually(lambda: of(AssignTask, site)[1:] == [order])
 
 

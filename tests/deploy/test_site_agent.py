@@ -35,11 +35,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "project")
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
 @pytest.fixture(params=["memory", "grpc"])
 def server(request: pytest.FixtureRequest, world: World, script: Script) -> Iterator[Any]:
     url = f"memory://site-{next(NUMBERS)}" if request.param == "memory" else "grpc://127.0.0.1:0"
@@ -77,15 +72,15 @@ def test_a_job_from_its_deployment_to_its_end(world: World, script: Script, serv
     assert hello.certificate == world.kit().certificate_pem
     store = FileAuditStore(world.kit_folder / "audit.jsonl")
     assert audit_problems(store, world.kit().authority) == []
-    assert [b"job joined" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
+    assert [b"job accepted" in line or b"job stopped" in line for line in store.lines()].count(True) == 2
 
 
 def test_nothing_of_where_the_data_are_leaves_the_site(world: World, script: Script, server: Any) -> None:
     with agent_at(world, server.url):
         script.tell(deploy(script, world.bundle()), task("talk"), task())
-        failed, given = script.wait(SubmitResult, 1).answer, script.wait(SubmitResult, 2)
+        failed, given = script.wait(SubmitResult, 1).result, script.wait(SubmitResult, 2)
         assert failed.failure.startswith("no such column in")
-        assert given.answer.failure is None
+        assert given.result.failure is None
         script.tell(deploy(script, world.bundle('[data]\nname = "turbines"\n[cannot]\n'), job="job-2"))
         assert "flow" in script.wait(DeployResult, 2).reason
     sent = b"".join(script.raw)
@@ -99,21 +94,21 @@ def test_a_task_delivered_twice_has_the_answer_already_made(world: World, script
     assigned = task()
     script.tell(deploy(script, world.bundle()), assigned, assigned)
     with agent_at(world, near.url):
-        first, second = script.wait(SubmitResult, 1).answer, script.wait(SubmitResult, 2).answer
+        first, second = script.wait(SubmitResult, 1).result, script.wait(SubmitResult, 2).result
         assert first == second
     with agent_at(world, near.url):
-        assert script.wait(SubmitResult, 4).answer == first
+        assert script.wait(SubmitResult, 4).result == first
     other = task(settings="volatile")
     script.outstanding.append(other)
     with agent_at(world, near.url):
         script.wait(SubmitResult, 7)
         script.tell(other)
-        volatile = [script.wait(SubmitResult, number).answer for number in (7, 8)]
+        volatile = [script.wait(SubmitResult, number).result for number in (7, 8)]
         assert volatile[0].task == other.task.id
         assert volatile[0] == volatile[1]
     before = len(script.all_of(SubmitResult))
     with agent_at(world, near.url):
-        again = script.wait(SubmitResult, before + 3).answer
+        again = script.wait(SubmitResult, before + 3).result
         assert again.task == other.task.id
         assert again.blob != volatile[0].blob
 
@@ -183,9 +178,9 @@ def test_a_task_that_is_asked_for_again_after_it_was_cancelled_is_done(world: Wo
         script.tell(deploy(script, world.bundle()))
         script.wait(DeployResult)
         script.tell(running, waiting, CancelTasks(job="job-1", tasks=[running.task.id, waiting.task.id]), waiting)
-        assert script.wait(SubmitResult).answer.task == waiting.task.id
+        assert script.wait(SubmitResult).result.task == waiting.task.id
         script.tell(running)
-        assert script.wait(SubmitResult, 3).answer.task == running.task.id
+        assert script.wait(SubmitResult, 3).result.task == running.task.id
 
 
 def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, script: Script, near: Any) -> None:
@@ -200,7 +195,7 @@ def test_an_answer_that_comes_after_its_task_was_over_is_not_kept(world: World, 
             over = settle(each, clients=())
             script.tell(over if each is late else CancelTasks(job="job-1", tasks=[each.task.id]))
         script.tell(last)
-        assert script.wait(SubmitResult).answer.task == last.task.id
+        assert script.wait(SubmitResult).result.task == last.task.id
         assert state.results("job-1", late.task.id) == {}
         assert state.results("job-1", cancelled.task.id) == {}
     state.close()
@@ -222,7 +217,7 @@ def test_a_job_waits_for_the_last_of_its_name(
         for _ in range(2):
             script.tell(StopJob(job="job-1"), deploy(script, world.bundle()))
         script.tell(task())
-        assert script.wait(SubmitResult).answer.failure is None
+        assert script.wait(SubmitResult).result.failure is None
         time.sleep(1.0)
         assert (world.job_folder / "work" / "count").exists()
 
@@ -244,7 +239,7 @@ def test_a_site_that_could_not_take_part_may_do_so_later(
             script.tell(deploy(script, bundle))
             assert script.wait(DeployResult, number).accepted is accepted
         script.tell(task())
-        assert script.wait(SubmitResult).answer.failure is None
+        assert script.wait(SubmitResult).result.failure is None
 
 
 def test_a_bug_in_the_agent_is_reported_as_a_deploy_result(
@@ -274,7 +269,7 @@ def test_a_job_that_stops_after_a_restart_leaves_its_results(tmp_path: Path, scr
     with serving(world, script, "memory://results") as server:
         with agent_at(world, server.url):
             script.tell(deploy(script, world.bundle()), task("attempt", settings={"leave": leave}))
-            assert script.wait(SubmitResult).answer.metrics == {"leave": 1.0}
+            assert script.wait(SubmitResult).result.metrics == {"leave": 1.0}
         script.outstanding.clear()
         with agent_at(world, server.url):
             script.wait(Hello, 2)
@@ -288,8 +283,8 @@ def test_a_task_is_what_its_name_says(world: World, script: Script, near: Any) -
     altered = msgspec.structs.replace(honest.task, settings=b'"other"')
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), msgspec.structs.replace(honest, task=altered), honest)
-        assert "does not match its content" in script.wait(SubmitResult, 1).answer.failure
-        assert script.wait(SubmitResult, 2).answer.failure is None
+        assert "does not match its content" in script.wait(SubmitResult, 1).result.failure
+        assert script.wait(SubmitResult, 2).result.failure is None
 
 
 def test_a_process_that_dies_is_started_again_once(world: World, script: Script, near: Any) -> None:
@@ -298,11 +293,11 @@ def test_a_process_that_dies_is_started_again_once(world: World, script: Script,
             deploy(script, world.bundle(), first_client=7), task("die", settings=1), task("die", settings=9, round=2)
         )
         assert script.payload(script.wait(SubmitResult, 1))["first"] == 7
-        failed = script.wait(SubmitResult, 2).answer
+        failed = script.wait(SubmitResult, 2).result
         assert failed.failure == "the job's process was ended by SIGKILL"
         script.tell(task("nonsense"), task(round=3))
-        assert "an invalid message" in script.wait(SubmitResult, 3).answer.failure
-        assert script.wait(SubmitResult, 4).answer.failure is None
+        assert "an invalid message" in script.wait(SubmitResult, 3).result.failure
+        assert script.wait(SubmitResult, 4).result.failure is None
 
 
 def test_a_cancelled_task_is_not_begun_or_not_told(world: World, script: Script, near: Any) -> None:
@@ -311,7 +306,7 @@ def test_a_cancelled_task_is_not_begun_or_not_told(world: World, script: Script,
         script.tell(deploy(script, world.bundle()))
         script.wait(DeployResult)
         script.tell(running, waiting, CancelTasks(job="job-1", tasks=[running.task.id, waiting.task.id]), last)
-        assert script.wait(SubmitResult).answer.task == last.task.id
+        assert script.wait(SubmitResult).result.task == last.task.id
 
 
 def test_a_job_that_is_stopped_while_it_works_goes_at_once(world: World, script: Script, near: Any) -> None:
@@ -319,7 +314,7 @@ def test_a_job_that_is_stopped_while_it_works_goes_at_once(world: World, script:
         script.tell(deploy(script, world.bundle()), task("slow", settings=60.0))
         script.wait(DeployResult)
         script.tell(StopJob(job="job-1"), deploy(script, world.bundle()), task())
-        assert script.wait(SubmitResult).answer.failure is None
+        assert script.wait(SubmitResult).result.failure is None
         assert script.payload(script.wait(SubmitResult))["count"] == 1
 
 
@@ -330,7 +325,7 @@ def test_a_site_comes_back_after_the_server_has_gone(world: World, script: Scrip
         near.faults.disconnected = True
         script.sessions += 1  # as a server that was started anew: it knows no session
         near.faults.disconnected = False
-        assert script.wait(SubmitResult, 2).answer == given.answer
+        assert script.wait(SubmitResult, 2).result == given.result
         assert len(script.all_of(Hello)) == 2
 
 
@@ -359,7 +354,7 @@ def test_a_version_that_is_not_spoken_is_said_in_a_line(
     script.refuse = refuse
     with caplog.at_level("WARNING"), agent_at(world, near.url):
         script.wait(Hello, 2)
-    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; retrying"
+    told = "site plant-a speaks protocol 2; this server speaks 3: update Winnow at the site; reconnecting"
     assert told in caplog.messages
 
 
@@ -374,45 +369,46 @@ def test_it_is_controlled_from_afar_only_where_the_policy_lets_it(
             wait_for(lambda: agent.restart, "restart")
         else:
             script.wait(Hello)
-            wait_for(lambda: (world.kit_folder / "audit.jsonl").read_text().count("told to restart") == 1, "refusal")
+            audit = world.kit_folder / "audit.jsonl"
+            wait_for(lambda: audit.read_text().count("remote request to restart") == 1, "rejection")
             assert not agent.restart
 
 
 def test_a_task_of_an_unknown_job_is_answered_with_a_failure(world: World, script: Script, near: Any) -> None:
     with agent_at(world, near.url):
         script.tell(task(clients=(3,)), CancelTasks(job="job-9", tasks=[]), settle(task()), StopJob(job="job-9"))
-        assert script.wait(SubmitResult).answer.failure == "this site does not know job job-1"
-        assert script.wait(SubmitResult).answer.client == 3
+        assert script.wait(SubmitResult).result.failure == "this site does not know job job-1"
+        assert script.wait(SubmitResult).result.client == 3
 
 
-def test_letters_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
+def test_messages_are_sealed_for_the_addressee(world: World, script: Script, near: Any) -> None:
     from winnow.deploy.site.peer_messages import PeerMessageCipher
 
     neighbours = world.neighbours()
     there = PeerMessageCipher(world.kit("plant-b"), "job-1", neighbours)
-    sent = task("letters", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
+    sent = task("messages", clients=(0,), settings={"1": "to my neighbour", "3": "far away"})
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(), first_client=0, peer_sites=neighbours), sent)
-        letters = script.wait(SubmitResult).answer.peer_messages
-        assert b"far away" not in b"".join(letters.values())
-        arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: letters[3]}})
+        messages = script.wait(SubmitResult).result.peer_messages
+        assert b"far away" not in b"".join(messages.values())
+        arrived = msgspec.structs.replace(sent.task, clients=[3], peer_messages={3: {0: messages[3]}})
         assert there.decrypt(arrived) == {3: {0: b"far away"}}
         reply = there.encrypt(sent.task, 3, {0: b"and back"})
         wrong = there.encrypt(sent.task, 2, {0: b"from another"})
         script.tell(
-            task("letters", peer_messages={0: {3: reply[0]}}), task("letters", peer_messages={0: {3: wrong[0]}})
+            task("messages", peer_messages={0: {3: reply[0]}}), task("messages", peer_messages={0: {3: wrong[0]}})
         )
         assert script.payload(script.wait(SubmitResult, 2)) == {"3": "and back"}
-        assert "sealed message" in script.wait(SubmitResult, 3).answer.failure
+        assert "sealed message" in script.wait(SubmitResult, 3).result.failure
     assert b"far away" not in b"".join(script.raw)
 
 
-def test_no_letter_goes_to_a_site_that_the_author_did_not_name(world: World, script: Script, near: Any) -> None:
+def test_no_message_goes_to_a_site_that_the_author_did_not_name(world: World, script: Script, near: Any) -> None:
     bundle = world.bundle(CONFIG + '[job]\nsites = ["plant-a"]\n')
     with agent_at(world, near.url):
         script.tell(deploy(script, bundle, first_client=0, peer_sites=world.neighbours()))
-        script.tell(task("letters", settings={"3": "far away"}))
-        assert "client 3 belongs to no known site of job job-1" in script.wait(SubmitResult).answer.failure
+        script.tell(task("messages", settings={"3": "far away"}))
+        assert "client 3 belongs to no known site of job job-1" in script.wait(SubmitResult).result.failure
 
 
 def test_polls_say_what_is_free(world: World, script: Script, near: Any) -> None:

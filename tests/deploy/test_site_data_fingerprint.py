@@ -26,11 +26,6 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
-@pytest.fixture
 def server(world: World, script: Script) -> Iterator[Any]:
     with serving(world, script, f"memory://fingerprint-{next(NUMBERS)}") as running:
         yield running
@@ -48,7 +43,7 @@ def test_data_that_change_while_a_job_runs_end_its_part_until_they_are_restored(
     order = deploy(script, world.bundle(), first_client=0)
     with agent_at(world, server.url), caplog.at_level(logging.WARNING):
         script.tell(order, task())
-        assert script.wait(SubmitResult).answer.failure is None
+        assert script.wait(SubmitResult).result.failure is None
         data.write_text(changed)
         script.tell(task(round=2))
         refusal = script.wait(DeployResult, 2)
@@ -61,9 +56,9 @@ def test_data_that_change_while_a_job_runs_end_its_part_until_they_are_restored(
         data.write_text(BEFORE)
         script.tell(order, task(round=3))
         assert script.wait(DeployResult, 5).accepted
-        assert script.wait(SubmitResult, 2).answer.failure is None
+        assert script.wait(SubmitResult, 2).result.failure is None
     audit = (world.kit_folder / "audit.jsonl").read_text()
-    assert audit.count("job refused") == 1
+    assert audit.count("job rejected") == 1
     [(digest,)] = sqlite3.connect(world.kit_folder / "state" / "site.sqlite").execute("SELECT digest FROM data")
     assert not any(digest.encode() in raw or bytes.fromhex(digest) in raw for raw in script.raw)
 
@@ -115,9 +110,9 @@ def test_a_task_that_meets_a_full_disk_is_answered(
         with monkeypatch.context() as full:
             full.setattr(SiteStateStore, "results", _full)
             script.tell(task())
-            assert "disk is full" in script.wait(SubmitResult).answer.failure
+            assert "disk is full" in script.wait(SubmitResult).result.failure
         script.tell(task(round=2))
-        assert script.wait(SubmitResult, 2).answer.failure is None
+        assert script.wait(SubmitResult, 2).result.failure is None
 
 
 def test_what_a_fingerprint_covers(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_forked_worker_of_own_code_stands_behind_its_walls(
     program.write_text(LOOK_AROUND)
     folder = tmp_path / "work"
     sandbox = Sandbox(read=[str(program)], write=[str(folder)])
-    process = WorkerProcess(folder=folder, log=tmp_path / "log", limits=limits, sandbox=sandbox, worker=str(program))
+    process = WorkerProcess(folder=folder, log=tmp_path / "log", limits=limits, sandbox=sandbox, program=str(program))
     said = ended(process)
     assert said == "the job's process ended with status 0", (tmp_path / "log").read_text()
     process.close()
@@ -109,7 +109,7 @@ def test_how_a_forked_worker_ended_is_known(tmp_path: Path, program: Path, limit
     for text, told in endings.items():
         program.write_text(text)
         process = WorkerProcess(
-            folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, worker=str(program)
+            folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, program=str(program)
         )
         assert told in ended(process)
         assert not process.alive
@@ -141,7 +141,7 @@ def test_a_process_that_cannot_be_forked_ends_no_other(
 
     def a_worker() -> WorkerProcess:
         return WorkerProcess(
-            folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, worker=str(program)
+            folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, program=str(program)
         )
 
     try:
@@ -164,7 +164,7 @@ def test_a_forked_worker_is_ended_with_its_group_and_small(
 ) -> None:
     program.write_text("import os, time; child = os.fork(); print(os.getpid(), flush=True); time.sleep(600)")
     process = WorkerProcess(
-        folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, worker=str(program)
+        folder=tmp_path / "work", log=tmp_path / "log", limits=limits, sandbox=None, program=str(program)
     )
     pids = [int(word) for word in waited(lambda: numbers(tmp_path / "log", 2))]
     assert all(pss(each) < 100 * MB for each in pids)
@@ -190,7 +190,7 @@ from winnow.deploy.site.worker_process import WorkerProcess
 
 limits = ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
 folder = Path(sys.argv[1])
-process = WorkerProcess(folder=folder / "work", log=folder / "log", limits=limits, sandbox=None, worker=sys.argv[2])
+process = WorkerProcess(folder=folder / "work", log=folder / "log", limits=limits, sandbox=None, program=sys.argv[2])
 time.sleep(600)
 """
 

@@ -66,7 +66,9 @@ class Hostile:
     def train(self, client: int, round: int) -> ClientResult:
         """Ask for an update, of a model that nobody was asked to train before."""
         model = {name: tensor + self._given for name, tensor in _model().items()}
-        settings = TrainSettings(local=WANTED.local, client=WANTED.client, seed=WANTED.seed, profile=False, value=False)
+        settings = TrainSettings(
+            local=WANTED.local, client=WANTED.client, seed=WANTED.seed, profile=False, start_loss=False
+        )
         return self.ask("train", client, round, encode_settings(settings), model=model)
 
     def ask(self, name: str, client: int, round: int, settings: bytes = b"null", **parts: Any) -> ClientResult:
@@ -78,7 +80,7 @@ class Hostile:
         self.script.tell(AssignTask(job="job-1", task=with_task_id(wire)))
         self._given += 1
         given: SubmitResult = self.script.wait(SubmitResult, self._given, seconds=120)
-        return given.answer
+        return given.result
 
 
 def _model() -> dict[str, Any]:

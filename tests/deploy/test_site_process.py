@@ -46,11 +46,6 @@ def winnow_site(world: World, *options: str) -> list[str]:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
-@pytest.fixture
 def world(tmp_path: Path, free_port: int) -> World:
     server = {"name": "server-1", "organisation": "Institute", "hosts": ["localhost"], "port": free_port}
     return World(tmp_path / "project", project=a_project(servers=[server]))
@@ -121,7 +116,7 @@ def test_told_to_restart_it_begins_anew(world: World, script: Script, server: An
         script.orders.append(ControlAgent(restart=False))
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert [json.loads(line)["message"] for line in said.splitlines()].count("stopped") == 2
+    assert [json.loads(line)["message"] for line in said.splitlines()].count("agent stopped") == 2
 
 
 def test_mistakes_are_one_line(world: World, tmp_path: Path) -> None:
@@ -153,18 +148,18 @@ def test_killed_at_any_moment_it_answers_once_and_keeps_what_was_settled(
                 until = time.monotonic() + chance.uniform(0.5, 1.0) + kills / 10
                 while time.monotonic() < until and len(answers.get(assigned.task.id, ())) < 2:
                     for given in script.all_of(SubmitResult):
-                        if given.answer.failure is None:
-                            answers.setdefault(given.answer.task, set()).add(
-                                (given.answer.client, given.answer.blob.digest)
+                        if given.result.failure is None:
+                            answers.setdefault(given.result.task, set()).add(
+                                (given.result.client, given.result.blob.digest)
                             )
                     time.sleep(0.02)
                 process.kill()
         script.outstanding[1:] = [settle(assigned)]
     for given in script.all_of(SubmitResult):
-        assert given.answer.failure is None
+        assert given.result.failure is None
     assert [len(each) for each in answers.values()] == [2, 2, 2, 2]
     assert kills >= 4
-    last = [each for each in script.all_of(SubmitResult) if each.answer.task == assigned.task.id]
+    last = [each for each in script.all_of(SubmitResult) if each.result.task == assigned.task.id]
     assert [script.payload(each)["kept"] for each in last[:2]] == [[1, 2, 3], [1, 2, 3]]
 
 

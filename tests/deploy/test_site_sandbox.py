@@ -31,11 +31,6 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "server")
-
-
-@pytest.fixture
 def near(world: World, script: Script) -> Iterator[Any]:
     with serving(world, script, f"memory://fences-{next(NUMBERS)}") as running:
         yield running
@@ -125,14 +120,14 @@ def test_a_strangers_code_is_shut_in(world: World, script: Script, near: Any, mo
     ordinary = {name: code.replace("DATA", repr(str(rows))) for name, code in ORDINARY.items()}
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(**{"mine.py": "x = 1"})), task("attempt", settings=attempts))
-        done = script.wait(SubmitResult).answer
+        done = script.wait(SubmitResult).result
         assert [name for name, succeeded in done.metrics.items() if succeeded] == []
         assert done.metrics.keys() == attempts.keys()
         script.tell(task("attempt", settings=ordinary))
-        done = script.wait(SubmitResult, 2).answer
+        done = script.wait(SubmitResult, 2).result
         assert [name for name, succeeded in done.metrics.items() if not succeeded] == []
         script.tell(task())
-        assert script.wait(SubmitResult, 3).answer.failure is None
+        assert script.wait(SubmitResult, 3).result.failure is None
     assert oct((world.kit_folder / "key.pem").stat().st_mode & 0o777) == "0o600"
 
 
@@ -142,9 +137,9 @@ def test_the_same_without_a_fence_would_succeed(world: World, script: Script, ne
     tried = {"socket": "import socket; socket.socket()", "key": f"open({str(world.kit_folder / 'key.pem')!r})"}
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task("attempt", settings=tried))
-        assert script.wait(SubmitResult).answer.metrics == {"socket": 1.0, "key": 1.0}
+        assert script.wait(SubmitResult).result.metrics == {"socket": 1.0, "key": 1.0}
         script.tell(task("attempt", settings={"memory": "bytearray(3 << 30)"}))
-        assert script.wait(SubmitResult, 2).answer.metrics == {"memory": 0.0}
+        assert script.wait(SubmitResult, 2).result.metrics == {"memory": 0.0}
 
 
 @pytest.mark.parametrize("how", ["path", "link", "folder"])
@@ -156,7 +151,7 @@ def test_no_file_from_elsewhere_is_handed_over(
     files = {"mine.py": "x = 1"} if own_code else {}
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(**files)), task("hand-over", settings={"how": how, "path": target}))
-        answer = script.wait(SubmitResult).answer
+        answer = script.wait(SubmitResult).result
         assert answer.failure is not None
         assert answer.blob is None
     assert Path(target).read_bytes() not in b"".join(script.raw)
@@ -204,7 +199,7 @@ def test_forced_filters_stand_outside_of_a_strangers_code(world: World, script: 
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(**{"mine.py": "x = 1"})), task(), task("talk"))
         given = script.wait(SubmitResult)
-        assert given.answer.metrics == {"screened": 1.0}
+        assert given.result.metrics == {"screened": 1.0}
         seen = script.payload(given)
         assert (seen["filters"], seen["screened"], seen["folder"]) == ([], clip, "output_filter")
         script.wait(SubmitResult, 2)
@@ -220,8 +215,8 @@ def test_a_strangers_words_are_no_way_around_the_filters(world: World, script: S
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle(CONFIG + "[lies]\n", **own)))
         assert script.wait(DeployResult, 1).data.sizes == [2, 2]
-        script.tell(task("talk"), task("die", settings=9), task("letters", settings={"0": "a secret"}))
-        failed = [script.wait(SubmitResult, number).answer for number in (1, 2, 3)]
+        script.tell(task("talk"), task("die", settings=9), task("messages", settings={"0": "a secret"}))
+        failed = [script.wait(SubmitResult, number).result for number in (1, 2, 3)]
         assert {(each.stage, each.failure) for each in failed[:2]} == {("working", REDACTED_FAILURE)}
         assert failed[2].failure == REDACTED_FAILURE
         script.tell(deploy(script, world.bundle(CONFIG + "[cannot]\n", **own), job="job-2"))
@@ -237,9 +232,9 @@ def test_a_flood_of_notes_is_cut_in_the_sites_log(
     caplog.set_level("INFO", "winnow")
     with agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task("flood", settings=3 * MAX_LINES_PER_TASK))
-        assert script.wait(SubmitResult).answer.failure is None
+        assert script.wait(SubmitResult).result.failure is None
         script.tell(task("flood", settings=1, round=2))
-        assert script.wait(SubmitResult, 2).answer.failure is None
+        assert script.wait(SubmitResult, 2).result.failure is None
     lines = [record.getMessage() for record in caplog.records]
     assert len([line for line in lines if "flooded" in line]) == MAX_LINES_PER_TASK + 1, "each task may say something"
     assert len([line for line in lines if "dropped the rest" in line]) == 1
@@ -252,12 +247,12 @@ def test_a_job_that_fills_the_disk_is_ended(tmp_path: Path, script: Script, dele
     much = {"files": 40, "deleted": deleted, "then": 20.0}
     with serving(world, script, f"memory://fences-{next(NUMBERS)}") as near, agent_at(world, near.url):
         script.tell(deploy(script, world.bundle()), task("fill", settings=much), task())
-        failed = script.wait(SubmitResult, 1).answer
+        failed = script.wait(SubmitResult, 1).result
         assert failed.failure == "the job's process was stopped: it wrote more than 20 MB"
-        assert script.wait(SubmitResult, 2).answer.failure is None
+        assert script.wait(SubmitResult, 2).result.failure is None
         assert sum(path.stat().st_size for path in world.job_folder.rglob("*")) < 1 << 20
         script.tell(task("fill", settings={**much, "files": 10, "then": 1.0}))
-        assert script.wait(SubmitResult, 3).answer.failure is None
+        assert script.wait(SubmitResult, 3).result.failure is None
 
 
 def test_the_program_of_rules_is_the_kernels() -> None:
@@ -287,7 +282,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
     from winnow.learn.client_update import TrainSettings
 
     local, plain = resolve("demo").local, resolve("demo", algorithm="fedavg").client
-    settings = encode_settings(TrainSettings(local=local, client=plain, seed=1, profile=False, value=False))
+    settings = encode_settings(TrainSettings(local=local, client=plain, seed=1, profile=False, start_loss=False))
     sent, update = tmp_path / "model", tmp_path / "update"
     write_arrays(sent, {"w": torch.zeros(4)})
     limits = ProcessLimits(memory_mb=2000, cpus=sorted(os.sched_getaffinity(0))[:1])
@@ -296,7 +291,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
         log=tmp_path / "log",
         limits=limits,
         sandbox=None,
-        worker=OUTPUT_FILTER_MODULE,
+        program=OUTPUT_FILTER_MODULE,
     )
 
     def heard() -> Any:
@@ -308,7 +303,7 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
         write_parts(update, parts)
         order = RunTask(task=msgspec.structs.replace(task("train").task, settings=settings), parts={"model": str(sent)})
         answer = ClientResult(job="job-1", task=order.task.id, client=0, metrics={"loss": 1.0})
-        process.send(FilterResult(task=order, result=TaskResult(answer=answer, payload=str(update))))
+        process.send(FilterResult(task=order, result=TaskResult(result=answer, payload=str(update))))
         did = heard()
         assert isinstance(did, TaskResult)
         return did
@@ -326,6 +321,6 @@ def test_the_real_gate_lets_out_what_the_filters_allow(tmp_path: Path) -> None:
         np.testing.assert_allclose(leaves, np.full(4, 0.5), rtol=1e-5)
         around = screened(model={"w": torch.zeros(4)}, stolen={"rows": torch.ones(9)})
         assert around.payload is None
-        assert "'stolen'" in str(around.answer.failure)
+        assert "'stolen'" in str(around.result.failure)
     finally:
         process.close()

@@ -65,7 +65,7 @@ def test_the_jobs_of_an_older_version_go_on(tmp_path: Path) -> None:
             peer_sites=[PeerSite(site="plant-b", first_client=2, client_count=2, certificate=b"pem")],
         )
         [result] = state.results("job-1", "a" * 64).values()
-        assert result.answer == ClientResult(
+        assert result.result == ClientResult(
             job="job-1",
             task="a" * 64,
             client=4,

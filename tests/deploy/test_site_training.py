@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from test_conformance_deployed import deployed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -18,6 +19,7 @@ from winnow.experiment.build import prepare_run
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
 from winnow.learn.client_update import TrainSettings
 from winnow.learn.handlers import FineTuning, LossEvaluationSettings, PersonalEvaluationSettings
+from winnow.learn.randomness import secure_stream
 from winnow.privacy.secagg.simulated_identities import simulated_identities
 from winnow.runs.event_log import decode_event
 from world import blobs, experiment
@@ -59,9 +61,22 @@ def as_signed(wanted: Experiment, **otherwise: Any) -> TrainSettings:
         client=wanted.client,
         seed=wanted.seed,
         profile=False,
-        value=wanted.composed().needs_start_loss,
+        start_loss=wanted.composed().needs_start_loss,
     )
     return replace(signed, **otherwise)
+
+
+@pytest.mark.parametrize("way", ["dp-sgd", "local-dp"])
+def test_a_site_draws_its_noise_from_the_system(way: str, tmp_path: Path) -> None:
+    """A simulation repeats its noise; here whoever knows the seed must not be able to subtract it."""
+    updates = []
+    for folder in ("one", "other"):
+        wanted, service = site_of(tmp_path / folder, *PRIVATE[way])
+        assert service.site.randomness is secure_stream
+        reply = asked(service, "train", as_signed(wanted), model=service.site.initial)
+        assert isinstance(reply, Reply)
+        updates.append(reply.payload["model"])
+    assert not any(torch.equal(updates[0][name], updates[1][name]) for name in updates[0])
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -81,7 +96,7 @@ def test_losses_of_any_model_are_not_to_be_had(way: str, tmp_path: Path) -> None
     reply = asked(service, "train", as_signed(wanted), model=service.site.initial)
     assert isinstance(reply, Reply)
     assert {name for name, value in reply.metrics.items() if not math.isnan(value)} == {"steps", "total_step_size"}
-    for otherwise in ({"value": True}, {"profile": True}, {"seed": 77}):
+    for otherwise in ({"start_loss": True}, {"profile": True}, {"seed": 77}):
         refused = asked(service, "train", as_signed(wanted, **otherwise), model=service.site.initial)
         assert isinstance(refused, Failure)
         assert "differ from those the job's author signed" in refused.reason

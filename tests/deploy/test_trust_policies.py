@@ -7,14 +7,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from winnow.deploy.trust.peer_identity import ROLES, Peer
+from winnow.deploy.trust.peer_identity import Peer, Role
 from winnow.deploy.trust.server_policy import (
-    COMMANDS,
     DEFAULT_SERVER_POLICY,
+    Command,
     CommandTarget,
     ServerPolicy,
     allows,
@@ -23,6 +23,7 @@ from winnow.deploy.trust.server_policy import (
 from winnow.deploy.trust.site_policy import DENY_ALL, JobRequest, admits, allows_control, watch_site_policy
 from winnow.deploy.trust.watched_file import WatchedFile
 
+ROLES, COMMANDS = get_args(Role), get_args(Command)
 UNKNOWN = "somebody-else"
 
 SERVER = """

@@ -1,4 +1,4 @@
-"""Signatures and sealed letters: what was written by whom, and nothing else."""
+"""Signatures and sealed messages: what was written by whom, and nothing else."""
 
 import dataclasses
 from datetime import timedelta
@@ -60,7 +60,7 @@ def test_a_signature_that_does_not_fit_is_refused(parties: Parties) -> None:
     revoked = NONE_REVOKED.with_serials([parties.lead.peer.serial])
     for refused, content, revocations, at, purpose, why in [
         (signature, b"another job", NONE_REVOKED, now, "job", "changed after signing"),
-        (signature, b"a job", NONE_REVOKED, now, "letter", "is invalid"),
+        (signature, b"a job", NONE_REVOKED, now, "message", "is invalid"),
         (swapped, b"a job", NONE_REVOKED, now, "job", "the signature of site plant-a of Plant A is invalid"),
         (signature, b"a job", NONE_REVOKED, late, "job", "expired"),
         (signature, b"a job", revoked, now, "job", "was revoked"),
@@ -86,7 +86,7 @@ def test_a_signature_that_does_not_fit_is_refused(parties: Parties) -> None:
 @given(
     text=st.binary(max_size=300), job=st.text(max_size=10), round=st.integers(0, 2**53), subject=st.text(max_size=10)
 )
-def test_a_letter_opens_for_its_recipient(parties: Parties, text: bytes, job: str, round: int, subject: str) -> None:
+def test_a_message_opens_for_its_recipient(parties: Parties, text: bytes, job: str, round: int, subject: str) -> None:
     context = SealingContext(job=job, round=round, sender="plant-a", recipient="plant-b", subject=subject)
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, context, text)
     assert unseal(parties.plant_b, sealed, context) == (parties.plant_a.peer, text)
@@ -100,7 +100,7 @@ def box_bytes(sealed: bytes) -> int:
 
 @settings(max_examples=50, deadline=None)
 @given(size=st.integers(0, 100_000), less=st.integers(0, 255))
-def test_a_letters_length_tells_little_of_its_text(parties: Parties, size: int, less: int) -> None:
+def test_a_messages_length_tells_little_of_its_text(parties: Parties, size: int, less: int) -> None:
     def length(text: int) -> int:
         found = box_bytes(seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, bytes(text)))
         return found - TAG_BYTES
@@ -111,7 +111,7 @@ def test_a_letters_length_tells_little_of_its_text(parties: Parties, size: int, 
     assert all(each % 256 == 0 for each in steps)
 
 
-def test_letters_of_one_kind_are_all_of_one_length(parties: Parties) -> None:
+def test_messages_of_one_kind_are_all_of_one_length(parties: Parties) -> None:
     texts = (b"", b"no", b"yes", bytes(72), b"\x80\x80\0\0", bytes(255))
     sealed = [seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, text) for text in texts]
     assert {box_bytes(each) for each in sealed} == {256 + TAG_BYTES}
@@ -138,7 +138,7 @@ def test_any_change_on_the_way_is_found(parties: Parties, place: int, kind: str,
 
 @settings(max_examples=100, deadline=None)
 @given(noise=st.binary(max_size=200))
-def test_noise_is_no_letter(parties: Parties, noise: bytes) -> None:
+def test_noise_is_no_message(parties: Parties, noise: bytes) -> None:
     with pytest.raises(SealedMessageError):
         unseal(parties.plant_b, noise, CONTEXT)
 
@@ -146,13 +146,13 @@ def test_noise_is_no_letter(parties: Parties, noise: bytes) -> None:
 @pytest.mark.parametrize(
     "change", [{"job": "job-2"}, {"round": 4}, {"subject": "2 to 8"}, {"sender": "plant-c"}, {"recipient": "plant-c"}]
 )
-def test_a_letter_stays_where_it_belongs(parties: Parties, change: dict[str, str]) -> None:
+def test_a_message_stays_where_it_belongs(parties: Parties, change: dict[str, str]) -> None:
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, b"the text")
     with pytest.raises(SealedMessageError):
         unseal(parties.plant_b, sealed, dataclasses.replace(CONTEXT, **change))  # type: ignore[arg-type]
 
 
-def test_another_site_cannot_take_over_a_letter(parties: Parties) -> None:
+def test_another_site_cannot_take_over_a_message(parties: Parties) -> None:
     """Neither by opening it nor by putting its own name under it."""
     sealed = seal(parties.plant_a, parties.plant_b.certificate_pem, CONTEXT, b"the text")
     with pytest.raises(SealedMessageError, match="is addressed to plant-b, not to plant-a"):
@@ -167,7 +167,7 @@ def test_another_site_cannot_take_over_a_letter(parties: Parties) -> None:
         unseal(parties.plant_b, msgspec.msgpack.encode(theirs), CONTEXT)
 
 
-def test_letters_are_written_in_ones_own_name_for_a_site_of_the_project(parties: Parties) -> None:
+def test_messages_are_written_in_ones_own_name_for_a_site_of_the_project(parties: Parties) -> None:
     revoked = NONE_REVOKED.with_serials([parties.plant_b.peer.serial])
     for context, certificate, revocations, why in [
         (
@@ -186,7 +186,7 @@ def test_letters_are_written_in_ones_own_name_for_a_site_of_the_project(parties:
             seal(parties.plant_a, certificate, context, b"the text", revocations)
 
 
-def test_letters_of_persons_strangers_and_revoked_sites_are_refused(parties: Parties, tmp_path: Path) -> None:
+def test_messages_of_persons_strangers_and_revoked_sites_are_refused(parties: Parties, tmp_path: Path) -> None:
     by_person = dataclasses.replace(CONTEXT, sender="the-lead")
     sealed = seal(parties.lead, parties.plant_b.certificate_pem, by_person, b"the text")
     with pytest.raises(SealedMessageError, match="was signed by lead the-lead"):

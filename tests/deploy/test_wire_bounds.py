@@ -15,11 +15,11 @@ import msgspec
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from wiring import papers, serving, SpoolService
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 from winnow.deploy.wire.blob_folder import BlobFolder
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.messages import AbortJob
-from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.transport import Tls
 
 def peak():
@@ -34,7 +34,7 @@ SERVER = (
     + """
 (folder / "papers").write_bytes(msgspec.msgpack.encode(papers("alpha")))
 with serving("grpc://127.0.0.1:0", SpoolService(folder / "server")) as server:
-    link = connect(server.url, papers("alpha"))
+    link = open_link(server.url, papers("alpha"))
     link.call(AbortJob(job="j"))
     link.close()
     before = peak()
@@ -47,12 +47,12 @@ with serving("grpc://127.0.0.1:0", SpoolService(folder / "server")) as server:
 SITE = (
     PRELUDE
     + """
-link = connect(sys.argv[2], msgspec.msgpack.decode((folder / "papers").read_bytes(), type=Tls))
+link = open_link(sys.argv[2], msgspec.msgpack.decode((folder / "papers").read_bytes(), type=Tls))
 link.call(AbortJob(job="j"))
 before = peak()
 blob = blob_of(folder / "large")
-upload(link, "j", folder / "large", blob)
-path = download(link, "j", blob, BlobFolder(folder / "site"))
+upload_blob(link, "j", folder / "large", blob)
+path = download_blob(link, "j", blob, BlobFolder(folder / "site"))
 assert blob_of(path) == blob
 link.close()
 print(peak() - before)

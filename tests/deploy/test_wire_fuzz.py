@@ -28,7 +28,7 @@ from winnow.deploy.wire.messages import (
     WireMessage,
 )
 from winnow.deploy.wire.transport import ServerLink, TransportServer
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 BLOB = Blob(digest="0" * 64, size=100)
 VALID: dict[str, list[WireMessage]] = {
@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransportServer
 
 @pytest.fixture
 def link(server: TransportServer) -> Iterator[ServerLink]:
-    opened = connect(server.url, papers("beta"))
+    opened = open_link(server.url, papers("beta"))
     yield opened
     opened.close()
 

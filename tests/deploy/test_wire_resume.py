@@ -12,13 +12,13 @@ from wiring import SpoolService, papers, serving
 from winnow.deploy.trust.peer_identity import Peer
 from winnow.deploy.wire.atomic_files import CHUNK, blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, WireError
 from winnow.deploy.wire.memory_transport import MemoryServer
 from winnow.deploy.wire.messages import FetchBlob, FollowLog, PutBlob, UploadedSize
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.transport import ServerLink
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 SIZE = 12 * CHUNK + 321
 DATA = random.Random(7).randbytes(SIZE)
@@ -58,7 +58,7 @@ class Watching(SpoolService):
 @contextmanager
 def grpc_cut(service: SpoolService, cuts: list[int]) -> Iterator[tuple[ServerLink, Callable[[], int]]]:
     with serving("grpc://127.0.0.1:0", service) as server, cutting(server.url, *cuts) as (url, proxy):
-        link = ReconnectingLink([url], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=20)
+        link = ReconnectingLink([url], lambda url: open_link(url, papers("alpha")), backoff=QUICK, retry_seconds=20)
         yield link, lambda: proxy.passed
         link.close()
 
@@ -68,7 +68,7 @@ def test_a_download_survives_cuts(tmp_path: Path, cuts: list[int]) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
     with grpc_cut(service, cuts) as (link, passed):
-        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download_blob(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
         assert passed() < SIZE * 1.1 + len(cuts) * IN_FLIGHT
     assert service.offsets == sorted(service.offsets)
     if any(8 * CHUNK < cut < SIZE for cut in cuts):
@@ -80,7 +80,7 @@ def test_an_upload_survives_cuts(tmp_path: Path, cuts: list[int]) -> None:
     service = Watching(tmp_path / "server")
     blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
     with grpc_cut(service, cuts) as (link, passed):
-        upload(link, "j", tmp_path / "mine" / blob.digest, blob)
+        upload_blob(link, "j", tmp_path / "mine" / blob.digest, blob)
         assert service.spool.path(blob).read_bytes() == DATA
         assert passed() < SIZE * 1.1 + len(cuts) * IN_FLIGHT
     assert service.offsets == sorted(service.offsets)
@@ -91,13 +91,13 @@ def test_the_twin_breaks_off_and_continues(tmp_path: Path, after: int) -> None:
     service = Watching(tmp_path / "server")
     with serving(f"memory://resume-{after}", service) as server:
         assert isinstance(server, MemoryServer)
-        link = connect(server.url, papers("alpha"))
+        link = open_link(server.url, papers("alpha"))
         blob = BlobFolder(tmp_path / "mine").adopt(_file(tmp_path))
         server.faults.drop_after = after
-        upload(link, "j", tmp_path / "mine" / blob.digest, blob)
+        upload_blob(link, "j", tmp_path / "mine" / blob.digest, blob)
         assert service.spool.path(blob).read_bytes() == DATA
         server.faults.drop_after = after
-        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
+        assert download_blob(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     if after >= 3 * CHUNK:
         assert max(service.offsets) >= 2 * CHUNK
 
@@ -105,7 +105,7 @@ def test_the_twin_breaks_off_and_continues(tmp_path: Path, after: int) -> None:
 def test_a_followed_log_continues_at_its_line(tmp_path: Path) -> None:
     with serving("memory://followed", SpoolService(tmp_path)) as server:
         assert isinstance(server, MemoryServer)
-        link = ReconnectingLink([server.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+        link = ReconnectingLink([server.url], lambda url: open_link(url, papers("alpha")), backoff=QUICK)
         server.faults.drop_after = 150
         lines = list(link.follow(FollowLog(job="j", wait=False)))
         assert server.faults.drop_after is None, "it broke"
@@ -119,8 +119,8 @@ def test_a_restarted_site_continues_its_download(tmp_path: Path) -> None:
     with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(DATA[:12345])
     with serving("memory://restarted", service) as server:
-        link = connect(server.url, papers("alpha"))
-        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
+        link = open_link(server.url, papers("alpha"))
+        assert download_blob(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [12345]
 
 
@@ -130,8 +130,8 @@ def test_a_spoiled_part_is_thrown_away_and_the_whole_sent_again(tmp_path: Path) 
     with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(b"spoiled")
     with serving("memory://spoiled", service) as server:
-        link = connect(server.url, papers("alpha"))
-        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
+        link = open_link(server.url, papers("alpha"))
+        assert download_blob(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [7, 0]
 
 
@@ -143,8 +143,8 @@ def test_an_upload_that_was_never_finished_is_finished(tmp_path: Path, arrived: 
     with service.spool.open_writer(blob, 0, "alpha") as writer:
         writer.write(arrived)
     with serving(f"memory://unfinished-{arrived[:1].hex()}", service) as server:
-        link = connect(server.url, papers("alpha"))
-        upload(link, "j", tmp_path / "mine" / blob.digest, blob)
+        link = open_link(server.url, papers("alpha"))
+        upload_blob(link, "j", tmp_path / "mine" / blob.digest, blob)
     assert service.spool.path(blob).read_bytes() == DATA
     assert service.offsets == ([SIZE - 1] if arrived == DATA else [SIZE - 1, 0])
 
@@ -155,8 +155,8 @@ def test_a_download_that_was_never_finished_is_finished(tmp_path: Path) -> None:
     with BlobFolder(tmp_path / "site").open_writer(blob, 0) as writer:
         writer.write(DATA)
     with serving("memory://unfinished-down", service) as server:
-        link = connect(server.url, papers("alpha"))
-        assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
+        link = open_link(server.url, papers("alpha"))
+        assert download_blob(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == DATA
     assert service.offsets == [SIZE - 1]
 
 
@@ -165,7 +165,7 @@ def test_an_empty_blob_is_uploaded(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     blob = blob_of(tmp_path / "empty")
     with serving("memory://empty", service) as server:
-        upload(connect(server.url, papers("alpha")), "j", tmp_path / "empty", blob)
+        upload_blob(open_link(server.url, papers("alpha")), "j", tmp_path / "empty", blob)
     assert service.spool.has(blob)
 
 
@@ -174,9 +174,9 @@ def test_a_blob_that_nobody_has_is_not_asked_for_again(tmp_path: Path) -> None:
     blob = service.hold(b"soon gone")
     service.spool.remove(blob)
     with serving("memory://gone", service) as server:
-        link = connect(server.url, papers("alpha"))
+        link = open_link(server.url, papers("alpha"))
         with pytest.raises(RequestRefusedError, match="not stored here"):
-            download(link, "j", blob, BlobFolder(tmp_path / "site"))
+            download_blob(link, "j", blob, BlobFolder(tmp_path / "site"))
     assert service.offsets == [0]
 
 
@@ -184,10 +184,10 @@ def test_a_full_disk_at_the_site_ends_the_download(tmp_path: Path) -> None:
     service = Watching(tmp_path / "server")
     blob = service.hold(DATA)
     with serving("memory://full", service) as server:
-        link = connect(server.url, papers("alpha"))
+        link = open_link(server.url, papers("alpha"))
         small = BlobFolder(tmp_path / "site", quota=1000)
         with pytest.raises(WireError, match="cannot store"):
-            download(link, "j", blob, small)
+            download_blob(link, "j", blob, small)
     assert list(small.folder.iterdir()) == []
 
 

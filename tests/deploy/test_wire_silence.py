@@ -11,10 +11,10 @@ from wiring import SpoolService, papers, serving
 
 from winnow.deploy.wire.atomic_files import CHUNK
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import upload
+from winnow.deploy.wire.blob_transfer import upload_blob
 from winnow.deploy.wire.errors import UnreachableError
 from winnow.deploy.wire.messages import AbortJob, Acknowledgement, Blob, GetStatus, PutBlob
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 SOON = 20.0
 """Seconds: far below a call's and a transfer's own limits, far above what it takes on a busy machine."""
@@ -30,7 +30,7 @@ def test_a_server_that_falls_silent_is_given_up_and_transfers_end_with_it(tmp_pa
             time.sleep(0.05)
 
     with serving("grpc://127.0.0.1:0", service) as server, unsteady(server.url) as (url, proxy):
-        link = connect(url, papers("alpha"))
+        link = open_link(url, papers("alpha"))
 
         def transfer() -> None:
             with pytest.raises(UnreachableError):
@@ -61,7 +61,7 @@ def test_a_slow_network_does_not_look_like_a_silent_server(tmp_path: Path) -> No
         serving("grpc://127.0.0.1:0", service) as server,
         unsteady(server.url, rate=CHUNK / 12) as (url, _),
     ):
-        link = connect(url, papers("alpha"))
-        upload(link, "j", tmp_path / "mine" / blob.digest, blob)
+        link = open_link(url, papers("alpha"))
+        upload_blob(link, "j", tmp_path / "mine" / blob.digest, blob)
         assert service.spool.has(blob)
         link.close()

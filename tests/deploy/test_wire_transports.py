@@ -15,7 +15,7 @@ from winnow.core import ConfigError
 from winnow.deploy.wire import reconnecting_link
 from winnow.deploy.wire.atomic_files import CHUNK, read_chunks
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, WireError
 from winnow.deploy.wire.messages import (
     AbortJob,
@@ -33,7 +33,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.transport import ServerLink, Tls, TransportServer
-from winnow.deploy.wire.transport_registry import TRANSPORTS, connect
+from winnow.deploy.wire.transport_registry import TRANSPORTS, open_link
 
 SCHEMES = list(TRANSPORTS)
 QUICK = Backoff(first=0.01, longest=0.1)
@@ -70,7 +70,7 @@ def server(scheme: str, service: SpoolService) -> Iterator[TransportServer]:
 
 @pytest.fixture
 def link(server: TransportServer) -> Iterator[ServerLink]:
-    opened = connect(server.url, papers("alpha"))
+    opened = open_link(server.url, papers("alpha"))
     yield opened
     opened.close()
 
@@ -129,7 +129,7 @@ def test_many_threads_share_a_link(link: ServerLink) -> None:
 
 def test_a_revoked_peer_is_refused_and_others_are_not(scheme: str, service: SpoolService) -> None:
     with serving(address(scheme), service, revoked=frozenset({"beta"})) as server:
-        refused, welcome = (connect(server.url, papers(name)) for name in ("beta", "alpha"))
+        refused, welcome = (open_link(server.url, papers(name)) for name in ("beta", "alpha"))
         with pytest.raises(RequestRefusedError, match="beta was revoked"):
             refused.call(ping())
         with pytest.raises(RequestRefusedError, match="beta was revoked"):
@@ -151,11 +151,11 @@ def test_a_revoked_peer_is_refused_and_others_are_not(scheme: str, service: Spoo
 def test_a_wrong_certificate_does_not_pass_the_handshake(service: SpoolService, stranger: Tls) -> None:
     with serving("grpc://127.0.0.1:0", service) as server:
         own = Tls(certificate=stranger.certificate, key=stranger.key, authority=papers("server").authority)
-        link = connect(server.url, own)
+        link = open_link(server.url, own)
         with pytest.raises(UnreachableError, match="rejects our certificate"):
             link.call(ping())
         link.close()
-        good = connect(server.url, papers("alpha"))
+        good = open_link(server.url, papers("alpha"))
         assert good.call(ping()) == Acknowledgement()
         good.close()
     assert [peer.name for peer in service.callers] == ["alpha"]
@@ -163,7 +163,7 @@ def test_a_wrong_certificate_does_not_pass_the_handshake(service: SpoolService, 
 
 def test_a_link_does_not_believe_a_foreign_server(service: SpoolService) -> None:
     with serving("grpc://127.0.0.1:0", service) as server:
-        link = connect(server.url, papers("alpha", "another"))
+        link = open_link(server.url, papers("alpha", "another"))
         with pytest.raises(UnreachableError, match="certificate is expired, for another host, or from another project"):
             link.call(ping())
         link.close()
@@ -172,7 +172,7 @@ def test_a_link_does_not_believe_a_foreign_server(service: SpoolService) -> None
 def test_a_site_cannot_pose_as_a_server(service: SpoolService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wiring.papers", lambda name: papers("alpha"))
     with serving("grpc://127.0.0.1:0", service) as server:
-        link = connect(server.url, papers("beta"))
+        link = open_link(server.url, papers("beta"))
         with pytest.raises(UnreachableError):
             link.call(ping())
         link.close()
@@ -212,9 +212,9 @@ def test_blobs_go_up_and_down(link: ServerLink, service: SpoolService, tmp_path:
     path.write_bytes(data)
     blob = blob_of(data)
     link.put(PutBlob(job="j", blob=blob), read_chunks(path))
-    upload(link, "j", path, blob)
+    upload_blob(link, "j", path, blob)
     assert service.spool.path(blob).read_bytes() == data
-    assert download(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == data
+    assert download_blob(link, "j", blob, BlobFolder(tmp_path / "site")).read_bytes() == data
 
 
 def test_a_transfer_continues_at_its_offset(link: ServerLink, service: SpoolService, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_transfer_continues_at_its_offset(link: ServerLink, service: SpoolServ
     with pytest.raises(RequestRefusedError, match="is incomplete"):
         link.put(PutBlob(job="j", blob=blob), [data[:CHUNK]])
     assert link.call(GetUploadedSize(job="j", blob=blob)) == UploadedSize(size=CHUNK)
-    other = connect(link.url, papers("beta"))  # type: ignore[attr-defined]
+    other = open_link(link.url, papers("beta"))  # type: ignore[attr-defined]
     assert other.call(GetUploadedSize(job="j", blob=blob)) == UploadedSize(size=0), (
         "what another sent is not ours to continue"
     )
@@ -269,7 +269,7 @@ def test_a_sender_who_stalls_is_given_up(scheme: str, service: SpoolService) -> 
         yield data[CHUNK:]
 
     with serving(address(scheme), service, stall=0.3) as server:
-        link = connect(server.url, papers("alpha"))
+        link = open_link(server.url, papers("alpha"))
         begun = time.monotonic()
         with pytest.raises(RequestRefusedError, match=r"no data transferred for 0\.3 seconds") as refused:
             link.put(PutBlob(job="j", blob=blob_of(data)), stalling())
@@ -284,7 +284,7 @@ def test_a_server_that_stalls_is_given_up(
     server: TransportServer, service: SpoolService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "fetch", lambda peer, request: service.follow(peer, FollowLog(job="j", first=9)))
-    link = connect(server.url, papers("alpha"), stall=0.3)
+    link = open_link(server.url, papers("alpha"), stall=0.3)
     with pytest.raises(UnreachableError, match=r"0\.3 seconds"):
         list(link.fetch(FetchBlob(job="j", blob=blob_of(b"x"))))
     link.close()
@@ -294,7 +294,7 @@ def test_a_reconnecting_link_goes_to_the_next_endpoint_and_follows_the_leader(sc
     first, second = SpoolService(tmp_path / "1"), SpoolService(tmp_path / "2")
     with serving(address(scheme), first) as one, serving(address(scheme), second) as two:
         nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
-        link = ReconnectingLink([nobody, one.url, two.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+        link = ReconnectingLink([nobody, one.url, two.url], lambda url: open_link(url, papers("alpha")), backoff=QUICK)
         assert link.call(ping("a")) == Acknowledgement(note="a")
         assert first.callers
         first.leader = two.url
@@ -312,9 +312,9 @@ def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.Mo
     said: list[str] = []
     link = ReconnectingLink(
         ["memory://nobody"],
-        lambda url: connect(url, papers("alpha")),
+        lambda url: open_link(url, papers("alpha")),
         backoff=QUICK,
-        patience=1.2,
+        retry_seconds=1.2,
         notify=said.append,
     )
     with pytest.raises(UnreachableError):
@@ -324,19 +324,19 @@ def test_a_reconnecting_link_says_that_it_is_still_trying(monkeypatch: pytest.Mo
     assert said == ["no answer from memory://nobody yet; trying for 1 s more"] * 2
 
 
-def test_a_reconnecting_link_loses_patience_or_is_closed(scheme: str) -> None:
+def test_a_reconnecting_link_gives_up_or_is_closed(scheme: str) -> None:
     nobody = "grpc://127.0.0.1:1" if scheme == "grpc" else f"{scheme}://nobody"
-    link = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK, patience=0.3)
+    link = ReconnectingLink([nobody], lambda url: open_link(url, papers("alpha")), backoff=QUICK, retry_seconds=0.3)
     with pytest.raises(UnreachableError):
         link.call(ping())
-    patient = ReconnectingLink([nobody], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+    patient = ReconnectingLink([nobody], lambda url: open_link(url, papers("alpha")), backoff=QUICK)
     threading.Timer(0.3, patient.close).start()
     with pytest.raises(UnreachableError, match="closed"):
         patient.call(ping())
 
 
 def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> None:
-    reconnecting = ReconnectingLink([server.url], lambda url: connect(url, papers("alpha")), backoff=QUICK)
+    reconnecting = ReconnectingLink([server.url], lambda url: open_link(url, papers("alpha")), backoff=QUICK)
     with pytest.raises(RequestRefusedError, match="no sites"):
         reconnecting.call(ListSites())
     reconnecting.close()
@@ -345,7 +345,7 @@ def test_a_final_refusal_is_final(link: ServerLink, server: TransportServer) -> 
 def test_an_address_without_driver_is_refused() -> None:
     for wrong in ("http://host:1", "host:1", "grpc://"):
         with pytest.raises(ConfigError, match="is not a valid endpoint"):
-            connect(wrong, papers("alpha"))
+            open_link(wrong, papers("alpha"))
 
 
 def test_a_taken_address_is_refused_in_one_line(server: TransportServer, tmp_path: Path) -> None:

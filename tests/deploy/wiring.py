@@ -2,21 +2,22 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
+from transport_server import running_server
 
 from winnow.deploy.trust.certificate_authority import CertificateAuthority, key_pem
 from winnow.deploy.trust.peer_identity import Peer, utc_now
 from winnow.deploy.trust.project import ProjectServer as ServerParty
 from winnow.deploy.trust.project import ProjectSite as SiteParty
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer_server import receive_blob, send_blob, uploaded_size
+from winnow.deploy.wire.blob_transfer_server import read_ahead, receive_blob, uploaded_size
 from winnow.deploy.wire.errors import RequestRefusedError
 from winnow.deploy.wire.messages import (
     AbortJob,
@@ -37,7 +38,6 @@ from winnow.deploy.wire.messages import (
     UploadedSize,
 )
 from winnow.deploy.wire.transport import Tls, TransportServer
-from winnow.deploy.wire.transport_registry import serve
 
 
 @cache
@@ -100,7 +100,7 @@ class SpoolService:
         return Acknowledgement()
 
     def fetch(self, peer: Peer, request: FetchBlob) -> AsyncIterator[bytes]:
-        return send_blob(self.spool, request)
+        return read_ahead(self.spool.read(request.blob, request.offset))
 
     async def put(self, peer: Peer, head: PutBlob, chunks: AsyncIterator[bytes]) -> UploadedSize:
         return await receive_blob(self.spool, head, chunks, peer.name)
@@ -121,35 +121,10 @@ class SpoolService:
         return self.spool.adopt(path)
 
 
-@contextmanager
 def serving(
     url: str, service: SpoolService, *, revoked: frozenset[str] = frozenset(), stall: float = 60.0
-) -> Iterator[TransportServer]:
-    """The running server; its own thread ends with the context."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
+) -> AbstractContextManager[TransportServer]:
+    def admit(peer: Peer) -> str | None:
+        return f"{peer.name} was revoked" if peer.name in revoked else None
 
-    def wait(coroutine):  # type: ignore[no-untyped-def]
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
-
-    async def start() -> TransportServer:
-        server = serve(
-            url,
-            papers("server"),
-            service,
-            identify=Peer.of_pem,
-            admit=lambda peer: f"{peer.name} was revoked" if peer.name in revoked else None,
-            stall=stall,
-        )
-        await server.start()
-        return server
-
-    try:
-        server = wait(start())
-        yield server
-        wait(server.stop(0.2))
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    return running_server(url, papers("server"), service, admit=admit, stall=stall)

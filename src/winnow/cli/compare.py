@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from winnow.cli.interrupts import STOPPED_BEFORE_START, exit_on_interrupt, shell_argument
-from winnow.cli.options import AsJson, DataFolder, Plugins, Quiet, Rounds, Sets, Source, complete_algorithms
+from winnow.cli.options import AsJson, DataFolder, Plugins, Quiet, Rounds, Sets, Source, Workers, complete_algorithms
 from winnow.cli.parallel_runs import available_cores, failure_message, run_many, skipped_message
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ def compare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep finished runs, continue unfinished ones and start missing ones.")
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
-        ),
-    ] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -70,9 +65,8 @@ def compare(
         ensure_downloaded(experiments[0].data, data)
     folder = _folder(experiments[0].name, out, resume=resume)
     with exit_on_interrupt(lambda: _how_to_resume(folder)):
-        comparison = _run(
-            _jobs(experiments, folder, resume, data), workers or available_cores(), quiet=quiet, skip_incompatible=every
-        )
+        specs = _run_specs(experiments, folder, resume, data)
+        comparison = _run(specs, workers or available_cores(), quiet=quiet, skip_incompatible=every)
     _show(comparison.ranked() if every else comparison, folder, as_json=as_json)
     if comparison.failures:
         raise typer.Exit(1)
@@ -100,7 +94,7 @@ def _plan(source: str, algorithms: str | None, seeds: str, given: dict[str, Any]
     return experiments
 
 
-def _jobs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
+def _run_specs(experiments: "list[Experiment]", folder: Path, resume: bool, data: Path | None) -> "list[RunSpec]":
     from winnow.experiment.compare import run_folder_path
     from winnow.experiment.run_pool import RunSpec
 
@@ -126,16 +120,16 @@ def _show(comparison: "Comparison", folder: Path, *, as_json: bool) -> None:
         console.print(f"Runs and table: {folder}\nReport: {report}", soft_wrap=True, markup=False)
 
 
-def _run(work: "list[RunSpec]", workers: int, *, quiet: bool, skip_incompatible: bool) -> "Comparison":
+def _run(specs: "list[RunSpec]", workers: int, *, quiet: bool, skip_incompatible: bool) -> "Comparison":
     from winnow.experiment.compare import Comparison
     from winnow.runs import RunFolder
 
-    failed = run_many(work, workers, quiet=quiet, skip_incompatible=skip_incompatible)
-    finished = (job.out for index, job in enumerate(work) if index not in failed)
+    failed = run_many(specs, workers, quiet=quiet, skip_incompatible=skip_incompatible)
+    finished = (spec.out for index, spec in enumerate(specs) if index not in failed)
     return Comparison(
         runs=tuple(map(RunFolder.open, finished)),
         failures=tuple(
-            failure_message(work[k], how.reason)
+            failure_message(specs[k], how.reason)
             for k, how in failed.items()
             if not (skip_incompatible and how.incompatible)
         ),

@@ -101,5 +101,11 @@ DataFolder: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+Workers: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", help="The number of parallel runs; default: one per core.", min=1, show_default=False
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def run_many(
-    work: "Sequence[RunSpec]",
+    specs: "Sequence[RunSpec]",
     workers: int,
     *,
     quiet: bool,
@@ -26,13 +26,14 @@ def run_many(
     from winnow.experiment.run_pool import RunCompleted, RunFailed, run_all
 
     failures, said = dict[int, RunFailed](), set[str]()
-    with MultiRunDisplay([job.experiment for job in work], None if quiet else stderr_console()) as display:
-        for index, message in run_all(work, min(workers, len(work))):
+    with MultiRunDisplay([spec.experiment for spec in specs], None if quiet else stderr_console()) as display:
+        for index, message in run_all(specs, min(workers, len(specs))):
             if isinstance(message, RunFailed):
                 failures[index] = message
-                line = (skipped_message if skip_incompatible and message.incompatible else _error)(
-                    work[index], message.reason
-                )
+                if skip_incompatible and message.incompatible:
+                    line = skipped_message(specs[index].experiment.algorithm, message.reason)
+                else:
+                    line = f"winnow: error: {failure_message(specs[index], message.reason)}"
                 if line not in said:
                     say(line)
                 said.add(line)
@@ -42,17 +43,12 @@ def run_many(
     return failures
 
 
-def skipped_message(job: "RunSpec | str", reason: str) -> str:
-    name = job if isinstance(job, str) else job.experiment.algorithm
-    return f"winnow: skipping {name}: {reason}"
+def skipped_message(algorithm: str, reason: str) -> str:
+    return f"winnow: skipping {algorithm}: {reason}"
 
 
-def failure_message(job: "RunSpec", reason: str) -> str:
-    return f"{job.experiment.algorithm}, seed {job.experiment.seed}: {reason}"
-
-
-def _error(job: "RunSpec", reason: str) -> str:
-    return f"winnow: error: {failure_message(job, reason)}"
+def failure_message(spec: "RunSpec", reason: str) -> str:
+    return f"{spec.experiment.algorithm}, seed {spec.experiment.seed}: {reason}"
 
 
 def available_cores() -> int:

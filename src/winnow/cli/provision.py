@@ -48,17 +48,19 @@ def provision(
     if is_new and (renew or revoke):
         raise ConfigError(f"{folder} contains no CA; create the kits first, or give their folder with --out")
     passphrase = _passphrase(folder, ask=ask, is_new=is_new)
-    with open_provisioner(folder, described, passphrase, utc_now()) as workshop:
+    with open_provisioner(folder, described, passphrase, utc_now()) as provisioner:
         if is_new and passphrase is None:
             say(
-                f"winnow: warning: the key in {workshop.ca} is not encrypted; "
+                f"winnow: warning: the key in {provisioner.ca} is not encrypted; "
                 f"set ${PASSPHRASE_VARIABLE} or use --passphrase to encrypt it"
             )
-        lines = workshop.renew(renew) if renew else workshop.revoke(revoke) if revoke else workshop.issue_missing()
+        lines = (
+            provisioner.renew(renew) if renew else provisioner.revoke(revoke) if revoke else provisioner.issue_missing()
+        )
         for line in lines:
             typer.echo(line)
         if not (renew or revoke):
-            say(f"the CA's SHA-256 fingerprint: {workshop.authority.fingerprint}")
+            say(f"the CA's SHA-256 fingerprint: {provisioner.authority.fingerprint}")
 
 
 def _passphrase(folder: Path, *, ask: bool, is_new: bool) -> bytes | None:

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from winnow.cli.interrupts import exit_on_interrupt, shell_argument
-from winnow.cli.options import DataFolder, Quiet, Sets
+from winnow.cli.options import DataFolder, Quiet, Sets, Workers
 from winnow.cli.parallel_runs import available_cores, run_many
 
 if TYPE_CHECKING:
@@ -17,58 +17,53 @@ if TYPE_CHECKING:
 
 RESULTS, PAGE, TEXT, OPTIONS = "results.jsonl", "index.html", "index.md", "reproduce.json"
 
+PaperName: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="PAPER",
+        help="fedprof, srpfl (personal models), or secagg (compression under secure aggregation).",
+        show_default=False,
+    ),
+]
+Items: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WHAT…",
+        help="Tables and figures such as table1 (fedprof) or fig2-mnist (secagg); default: all that can run here.",
+        show_default=False,
+    ),
+]
+RoundsOrEpochs: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Rounds and epochs, instead of the paper's.", min=1, show_default=False),
+]
+OutputFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The folder for runs, results and page; default: runs/PAPER.", show_default=False),
+]
+ImportedResults: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Results computed elsewhere; may be repeated.",
+        exists=True,
+        dir_okay=False,
+        show_default=False,
+    ),
+]
+
 
 def reproduce(
-    paper: Annotated[
-        str,
-        typer.Argument(
-            metavar="PAPER",
-            help="fedprof, srpfl (personal models), or secagg (compression under secure aggregation).",
-            show_default=False,
-        ),
-    ],
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WHAT…",
-            help="Tables and figures such as table1 (fedprof) or fig2-mnist (secagg); default: all that can run here.",
-            show_default=False,
-        ),
-    ] = None,
+    paper: PaperName,
+    what: Items = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many seeds.", min=1)] = 5,
-    rounds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Rounds and epochs, instead of the paper's.", min=1, show_default=False),
-    ] = None,
+    rounds: RoundsOrEpochs = None,
     sets: Sets = None,
     data: DataFolder = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="The folder for runs, results and page; default: runs/PAPER.", show_default=False
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            metavar="N",
-            help="The number of parallel runs; default: one per core.",
-            min=1,
-            show_default=False,
-        ),
-    ] = None,
-    imported: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Results computed elsewhere; may be repeated.",
-            exists=True,
-            dir_okay=False,
-            show_default=False,
-        ),
-    ] = None,
+    out: OutputFolder = None,
+    workers: Workers = None,
+    imported: ImportedResults = None,
     run: Annotated[
         bool, typer.Option("--run/--no-run", help="Compute missing results, or only show existing ones.")
     ] = True,
@@ -199,7 +194,7 @@ def _runs(
     """Make the federated runs, keep the line of each as soon as it is done, and say how many failed."""
     from winnow.experiment.run_pool import RunSpec
 
-    jobs = [
+    specs = [
         RunSpec(experiment=run.experiment, out=run.folder(folder), resume=True, data_directory=wanted.data_directory)
         for run in work.runs
     ]
@@ -207,5 +202,5 @@ def _runs(
     def finished(index: int) -> None:
         keep([work.runs[index].line(folder, wanted)])
 
-    failed = run_many(jobs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished) if jobs else {}
+    failed = run_many(specs, workers, quiet=quiet, skip_incompatible=True, on_finished=finished) if specs else {}
     return sum(not how.incompatible for how in failed.values())

@@ -11,24 +11,46 @@ from torch import Tensor, nn
 from winnow.core import ConfigError, ModelError
 from winnow.data import FederatedData
 from winnow.learn.algorithm import Algorithm
+from winnow.learn.client_update import ClientUpdate, PlainUpdate
 from winnow.learn.local_optimiser import LocalOptimiser
-from winnow.learn.stack import Loss, ModelState
+from winnow.learn.stack import Loss, ModelState, OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.execution import min_batch_size
+from winnow.learn.stack.own_training import source_of
 
 
 @torch.no_grad()
+def output_width(module: nn.Module, x: Tensor) -> int | None:
+    """The number of a model's outputs; None if it does not take the samples, which is explained where it is tried."""
+    try:
+        outputs = deepcopy(module).eval()(x)
+        return outputs.shape[-1] if outputs.dim() > 1 else 1
+    except Exception:  # a user's model may fail in any way
+        return None
+
+
 def check_outputs(module: nn.Module, x: Tensor, classes: int | None, loss: Loss) -> None:
     """One output a class: a label beyond the last output would only be met in the middle of a run."""
     if classes is None or loss.name not in {"cross-entropy", "nll"}:
         return
-    try:
-        outputs = deepcopy(module).eval()(x)
-        width = outputs.shape[1] if outputs.dim() > 1 else 1
-    except Exception:  # a model that does not take the samples at all is explained where it is tried out
-        return
-    if width < classes:
+    width = output_width(module, x)
+    if width is not None and width < classes:
         raise ModelError(
             f"the model has {width} outputs, but the data has {classes} classes; give the model {classes} outputs"
+        )
+
+
+def check_own_training(own: OwnTraining, client: ClientUpdate) -> None:
+    """A step has no place where each sample's gradient is bounded, a whole loop none where methods come in."""
+    name = getattr(client, "name", "")
+    if isinstance(own, OwnLoop) and type(client) is not PlainUpdate:
+        raise ConfigError(
+            f"client.name = {name!r} cannot be used with a whole training loop, which replaces it; choose an algorithm "
+            "with client.name = 'plain' (fedavg, fedprof), or write a step: winnow.run(step=…)"
+        )
+    if isinstance(own, OwnStep) and client.bounds_samples:
+        raise ConfigError(
+            f"client.name = {name!r} bounds the gradient of every sample, which step= does not give; "
+            "pass loss=, a function with one loss per sample, instead"
         )
 
 
@@ -80,7 +102,10 @@ def reference_evaluation_notice(evaluated_by: str, private: frozenset[str]) -> s
 def check_cohort(algorithm: Algorithm, clients: int) -> None:
     """Robust aggregation needs enough updates, and a schedule that waits for some has them training."""
     select, rule, at_work = algorithm.select, algorithm.aggregate, algorithm.schedule.min_training_clients
-    summed, together = algorithm.collect.at_least, min(select.cohort_size(clients), select.initial_replies(clients))
+    summed, together = (
+        algorithm.collect.min_cohort_size,
+        min(select.cohort_size(clients), select.initial_replies(clients)),
+    )
     if together < summed:
         raise ConfigError(
             f"collect.min_clients = {summed}, but a round has {together} client{'s' * (together != 1)}; select more "
@@ -106,12 +131,14 @@ def check_cohort(algorithm: Algorithm, clients: int) -> None:
         )
 
 
-def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss) -> str:
-    """Tells apart data, models and losses that a configuration cannot tell apart, so that a run resumes as itself."""
+def fingerprint(spread: FederatedData, initial: ModelState, loss: Loss, own: OwnTraining | None = None) -> str:
+    """Tells apart data, models, losses and training steps that a configuration cannot: a run resumes as itself."""
     digest = hashlib.sha256()  # processors have instructions for it, which counts where data are large
     for array in (*spread.clients.fingerprint_arrays(), spread.reference.x, spread.test.x):
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     layout = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in initial.items()]
     digest.update(f"{layout}{loss.name}".encode())
+    if own is not None:
+        digest.update(source_of(own))
     return digest.hexdigest()

@@ -94,7 +94,7 @@ class Experiment(Settings):
     rounds: int = Field(default=50, ge=1)
     target: float | None = None
     metric: str | None = None
-    loss: Literal["cross-entropy", "nll", "mse"] | None = None
+    loss: Literal["cross-entropy", "nll", "mse", "bce"] | None = None
     reference_clients: tuple[Annotated[int, Field(ge=0)], ...] = ()
     data: DataSettings
     model: ModelSettings

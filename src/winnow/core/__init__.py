@@ -6,7 +6,7 @@ Errors are here at once, the rest on first use: the agent of an idle site needs 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from winnow.core.errors import ConfigError, DataError, ModelError, RunError, SiteError, WinnowError
+from winnow.core.errors import ConfigError, DataError, ModelError, OwnCodeError, RunError, SiteError, WinnowError
 from winnow.core.suggest import suggest
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = [
     "Metrics",
     "ModelError",
     "Outcome",
+    "OwnCodeError",
     "Payload",
     "Population",
     "Randomness",

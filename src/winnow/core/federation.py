@@ -4,7 +4,7 @@
 open, close it to cancel the rest.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -27,6 +27,11 @@ class Population:
         return len(self.sizes)
 
 
+def clients_of(tasks: Sequence[Task]) -> NDArray[np.int64]:
+    """The numbers of the clients that the tasks are for."""
+    return np.fromiter((task.client for task in tasks), np.int64, len(tasks))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Until:
     """When an exchange has enough: after so many replies (failures are none), after so many seconds, or when nobody is
@@ -41,7 +46,7 @@ UNTIL_ALL = Until()
 
 
 class Exchange(Protocol):
-    """An open conversation with the clients that were sent tasks."""
+    """Tasks that were sent to clients, and their outcomes. Leaving its context closes it."""
 
     def __iter__(self) -> Iterator[Outcome]: ...
 
@@ -54,15 +59,17 @@ class Exchange(Protocol):
     def close(self) -> None:
         """Cancel what has not been answered."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class Federation(Protocol):
-    """Whatever hands tasks to clients and brings back their replies."""
+    """Sends tasks to clients and receives their replies."""
 
     @property
     def population(self) -> Population: ...
@@ -72,7 +79,7 @@ class Federation(Protocol):
 
     @property
     def randomness(self) -> Randomness:
-        """Where noise comes from, and everything else that nobody may foresee."""
+        """The source of noise, and of everything else that nobody may predict."""
 
     @property
     def simulated(self) -> bool:
@@ -82,7 +89,7 @@ class Federation(Protocol):
         """Open an exchange with these tasks."""
 
     def settle(self, tasks: Iterable[Task]) -> None:
-        """The replies to these tasks were folded: their sites keep what they proposed to keep.
+        """The replies to these tasks were aggregated: their sites keep what they proposed to keep.
 
-        What others proposed is forgotten: a straggler that was cancelled or a reply that was refused changes nothing.
+        What others proposed is discarded: a cancelled straggler or a rejected reply changes nothing.
         """

@@ -14,7 +14,7 @@ from winnow.data.dominant_class import DominantClass
 from winnow.data.federate import federate
 from winnow.data.load import check_source, load
 from winnow.data.on_demand import OnDemand
-from winnow.data.own_data import apply_settings, from_arrays, from_torch
+from winnow.data.own_data import apply_settings, from_arrays, from_frame, from_torch
 from winnow.data.partitions import (
     ClassesPerClient,
     Dirichlet,
@@ -23,6 +23,7 @@ from winnow.data.partitions import (
     NormalSizes,
     Partition,
 )
+from winnow.data.preprocessing import InputSpec, Preprocessing
 from winnow.data.settings import DataSettings
 from winnow.data.types import ClientData, ClientsOnDemand, DataConditions, DataSet, Examples, FederatedData
 
@@ -43,12 +44,14 @@ __all__ = [
     "FederatedData",
     "FlippedLabels",
     "IidPartition",
+    "InputSpec",
     "IrrelevantFeatures",
     "NaturalPartition",
     "NormalSizes",
     "OnDemand",
     "Partition",
     "Pollution",
+    "Preprocessing",
     "SaltAndPepper",
     "apply_settings",
     "catalogue",
@@ -57,6 +60,7 @@ __all__ = [
     "federate",
     "fetch",
     "from_arrays",
+    "from_frame",
     "from_torch",
     "load",
 ]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Choice, DataError
-from winnow.data.types import IMAGE_NDIM, DataSet, Examples, Features, Reals
+from winnow.data.preprocessing import IGNORED, IMAGE_NDIM
+from winnow.data.types import DataSet, Examples, Features, Reals
 
 Edges: TypeAlias = Literal["wrap", "nearest"]
 
@@ -153,8 +154,10 @@ class FlippedLabels(Corruption):
             return Examples(x=clean.x, y=np.where(flipped[:, None], mirrored, clean.y).astype(np.float32))
         if ranges.classes < 2:
             raise DataError("corruption flipped-labels needs at least two classes")
-        shift = rng.integers(1, ranges.classes, size=len(clean))
-        return Examples(x=clean.x, y=np.where(flipped, (clean.y + shift) % ranges.classes, clean.y).astype(np.int64))
+        shift = rng.integers(1, ranges.classes, size=clean.y.shape)
+        wrong = np.where(clean.y == IGNORED, IGNORED, (clean.y + shift) % ranges.classes)
+        chosen = flipped.reshape(-1, *(1,) * (clean.y.ndim - 1))
+        return Examples(x=clean.x, y=np.where(chosen, wrong, clean.y).astype(np.int64))
 
 
 def _blurred(images: Features, *, sigma: float, edges: Edges) -> Reals:

@@ -32,7 +32,7 @@ def federate(
         return dataset.to_federated(reference_at_clients=settings.reference == 0)
     _check_corruptions(dataset, settings.corruptions)
     reference, test, pool = _hold_out(dataset, settings, seed)
-    clients, dealt = _spread(
+    clients, dealt, owners = _spread(
         dataset, pool, settings, seed, spare=_unused_test_rows(dataset, reference, test), in_place=in_place
     )
     corruption_of = _draw_corruptions(settings.corruptions, len(clients), seed)
@@ -46,7 +46,15 @@ def federate(
         test=Examples(x=dataset.x[test], y=dataset.y[test]),
         conditions=_conditions(corruption_of, settings.corruptions),
         local_test=local_test,
+        preprocessing=dataset.preprocessing,
+        owner_names=_owner_names(dataset, owners),
     )
+
+
+def _owner_names(dataset: DataSet, owners: Indices | None) -> tuple[str, ...] | None:
+    if owners is None or dataset.owner_names is None:
+        return None
+    return tuple(dataset.owner_names[owner] for owner in owners.tolist())
 
 
 def _check_corruptions(dataset: DataSet, corruptions: Sequence[Corruption]) -> None:
@@ -91,12 +99,13 @@ def _unused_test_rows(dataset: DataSet, reference: Indices, test: Indices) -> In
 
 def _spread(
     dataset: DataSet, pool: Indices, settings: DataSettings, seed: int, *, spare: Indices, in_place: bool
-) -> tuple[ClientData, ClientData | None]:
+) -> tuple[ClientData, ClientData | None, Indices | None]:
     """The clients' rows: where they are, or as a copy of their own, client after client, without held-out rows.
 
     Where clients test their models on official rows, these are dealt out of the spare ones; both parts share arrays.
+    Last come the owners that clients are, if they are any.
     """
-    labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None else None
+    labels = dataset.y[pool].astype(np.int64) if dataset.classes is not None and dataset.y.ndim == 1 else None
     owners = dataset.owners[pool] if dataset.owners is not None else None
     assignment = settings.partition.assign(
         RowPool(size=len(pool), labels=labels, owners=owners), settings.clients, stream(seed, "data", "partition")
@@ -112,7 +121,8 @@ def _spread(
         own = None if own is None else replace(own, rows=np.arange(len(rows), len(copied)))
         rows = np.arange(len(rows))
     training = ClientData(x=x, y=y, rows=rows, offsets=assignment.offsets, classes=dataset.classes)
-    return training, None if own is None else replace(training, rows=own.rows, offsets=own.offsets)
+    local_test = None if own is None else replace(training, rows=own.rows, offsets=own.offsets)
+    return training, local_test, assignment.owners
 
 
 def split_local_tests(clients: ClientData, share: float, seed: int) -> tuple[ClientData, ClientData]:

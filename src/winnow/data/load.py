@@ -5,12 +5,12 @@ from pathlib import Path
 from winnow.core import DataError
 from winnow.data.directories import data_directories, fetch_set, find_known_set
 from winnow.data.download import DownloadProgress
+from winnow.data.fitting import known_data_set
 from winnow.data.known_sets import KnownSet, known_set
 from winnow.data.on_demand import OnDemand, from_folder
 from winnow.data.own_data import check_own_file, read_own_file
-from winnow.data.scaling import Scaling, standard, to_data_set, unscaled
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings
-from winnow.data.types import DataSet, RawDataSet
+from winnow.data.types import DataSet
 
 
 def load(
@@ -32,26 +32,22 @@ def check_source(settings: DataSettings) -> None:
     if settings.path is not None:
         check_own_file(settings.path, settings)
     else:
-        settings.require_unset((*COLUMN_SETTINGS, "task", "tokens"), f"the known set '{known_set(settings.name).name}'")
+        settings.require_unset(
+            (*COLUMN_SETTINGS, "task", "tokens", "preprocessing"), f"the known set '{known_set(settings.name).name}'"
+        )
 
 
 def _load(settings: DataSettings, directory: Path | None, on_progress: DownloadProgress | None) -> DataSet | OnDemand:
     if settings.path is not None and settings.path.is_dir():
         return from_folder(settings.path, settings)
     if settings.path is not None:
-        raw = read_own_file(settings.path, settings)
-        return to_data_set(raw, settings.name, settings.scale, _default_for(raw))
+        return read_own_file(settings.path, settings)
     wanted = known_set(settings.name)
     raw = wanted.read(_folder(wanted, directory, on_progress))
-    return to_data_set(raw, wanted.name, settings.scale, wanted.scaling)
+    return known_data_set(raw, wanted.name, settings.scale, wanted.scaling)
 
 
 def _folder(wanted: KnownSet, directory: Path | None, on_progress: DownloadProgress | None) -> Path:
     if not wanted.layouts:
         return Path()
     return find_known_set(wanted, data_directories(directory)) or fetch_set(wanted, directory, on_progress)
-
-
-def _default_for(raw: RawDataSet) -> Scaling:
-    """The user's tables are standardised, which wild values spoil less than a range; the rest is taken as it is."""
-    return standard if raw.x.ndim == 2 else unscaled

@@ -19,10 +19,8 @@ def assign_official_tests(
         raise DataError(
             f"data.local_test = 'official': {dataset.name} has no official test split; set a share such as 0.2"
         )
-    if dataset.classes is None:
-        raise DataError(
-            "data.local_test = 'official' needs class labels, and a regression has none; set a share such as 0.2"
-        )
+    if dataset.classes is None or dataset.y.ndim > 1:
+        raise DataError("data.local_test = 'official' needs one class label per row; set a share such as 0.2")
     if not len(spare):
         raise DataError(
             "data.local_test = 'official': the server uses the whole test split; lower data.reference or data.test"

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from winnow.core import DataError, WinnowError
 from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
-from winnow.data.own_arrays import raw_from_arrays
-from winnow.data.scaling import to_data_set, unscaled
+from winnow.data.fitting import Reading, data_set_of
+from winnow.data.preprocessing import InputSpec, Preprocessing, TargetSpec
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType
 from winnow.data.types import AS_GIVEN, ClientsOnDemand, DataConditions, Examples, FederatedData, Indices
 
@@ -68,6 +68,11 @@ class OnDemand:
             reference=reference or nothing,
             test=test or nothing,
             conditions=DataConditions(labels=(AS_GIVEN,), of_client=np.zeros(self.clients, np.int64)),
+            preprocessing=Preprocessing(
+                array=InputSpec(shape=nothing.x.shape[1:], kind="token" if self.tokens else "number"),
+                classes=None if self.classes is None else tuple(range(self.classes)),
+                targets=() if self.classes is not None else (TargetSpec(),) * nothing.y.shape[1],
+            ),
         )
 
     def _held(self, part: str, pair: tuple[ArrayLike, ArrayLike] | None) -> Examples | None:
@@ -119,9 +124,7 @@ def _loaded(load: LoadClient, client: int, classes: int | None, *, tokens: bool)
 
 def _understood(x: NDArray[Any], y: NDArray[Any], where: str, classes: int | None, *, tokens: bool) -> Examples:
     task: ProblemType = "regression" if classes is None else "classification"
-    checked = to_data_set(
-        raw_from_arrays(x, y, where=where, classes=classes, task=task, tokens=tokens), where, "none", unscaled
-    )
+    checked = data_set_of(x, y, Reading(name=where, classes=classes, task=task, tokens=tokens, scale="none"))
     return Examples(x=checked.x, y=checked.y)
 
 
@@ -157,7 +160,8 @@ def _classes(targets: Sequence[NDArray[Any]], task: ProblemType, folder: Path) -
 def check_prepartitioned(settings: DataSettings, clients: int) -> None:
     """Refuse settings that say how to divide, to hold out, to scale or to spoil, and another number of clients."""
     settings.require_unset(
-        ("partition", "corruptions", "reference", "test", "scale", "local_test", *COLUMN_SETTINGS), PREPARTITIONED
+        ("partition", "corruptions", "reference", "test", "scale", "preprocessing", "local_test", *COLUMN_SETTINGS),
+        PREPARTITIONED,
     )
     if settings.clients != clients:
         raise DataError(f"data.clients = {settings.clients}, but the data have {clients} clients; remove data.clients")

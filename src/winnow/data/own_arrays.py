@@ -1,52 +1,120 @@
-"""Arrays of a user's own, checked and understood: what is a class, what is a number, whose is which row."""
+"""Targets and owners of a user's own, checked and understood: what is a class, what is a number, whose is which row."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.data.frames import check_finite
+from winnow.data.preprocessing import IGNORED, Affine, Label, Preprocessing, TargetSpec, label_array
+from winnow.data.scaling import Scaling
 from winnow.data.settings import ProblemType
-from winnow.data.types import Indices, RawDataSet
+from winnow.data.tables import as_text, check_complete
+from winnow.data.types import Indices, Targets
 
 FEW_CLASSES, MANY_CLASSES, ROWS_PER_CLASS = 10, 100, 10
 """Whole numbers are taken for classes if there are few, or at least not many, each with some rows on average."""
 
 
-def raw_from_arrays(
-    x: NDArray[Any],
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedTargets:
+    """Targets as a model learns them, and the way back to labels or units."""
+
+    y: Targets
+    classes: int | None
+    labels: tuple[Label, ...] | None = None
+    specs: tuple[TargetSpec, ...] = ()
+
+
+def fit_targets(
     y: NDArray[Any],
+    scaling: Scaling,
     *,
     where: str,
     classes: int | None = None,
-    owners: ArrayLike | None = None,
     task: ProblemType = "auto",
-    tokens: bool = False,
-) -> RawDataSet:
-    """Numbers checked, labels and owners numbered from zero."""
-    check_finite(x, "x", where)
-    if x.ndim < 2:
-        raise DataError(f"{where}: x must be [rows, …] with at least two dimensions, not {x.shape}")
-    if len(x) == 0:
-        raise DataError(f"{where}: there are no rows")
-    if tokens:
-        x = _identifiers(x, where)
+    names: Sequence[str] = (),
+) -> FittedTargets:
+    """Labels numbered from zero in sorted order, or the values of a regression, scaled."""
     y = np.atleast_1d(y)
-    numbered = None if owners is None else _numbered_owners(np.asarray(owners))
+    if len(y) == 0:
+        raise DataError(f"{where}: there are no rows")
+    if y.dtype == object:
+        check_complete(y, "y", where)
     if classes is None and _kind(y, task, where) == "regression":
         check_finite(y, "y", where)
-        return RawDataSet(x=x, y=y.reshape(len(y), -1), classes=None, owners=numbered, tokens=tokens)
-    labels = _labels(y, classes, where)
-    known = int(labels.max(initial=-1)) + 1 if classes is None else classes
-    return RawDataSet(x=x, y=labels, classes=known, owners=numbered, tokens=tokens)
+        return _fit_values(y.reshape(len(y), -1), scaling, names)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim == 2 and y.dtype.kind in "iu":
+        return _fit_sequences(y, classes, where)
+    if y.ndim != 1:
+        raise DataError(
+            f"{where}: y must have one class label per row, or a sequence of whole numbers, not {y.dtype} of shape "
+            f"{y.shape}; use floats for regression"
+        )
+    if classes is not None:
+        return FittedTargets(y=check_class_numbers(y, classes, where), classes=classes, labels=tuple(range(classes)))
+    if y.dtype.kind == "f":
+        check_finite(y, "y", where)
+    labels, numbers = np.unique(y, return_inverse=True)
+    known: tuple[Label, ...] = tuple(labels.tolist())
+    return FittedTargets(y=numbers.astype(np.int64).reshape(-1), classes=len(known), labels=known)
 
 
-def check_finite(values: NDArray[Any], what: str, where: str) -> None:
-    if values.dtype.kind not in "iufb":
-        raise DataError(f"{where}: {what} must hold numbers, not {values.dtype}")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        place = ", ".join(map(str, np.argwhere(~np.isfinite(values))[0]))
-        raise DataError(f"{where}: {what}[{place}] is not a finite number; fill in or remove such rows first")
+def _fit_values(values: NDArray[Any], scaling: Scaling, names: Sequence[str]) -> FittedTargets:
+    found = scaling(values)
+    width = values.shape[1]
+    affine = found or Affine(shift=(0.0,) * width, width=(1.0,) * width)
+    specs = tuple(
+        TargetSpec(name=names[place] if names else None, shift=shift, width=wide)
+        for place, (shift, wide) in enumerate(zip(affine.shift, affine.width, strict=True))
+    )
+    return FittedTargets(
+        y=values.astype(np.float32, copy=False) if found is None else found.apply(values), classes=None, specs=specs
+    )
+
+
+def _fit_sequences(y: NDArray[Any], classes: int | None, where: str) -> FittedTargets:
+    """A class at each position; numbers stay as they are, because in sequences they are identifiers."""
+    counted = y[y != IGNORED]
+    if counted.size == 0 or counted.min() < 0:
+        raise DataError(f"{where}: y must hold classes 0, 1, … at each position, or {IGNORED} where none counts")
+    known = int(counted.max()) + 1 if classes is None else classes
+    if counted.max() >= known:
+        raise DataError(f"{where}: with classes = {known}, y must hold whole numbers from 0 to {known - 1}")
+    return FittedTargets(y=y.astype(np.int64, copy=False), classes=known)
+
+
+def targets_as_stated(y: NDArray[Any], stated: Preprocessing, where: str) -> FittedTargets:
+    """Targets by the labels, or the scaling of values, that a preprocessing states."""
+    y = np.atleast_1d(y)
+    if stated.targets:
+        check_finite(y, "y", where)
+        values = y.reshape(len(y), -1)
+        if values.shape[1] != len(stated.targets):
+            raise DataError(
+                f"{where}: there are {values.shape[1]} target values; the preprocessing has {len(stated.targets)}"
+            )
+        shift, width = zip(*((target.shift, target.width) for target in stated.targets), strict=True)
+        return FittedTargets(y=Affine(shift=shift, width=width).apply(values), classes=None, specs=stated.targets)
+    if stated.classes is None:
+        return _fit_sequences(y, None, where)
+    y = number_labels(y.reshape(len(y)) if y.size == len(y) else y, stated.classes, where)
+    return FittedTargets(y=y, classes=len(stated.classes), labels=stated.classes)
+
+
+def number_labels(labels: NDArray[Any], known: Sequence[Label], where: str) -> Indices:
+    """Labels under the numbers of the known ones; "1" in a file is the 1 of a configuration."""
+    place = {text: number for number, text in enumerate(as_text(label_array(known)).tolist())}
+    distinct, inverse = np.unique(as_text(labels), return_inverse=True)
+    if strange := [text for text in distinct.tolist() if text not in place]:
+        few = ", ".join(list(place)[:FEW_CLASSES])
+        raise DataError(f"{where}: there is a class '{strange[0]:.40}', which is not among the classes {few}")
+    return np.array([place[text] for text in distinct.tolist()], np.int64)[inverse.reshape(-1)]
 
 
 def _kind(y: NDArray[Any], task: ProblemType, where: str) -> ProblemType:
@@ -55,7 +123,7 @@ def _kind(y: NDArray[Any], task: ProblemType, where: str) -> ProblemType:
         return task
     if y.dtype.kind == "f":
         return "regression"
-    distinct = len(np.unique(y)) if y.dtype.kind in "iu" else 0
+    distinct = len(np.unique(y)) if y.dtype.kind in "iu" and y.ndim == 1 else 0
     if distinct > MANY_CLASSES or (distinct > FEW_CLASSES and distinct * ROWS_PER_CLASS > len(y)):
         raise DataError(
             f"{where}: the targets are whole numbers with {distinct} distinct values in {len(y)} rows, which could be"
@@ -64,17 +132,7 @@ def _kind(y: NDArray[Any], task: ProblemType, where: str) -> ProblemType:
     return "classification"
 
 
-def _labels(y: NDArray[Any], classes: int | None, where: str) -> Indices:
-    if y.ndim != 1:
-        raise DataError(f"{where}: y must have one class label per row, not shape {y.shape}; use floats for regression")
-    if classes is not None:
-        return _checked_labels(y, classes, where)
-    if y.dtype.kind == "f":
-        check_finite(y, "y", where)
-    return _numbered(y)
-
-
-def _checked_labels(y: NDArray[Any], classes: int, where: str) -> Indices:
+def check_class_numbers(y: NDArray[Any], classes: int, where: str) -> Indices:
     try:
         labels = y.astype(np.int64)
         whole = bool((labels == y).all())
@@ -85,22 +143,11 @@ def _checked_labels(y: NDArray[Any], classes: int, where: str) -> Indices:
     return labels
 
 
-def _identifiers(x: NDArray[Any], where: str) -> Indices:
-    identifiers = x.astype(np.int64)
-    if (identifiers != x).any() or identifiers.min(initial=0) < 0:
-        raise DataError(f"{where}: tokens must be whole numbers, 0 or greater, and x has others; remove data.tokens")
-    return identifiers
-
-
-def _numbered_owners(owners: NDArray[Any]) -> Indices:
-    """Owners numbered from zero; negative numbers stay -1, nobody."""
-    if owners.dtype.kind not in "if":
-        return _numbered(owners)
+def numbered_owners(owners: NDArray[Any], what: str) -> tuple[Indices, tuple[str, ...]]:
+    """Owners numbered from zero, and their names ("ward 3" for numbers); negative numbers stay -1, nobody."""
+    known = owners >= 0 if owners.dtype.kind in "if" else np.ones(len(owners), bool)
+    distinct, numbers = np.unique(owners[known], return_inverse=True)
     numbered = np.full(len(owners), -1, dtype=np.int64)
-    numbered[owners >= 0] = _numbered(owners[owners >= 0])
-    return numbered
-
-
-def _numbered(names: NDArray[Any]) -> Indices:
-    """0, 1, … for the distinct values in sorted order."""
-    return np.unique(names, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    numbered[known] = numbers.reshape(-1)
+    names = as_text(distinct).tolist()
+    return numbered, tuple(f"{what} {name}" if distinct.dtype.kind in "iuf" else name for name in names)

@@ -1,27 +1,30 @@
 """The user's own data: arrays, torch data sets, .npz, .csv and .parquet files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from winnow.core import DataError
 from winnow.data.client_files import count_clients
 from winnow.data.file_io import OWN_FILE_TYPES, own_file_type, read_npz
+from winnow.data.fitting import Reading, as_rows, data_set_of
+from winnow.data.frames import array_of, as_table, from_records
 from winnow.data.on_demand import OnDemand, check_prepartitioned
-from winnow.data.own_arrays import raw_from_arrays
-from winnow.data.scaling import to_data_set, unscaled
 from winnow.data.settings import COLUMN_SETTINGS, DataSettings, ProblemType, Scale
-from winnow.data.tables import DataTable, check_columns, open_table
-from winnow.data.types import DataSet, RawDataSet
+from winnow.data.tables import DataTable, open_table
+from winnow.data.types import DataSet
 
-Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
+Pair: TypeAlias = tuple[Any, Any]
+"""Features (an array, a frame, or the arrays of several inputs) and targets."""
+OwnData: TypeAlias = Pair | DataTable | DataSet | OnDemand
 
 
 class MapStyleDataset(Protocol):
-    """What a map-style torch `Dataset` offers: a length, and a pair of features and target by index."""
+    """What a map-style torch `Dataset` offers: a length, and by index a pair (features, target) or a dict."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +32,7 @@ class MapStyleDataset(Protocol):
 
 
 def from_arrays(
-    x: ArrayLike,
+    x: Any,
     y: ArrayLike,
     *,
     classes: int | None = None,
@@ -39,57 +42,133 @@ def from_arrays(
     scale: Scale = "default",
     tokens: bool = False,
 ) -> DataSet:
-    """A data set of arrays, which are not scaled unless it is asked for.
+    """A data set of features and targets. Features are an array or a frame, or a tuple or dict of arrays, which are
+    several inputs a sample. What has two dimensions is standardised unless `scale` says otherwise.
 
     Integers and text in y are class labels, numbered 0, 1, … in sorted order; with `classes` they are already such
-    numbers. Floating-point y is a regression. `task` overrides that.
+    numbers. Floating-point y is a regression. `task` overrides that. Integers [n, t] are a class at each position.
     """
-    raw = raw_from_arrays(
-        np.asarray(x), np.asarray(y), where=name, classes=classes, owners=owners, task=task, tokens=tokens
+    reading = Reading(name=name, classes=classes, task=task, scale=scale, tokens=tokens)
+    return data_set_of(as_rows(x, name), array_of(y, name, "y"), reading, owners)
+
+
+def from_frame(
+    frame: Any,
+    *,
+    targets: str | tuple[str, ...] | list[str],
+    features: tuple[str, ...] | list[str] | None = None,
+    categorical: tuple[str, ...] | list[str] = (),
+    owner: str | None = None,
+    name: str = "frame",
+    task: ProblemType = "auto",
+    scale: Scale = "default",
+    tokens: bool = False,
+) -> DataSet:
+    """A data set of rows with named columns: a pandas or polars frame, a Hugging Face data set, a dict of columns or a
+    list of dicts. `preprocessing.features` says what its columns became.
+    """
+    table = as_table(frame, name)
+    if table is None:
+        raise DataError(f"{name}: {type(frame).__name__} has no named columns; use from_arrays(x, y)")
+    reading = Reading(
+        name=name,
+        task=task,
+        scale=scale,
+        tokens=tokens,
+        targets=(targets,) if isinstance(targets, str) else tuple(targets),
+        features=None if features is None else tuple(features),
+        categorical=tuple(categorical),
+        owner=owner,
     )
-    return to_data_set(raw, name, scale, default=unscaled)
+    return data_set_of(table, None, reading)
 
 
 def from_torch(
     dataset: MapStyleDataset,
     *,
+    targets: str | tuple[str, ...] | list[str] = (),
     classes: int | None = None,
     name: str = "dataset",
     task: ProblemType = "auto",
     scale: Scale = "default",
     tokens: bool = False,
 ) -> DataSet:
-    """A data set out of any map-style torch `Dataset` that gives a pair (features, target) for each index."""
-    x, y = stack_pairs(dataset, name)
-    return from_arrays(x, y, classes=classes, name=name, task=task, scale=scale, tokens=tokens)
+    """A data set out of any map-style torch `Dataset` that gives for each index a pair (features, target), or a dict of
+    which `targets` names what to predict.
+    """
+    held = read_torch(dataset, name)
+    if not isinstance(held, tuple):
+        return from_frame(held, targets=targets, name=name, task=task, scale=scale, tokens=tokens)
+    return from_arrays(held[0], held[1], classes=classes, name=name, task=task, scale=scale, tokens=tokens)
 
 
-def stack_pairs(dataset: MapStyleDataset, name: str) -> Pair:
-    """All features and all targets of a map-style torch `Dataset`."""
+def read_torch(dataset: MapStyleDataset, name: str) -> Pair | DataTable:
+    """All samples of a map-style torch `Dataset`: features and targets, or the columns of dicts."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(f"{name} has no length or cannot be indexed; pass a map-style torch Dataset")
     if len(dataset) == 0:
         raise DataError(f"{name}: there are no rows")
     try:
-        pairs = [dataset[index] for index in range(len(dataset))]
-        return np.stack([np.asarray(pair[0]) for pair in pairs]), np.stack([np.asarray(pair[1]) for pair in pairs])
+        samples = [dataset[index] for index in range(len(dataset))]
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise DataError(f"{name}: its samples cannot be read: {error}".splitlines()[0]) from error
+    if isinstance(samples[0], Mapping):
+        table = as_table(from_records(samples, name), name)
+        assert table is not None
+        return table
+    if any(not isinstance(sample, tuple | list) or len(sample) != 2 for sample in samples):
+        raise DataError(f"{name}: samples must be pairs (features, target) or dicts, all of one shape")
+    x, y = zip(*samples, strict=True)
+    return _stacked(x, name), _stacked(y, name)
+
+
+def _stacked(parts: tuple[Any, ...], name: str) -> Any:
+    """One array for all samples; a tuple or dict of arrays where samples have several inputs."""
+    first = parts[0]
+    try:
+        if isinstance(first, Mapping):
+            return {key: _stacked(tuple(part[key] for part in parts), name) for key in first}
+        if isinstance(first, tuple) and all(hasattr(each, "shape") for each in first):
+            return tuple(_stacked(each, name) for each in zip(*parts, strict=True))
+        return np.stack([array_of(part, name) for part in parts])
+    except (TypeError, ValueError, KeyError) as error:
         raise DataError(f"{name}: samples must be pairs (features, target), all of one shape: {error}") from error
 
 
-def apply_settings(given: Pair | DataSet | OnDemand, settings: DataSettings) -> DataSet | OnDemand:
+def apply_settings(given: OwnData, settings: DataSettings) -> DataSet | OnDemand:
     """Data that were passed in Python, understood and scaled as the settings say."""
     if isinstance(given, OnDemand):
         check_prepartitioned(settings, given.clients)
         settings.require_unset(("task", "tokens"), "OnDemandData, which sets it itself")
         return given
-    settings.require_unset(COLUMN_SETTINGS, "data without named columns")
-    if isinstance(given, tuple):
-        x, y = given
-        return from_arrays(x, y, name=settings.name, task=settings.task, scale=settings.scale, tokens=settings.tokens)
-    settings.require_unset(("task", "tokens"), "a DataSet, which sets it itself")
-    fields = {name: value for name, value in vars(given).items() if name != "name"}
-    return to_data_set(RawDataSet(**fields, tokens=given.tokens), given.name, settings.scale, default=unscaled)
+    if isinstance(given, DataSet):
+        settings.require_unset(
+            (*COLUMN_SETTINGS, "task", "tokens", "scale", "preprocessing"), "a DataSet, which sets it itself"
+        )
+        return given
+    if isinstance(given, DataTable):
+        return data_set_of(given, None, reading_of(settings))
+    x, y = given
+    rows = as_rows(x, settings.name)
+    if isinstance(rows, DataTable):
+        settings.require_unset(("targets",), "a pair (x, y)")
+    else:
+        settings.require_unset(COLUMN_SETTINGS, "data without named columns")
+    return data_set_of(rows, array_of(y, settings.name, "y"), reading_of(settings))
+
+
+def reading_of(settings: DataSettings) -> Reading:
+    return Reading(
+        name=settings.name,
+        task=settings.task,
+        scale=settings.scale,
+        tokens=settings.tokens,
+        targets=settings.targets,
+        features=settings.features,
+        categorical=settings.categorical,
+        owner=settings.owner,
+        stated=settings.preprocessing,
+    )
 
 
 def check_own_file(path: Path, settings: DataSettings) -> None:
@@ -108,46 +187,10 @@ def check_own_file(path: Path, settings: DataSettings) -> None:
         raise DataError(f'{path}: set the columns to predict: data.targets = ["…"]')
 
 
-def read_own_file(path: Path, settings: DataSettings) -> RawDataSet:
-    """The user's file, before scaling."""
-    return _read_npz(path, settings) if own_file_type(path) == ".npz" else _read_table(open_table(path), settings)
-
-
-def _read_npz(path: Path, settings: DataSettings) -> RawDataSet:
+def read_own_file(path: Path, settings: DataSettings) -> DataSet:
+    """The user's file."""
+    reading = reading_of(settings)
+    if own_file_type(path) != ".npz":
+        return data_set_of(open_table(path), None, reading)
     held = read_npz(path, ("x", "y"), ("owners",))
-    return raw_from_arrays(
-        held["x"],
-        held["y"],
-        owners=held.get("owners"),
-        where=str(path),
-        task=settings.task,
-        tokens=settings.tokens,
-    )
-
-
-def _read_table(table: DataTable, settings: DataSettings) -> RawDataSet:
-    check_columns(table, settings.targets, "a target")
-    check_columns(table, settings.features or (), "a feature")
-    check_columns(table, [settings.owner] if settings.owner else (), "the owner")
-    apart = {*settings.targets, settings.owner}
-    features = settings.features or [name for name in table.columns if name not in apart]
-    if not features:
-        raise DataError(f"{table.path}: no columns remain for features")
-    y = _table_targets(table, settings.targets, settings.task)
-    return raw_from_arrays(
-        table.numbers(features),
-        y,
-        owners=table.values(settings.owner) if settings.owner else None,
-        where=str(table.path),
-        task=settings.task,
-        tokens=settings.tokens,
-    )
-
-
-def _table_targets(table: DataTable, targets: Sequence[str], task: ProblemType) -> NDArray[Any]:
-    if len(targets) > 1 and task == "classification":
-        raise DataError(f"{table.path}: a classification has one target column, not {len(targets)}")
-    if len(targets) > 1 or task == "regression":
-        return table.numbers(targets)
-    values = table.values(targets[0])
-    return table.numbers(targets) if values.dtype.kind == "f" and task == "auto" else values
+    return data_set_of(held["x"], held["y"], replace(reading, file=str(path)), held.get("owners"))

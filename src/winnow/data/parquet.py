@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
 from winnow.core.distribution import install_command
-from winnow.data.tables import Numbers, check_finite
+from winnow.data.frames import FrameTable
 
 try:
     import pyarrow as arrow
@@ -22,7 +21,7 @@ class ParquetTable:
     """A Parquet file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.where = str(path)
         try:
             self._table = arrow.parquet.read_table(path)
         except (arrow.ArrowInvalid, OSError) as error:
@@ -32,25 +31,15 @@ class ParquetTable:
         if self._table.num_rows == 0:
             raise DataError(f"{path} has no rows")
 
-    def numbers(self, columns: Sequence[str]) -> Numbers:
-        for name in columns:
-            kind = self._table.schema.field(name).type
-            if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
-                raise DataError(
-                    f"{self.path}: column '{name}' holds {kind}, not numbers; convert it or leave it out of features"
-                )
-        numbers = np.stack(
-            [self._column(name).cast(arrow.float64()).to_numpy(zero_copy_only=False) for name in columns], axis=1
-        )
-        return check_finite(numbers, columns, self.path)
+    def column(self, name: str) -> NDArray[Any]:
+        cells = self._table.column(name).combine_chunks()
+        kind = cells.type
+        if arrow.types.is_integer(kind) or arrow.types.is_floating(kind):
+            numbers: NDArray[Any] = (cells.cast(arrow.float64()) if cells.null_count else cells).to_numpy(
+                zero_copy_only=False
+            )
+            return numbers
+        return FrameTable({name: cells}, self.where).column(name)
 
-    def values(self, column: str) -> NDArray[Any]:
-        cells = self._column(column)
-        if cells.null_count:
-            row = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
-            raise DataError(f"{self.path}: column '{column}', data row {row + 1} is empty; remove such rows first")
-        values: NDArray[Any] = cells.to_numpy(zero_copy_only=False)
-        return values.astype(np.str_) if values.dtype == object else values
-
-    def _column(self, name: str) -> Any:
-        return self._table.column(name).combine_chunks()
+    def read(self, names: Sequence[str]) -> list[NDArray[Any]]:
+        return [self.column(name) for name in names]

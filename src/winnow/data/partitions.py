@@ -4,7 +4,7 @@ A new way is a class derived from `Partition`; a configuration chooses it by its
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,8 @@ class Assignment:
 
     rows: Indices
     offsets: Indices
+    owners: Indices | None = None
+    """The owner that client k is, where each is one."""
 
 
 class Partition(Choice):
@@ -148,7 +150,7 @@ class NaturalPartition(Partition):
             owners = np.sort(rng.choice(owners, clients, replace=False))
         place = np.searchsorted(owners, pool.owners)
         known = owners[np.minimum(place, len(owners) - 1)] == pool.owners
-        return _grouped(np.where(known, place, -1), len(owners), rng)
+        return replace(_grouped(np.where(known, place, -1), len(owners), rng), owners=owners)
 
 
 def _even_sizes(rows: int, clients: int) -> Indices:
@@ -166,7 +168,9 @@ def _check_enough(pool: RowPool, clients: int) -> None:
 
 def class_labels(pool: RowPool, partition: str) -> Indices:
     if pool.labels is None:
-        raise DataError(f"partition {partition} needs class labels, but this is a regression; use iid or normal-sizes")
+        raise DataError(
+            f"partition {partition} needs one class label per row, and these data have none; use iid or normal-sizes"
+        )
     return pool.labels
 
 

@@ -1,4 +1,4 @@
-"""Bring features to a range that models learn from, and the targets of a regression with them."""
+"""How features are brought to a range that models learn from: numbers that are fitted to them, or published ones."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -6,15 +6,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.core import DataError
+from winnow.data.preprocessing import IMAGE_NDIM, Affine
 from winnow.data.settings import Scale
-from winnow.data.types import IMAGE_NDIM, DataSet, RawDataSet, Reals
 
 
 class Scaling(Protocol):
-    """Raw features to scaled ones."""
+    """The numbers that scale these values; None: they stay as they are."""
 
-    def __call__(self, values: NDArray[Any]) -> Reals: ...
+    def __call__(self, values: NDArray[Any]) -> Affine | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,59 +23,47 @@ class FixedScaling:
     shift: float | tuple[float, ...] = 0.0
     width: float | tuple[float, ...] = 1.0
 
-    def __call__(self, values: NDArray[Any]) -> Reals:
-        return _affine(values, _by_channel(self.shift, values.ndim), _by_channel(self.width, values.ndim))
+    def __call__(self, values: NDArray[Any]) -> Affine:
+        return _affine(np.asarray(self.shift, np.float64), np.asarray(self.width, np.float64))
 
 
-def minmax(values: NDArray[Any]) -> Reals:
+def minmax(values: NDArray[Any]) -> Affine:
     """Each column (or image channel) to [0, 1]; a constant one to 0."""
     axes = _sample_axes(values)
-    low = values.min(axis=axes, keepdims=True)
-    return _affine(values, low, _nonzero(values.max(axis=axes, keepdims=True) - low))
+    low = values.min(axis=axes)
+    return _affine(low, _nonzero(values.max(axis=axes) - low))
 
 
-def standard(values: NDArray[Any]) -> Reals:
+def standard(values: NDArray[Any]) -> Affine:
     """Each column (or image channel) to mean 0 and standard deviation 1; a constant one to 0."""
     axes = _sample_axes(values)
-    mean = values.mean(axis=axes, keepdims=True, dtype=np.float64)
-    return _affine(values, mean, _nonzero(values.std(axis=axes, keepdims=True, dtype=np.float64)))
+    return _affine(values.mean(axis=axes, dtype=np.float64), _nonzero(values.std(axis=axes, dtype=np.float64)))
 
 
-def unscaled(values: NDArray[Any]) -> Reals:
-    return values.astype(np.float32, copy=False)
+def unscaled(values: NDArray[Any]) -> None:
+    """Nothing is done."""
+
+
+def standard_tables(values: NDArray[Any]) -> Affine | None:
+    """The rule for a user's own data: what has two dimensions is standardised, which wild values spoil less than they
+    spoil a range; images and the rest stay as they are.
+    """
+    return standard(values) if values.ndim <= 2 else None
 
 
 SCALINGS: dict[Scale, Scaling] = {"standard": standard, "minmax": minmax, "none": unscaled}
 
 
-def to_data_set(raw: RawDataSet, name: str, scale: Scale, default: Scaling) -> DataSet:
-    """The data set, scaled as asked for. Tokens stay what they are."""
-    if raw.tokens and scale in ("standard", "minmax"):
-        raise DataError(f"{name}: tokens are identifiers and cannot be scaled; remove data.scale")
-    scaling = unscaled if raw.tokens else SCALINGS.get(scale, default)
-    return DataSet(
-        name=name,
-        x=raw.x.astype(np.int64, copy=False) if raw.tokens else scaling(raw.x),
-        y=scaling(raw.y) if raw.classes is None else raw.y.astype(np.int64, copy=False),
-        classes=raw.classes,
-        owners=raw.owners,
-        test_rows=raw.test_rows,
-    )
+def scaling_for(scale: Scale, default: Scaling = standard_tables) -> Scaling:
+    return SCALINGS.get(scale, default)
 
 
-def _affine(values: NDArray[Any], shift: NDArray[Any], width: NDArray[Any]) -> Reals:
-    scaled = values.astype(np.result_type(values.dtype, np.float32), order="C")
-    scaled -= shift.astype(scaled.dtype)
-    scaled /= width.astype(scaled.dtype)
-    return scaled.astype(np.float32, copy=False)
+def _affine(shift: NDArray[Any], width: NDArray[Any]) -> Affine:
+    return Affine(shift=tuple(shift.reshape(-1).tolist()), width=tuple(width.reshape(-1).tolist()))
 
 
 def _sample_axes(values: NDArray[Any]) -> tuple[int, ...]:
     return (0, 2, 3) if values.ndim == IMAGE_NDIM else (0,)
-
-
-def _by_channel(constants: float | tuple[float, ...], ndim: int) -> NDArray[np.float64]:
-    return np.reshape(np.asarray(constants, dtype=np.float64), (1, -1, *(1,) * (ndim - 2)))
 
 
 def _nonzero(width: NDArray[Any]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from winnow.data.client_files import count_clients
 from winnow.data.corruptions import Corruption
 from winnow.data.file_io import name_from_file
 from winnow.data.partitions import IidPartition, NaturalPartition, Partition
+from winnow.data.preprocessing import Preprocessing
 
 
 def _rows_or_share(amount: Any) -> Any:
@@ -37,7 +38,7 @@ LocalTest: TypeAlias = Annotated[float | Literal["official"], BeforeValidator(_s
 Scale: TypeAlias = Literal["default", "standard", "minmax", "none"]
 ProblemType: TypeAlias = Literal["auto", "classification", "regression"]
 
-COLUMN_SETTINGS = ("targets", "features", "owner")
+COLUMN_SETTINGS = ("targets", "features", "categorical", "owner")
 """Settings that name columns of a table."""
 
 
@@ -46,17 +47,21 @@ class DataSettings(Settings):
 
     `name` is a known set. With `path` the data are the user's own, and called after their file: an .npz with arrays x
     and y (and owners), or a .csv or .parquet file whose `targets` name the target columns. With `tokens` the features
-    are identifiers of words or the like, and stay whole numbers. A folder as `path` holds an .npz a client.
+    are identifiers of words or the like, and stay whole numbers; `categorical` names columns of numbers that are
+    categories. With `owner` every owner is a client, unless a partition is set. A folder as `path` holds an .npz a
+    client.
     """
 
     name: str = "digits"
     path: Path | None = Field(default=None, strict=False)
     targets: tuple[str, ...] = ()
     features: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] = ()
     owner: str | None = None
     task: ProblemType = "auto"
     tokens: bool = False
     scale: Scale = "default"
+    preprocessing: Preprocessing | None = None
     clients: int = Field(default=50, ge=0)
     partition: Partition = IidPartition()
     reference: RowsOrShare = 0.1
@@ -79,7 +84,14 @@ class DataSettings(Settings):
         folder = Path(table["path"]).expanduser()
         return {**table, "clients": count_clients(folder)} if folder.is_dir() else table
 
-    @field_validator("targets", "features", mode="before")
+    @model_validator(mode="before")
+    @classmethod
+    def _one_client_an_owner(cls, table: Any) -> Any:
+        if not isinstance(table, Mapping) or table.get("owner") is None or "partition" in table:
+            return table
+        return {"clients": 0, **table, "partition": NaturalPartition()}
+
+    @field_validator("targets", "features", "categorical", mode="before")
     @classmethod
     def _one_or_several(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names
@@ -97,6 +109,10 @@ class DataSettings(Settings):
             raise ValueError(f"the fractions of the corruptions sum to {total:g}; the sum must be at most 1")
         if self.clients == 0 and not isinstance(self.partition, NaturalPartition):
             raise ValueError("clients = 0 (one per owner) needs partition natural; otherwise set the number of clients")
+        if self.preprocessing is not None:
+            for key in ("features", "categorical", "scale", "tokens", "task"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key} has no effect beside a stated preprocessing; remove one of the two")
         if self.reference == 0:
             raise ValueError("reference = 0 leaves no data to evaluate on; set a number of rows or a share")
         return self

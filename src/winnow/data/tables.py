@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,28 @@ from winnow.data.file_io import own_file_type
 
 Numbers = NDArray[np.float64]
 COLUMNS_SHOWN = 12
+ROWS_LOOKED_AT = 1000
+"""So many rows tell which columns are probably numbers throughout."""
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None")
+"""What a cell of a CSV file says where its value is missing."""
 
 
+@runtime_checkable
 class DataTable(Protocol):
     """Named columns of equal length."""
 
     @property
-    def path(self) -> Path: ...
+    def where(self) -> str:
+        """What messages call it."""
 
     @property
     def columns(self) -> Sequence[str]: ...
 
-    def numbers(self, columns: Sequence[str]) -> Numbers:
-        """[rows, columns] finite numbers, or a DataError that names the first cell that is not one."""
+    def column(self, name: str) -> NDArray[Any]:
+        """Whole numbers where all cells are, numbers (NaN: missing), text (None: missing), or an array a row."""
 
-    def values(self, column: str) -> NDArray[Any]:
-        """Integers where all cells are, numbers where all cells are, text otherwise."""
+    def read(self, names: Sequence[str]) -> list[NDArray[Any]]:
+        """Several columns at once. Whole numbers may come as floating-point ones."""
 
 
 def open_table(path: Path) -> DataTable:
@@ -48,18 +54,24 @@ def check_columns(table: DataTable, names: Sequence[str], purpose: str) -> None:
     for name in names:
         if name not in table.columns:
             instead = suggest(name, table.columns, at_most=COLUMNS_SHOWN)
-            raise DataError(f"{table.path} has no column '{name}' (named as {purpose}); {instead}")
+            raise DataError(f"{table.where} has no column '{name}' (named as {purpose}); {instead}")
 
 
-def check_finite(numbers: Numbers, columns: Sequence[str], path: Path) -> Numbers:
-    """Refuse missing and infinite values, naming the first."""
-    if not np.isfinite(numbers).all():
-        row, column = np.argwhere(~np.isfinite(numbers))[0]
-        raise DataError(
-            f"{path}: column '{columns[column]}', data row {row + 1} is {numbers[row, column]};"
-            " fill in or remove such rows first"
-        )
-    return numbers
+def check_complete(values: NDArray[Any], column: str, where: str) -> NDArray[Any]:
+    """Refuse missing values where none may be: in labels, targets and owners."""
+    missing = np.isnan(values) if values.dtype.kind == "f" else values == None if values.dtype == object else None  # noqa: E711
+    if missing is not None and missing.any():
+        row = int(np.argwhere(missing)[0][0]) + 1
+        raise DataError(f"{where}: column '{column}', data row {row} is empty; remove such rows first")
+    return values
+
+
+def as_text(values: NDArray[Any]) -> NDArray[np.str_]:
+    """Categories and labels as a configuration writes them: 1.0 is 1, and a missing value is empty."""
+    if values.dtype.kind == "f":
+        whole = [str(int(each)) if each == int(each) else str(each) for each in np.where(np.isnan(values), 0.5, values)]
+        return np.where(np.isnan(values), "", np.array(whole, np.str_))
+    return np.array(["" if each is None else str(each) for each in values.tolist()], np.str_)
 
 
 class CsvTable:
@@ -67,7 +79,8 @@ class CsvTable:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.columns = next(self._rows(), [])
+        self.where = str(path)
+        self.columns: Sequence[str] = next(self._rows(), [])
         if not self.columns:
             raise DataError(f"{path} is empty; it must have a header line and rows")
         if repeated := [name for name, times in Counter(self.columns).items() if times > 1]:
@@ -77,21 +90,43 @@ class CsvTable:
         self._check_widths()
 
     def numbers(self, columns: Sequence[str]) -> Numbers:
+        """[rows, columns] finite numbers, or a DataError that names the first cell that is not one."""
         try:
             numbers = self._read(columns, np.float64)
         except ValueError as error:
             raise self._first_fault(columns) or self._unreadable(error) from error
-        return check_finite(numbers, columns, self.path)
+        if not np.isfinite(numbers).all():
+            row, column = np.argwhere(~np.isfinite(numbers))[0]
+            raise DataError(
+                f"{self.path}: column '{columns[column]}', data row {row + 1} is {numbers[row, column]};"
+                " fill in or remove such rows first"
+            )
+        return numbers
 
-    def values(self, column: str) -> NDArray[Any]:
+    def column(self, name: str) -> NDArray[Any]:
         try:
-            text = np.char.strip(self._read([column], np.str_)[:, 0])
+            text = np.char.strip(self._read([name], np.str_)[:, 0])
         except ValueError as error:
             raise self._unreadable(error) from error
-        if (text == "").any():
-            row = int(np.flatnonzero(text == "")[0]) + 1
-            raise DataError(f"{self.path}: column '{column}', data row {row} is empty; remove such rows first")
-        return _as_numbers(text)
+        missing = np.isin(text, MISSING)
+        if not missing.any():
+            return _as_numbers(text)
+        try:
+            return np.where(missing, "nan", text).astype(np.float64)
+        except ValueError:
+            cells = text.astype(object)
+            cells[missing] = None
+            return cells
+
+    def read(self, names: Sequence[str]) -> list[NDArray[Any]]:
+        """All columns of numbers in one pass; each that looks otherwise in a pass of its own."""
+        few = list(islice(self._cells(), ROWS_LOOKED_AT))
+        plain = [name for name in names if all(is_number(row[self.columns.index(name)]) for row in few)]
+        try:
+            held = dict(zip(plain, self._read(plain, np.float64).T, strict=True)) if plain else {}
+        except ValueError:
+            held = {}
+        return [held[name] if name in held else self.column(name) for name in names]
 
     def _read(self, columns: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
         return np.loadtxt(
@@ -151,7 +186,7 @@ class CsvTable:
                     f"{self.path}: data row {number} has {len(row)} cells but the header has {len(self.columns)}"
                 )
             for name, place in places:
-                if not _is_number(row[place]):
+                if not is_number(row[place]):
                     cell = f"'{row[place]}'" if row[place] else "an empty cell"
                     return DataError(
                         f"{self.path}: column '{name}', data row {number} holds {cell}, not a number;"
@@ -166,10 +201,10 @@ def _as_numbers(text: NDArray[np.str_]) -> NDArray[Any]:
             return text.astype(kind)
         except ValueError:
             continue
-    return text
+    return text.astype(object)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:

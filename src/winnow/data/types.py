@@ -3,26 +3,27 @@
 No Python object exists per sample or per client: client k owns `rows[offsets[k]:offsets[k + 1]]`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
+from winnow.data.preprocessing import Preprocessing
 
 Indices: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float32]
 Features: TypeAlias = Reals | Indices
 """Numbers, or the identifiers of tokens."""
 Targets: TypeAlias = Indices | Reals
-"""Class labels [n], or the values [n, t] of a regression."""
+"""Class labels [n], a class at each position of a sequence [n, t], or the values [n, t] of a regression."""
 
+AS_IT_IS = Preprocessing()
 CLEAN = "clean"
 AS_GIVEN = "as given"
 """Where nothing was spoiled on purpose, nobody knows whether data are clean."""
-IMAGE_NDIM = 4
 FINGERPRINT_BYTES = 1 << 24
 """About so much of the features is looked at to tell one data set from another: a start need not wait for more."""
 FINGERPRINT_CLIENTS = 4
@@ -31,14 +32,13 @@ FINGERPRINT_CLIENTS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RawDataSet:
-    """A data set as its files hold it, before scaling."""
+    """A known set as its files hold it, before scaling."""
 
     x: NDArray[Any]
     y: NDArray[Any]
     classes: int | None
     owners: Indices | None = None
     test_rows: Indices | None = None
-    tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +53,11 @@ class DataSet:
     y: Targets
     classes: int | None
     owners: Indices | None = None
+    owner_names: tuple[str, ...] | None = None
+    """What owner 0, 1, … is called."""
     test_rows: Indices | None = None
+    preprocessing: Preprocessing = AS_IT_IS
+    """What made the features and targets out of raw rows, for rows that come later."""
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -168,3 +172,34 @@ class FederatedData:
     conditions: DataConditions
     local_test: ClientData | None = None
     """Samples that each client keeps out of its own training, to evaluate the model that it uses itself."""
+    preprocessing: Preprocessing = AS_IT_IS
+    owner_names: tuple[str, ...] | None = None
+    """The owner of client 0, 1, … where each client is an owner."""
+
+    @property
+    def client_names(self) -> "ClientNames":
+        return ClientNames(len(self.clients), self.owner_names)
+
+
+class ClientNames(Sequence[str]):
+    """What people call each client: its owner's name, or else its number. A million of them take no room."""
+
+    def __init__(self, count: int, owners: tuple[str, ...] | None = None) -> None:
+        self._clients, self._owners = range(count), owners
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @overload
+    def __getitem__(self, client: int) -> str: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> list[str]: ...
+
+    def __getitem__(self, client: int | slice) -> str | list[str]:
+        if isinstance(client, slice):
+            return [self[each] for each in self._clients[client]]
+        return f"client {self._clients[client]}" if self._owners is None else self._owners[client]
+
+    def __repr__(self) -> str:
+        return repr(self[:])

@@ -1,9 +1,10 @@
 """From an experiment's settings to the objects that simulate it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,27 +12,24 @@ from torch import Tensor, nn
 from winnow.config.compatibility_checks import fingerprint
 from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
-from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, federate, load
+from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, Preprocessing, federate, load
 from winnow.experiment.executors import local_handlers, open_worker_pool
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
     RunInputs,
+    TrainingSetup,
     set_up_device,
     set_up_training,
 )
 from winnow.learn.client_store import ClientStore
 from winnow.learn.learning_site import LearningSite
-from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.stack import (
     ClientSamples,
     LazyTensorData,
-    Loss,
     TensorData,
-    choose_execution,
     clients_that_fit,
     free_bytes,
-    model_state,
 )
 from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
@@ -54,7 +52,11 @@ class PreparedRun:
     simulation: SimulatedFederation[LearningSite]
     """The clients themselves, with their data and their states."""
     module: nn.Module
+    fitted_estimator: Callable[[], Any]
+    """The scikit-learn estimator with the module's parameters; None where the model is none."""
     conditions: DataConditions
+    preprocessing: Preprocessing
+    client_names: Sequence[str]
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
@@ -99,17 +101,12 @@ def prepare_run(
         data.first_samples(PROBE_SAMPLES),
         federated.clients.classes,
         stream,
+        preprocessing=federated.preprocessing,
         selection_is_public=False,
     )
-    found = fingerprint(federated, setup.initial, setup.loss)
-    if expected_fingerprint not in ("", found):
-        raise RunError(
-            "the run was started with different data, a different model or a different loss; choose another --out"
-        )
-    if snapshot is not None:
-        snapshot = _to_device(data.device, snapshot)
+    found = _checked_fingerprint(federated, setup, expected_fingerprint)
     sizes, store = federated.clients.sizes, ClientStore(len(federated.clients))
-    plan, site = setup.plan(sizes), setup.site(data, local_test)
+    plan, site = setup.plan(sizes), setup.model.site(data, local_test)
     training = setup.workflow(
         plan,
         sizes=sizes,
@@ -119,30 +116,21 @@ def prepare_run(
         store=store,
     )
     if snapshot is not None:
-        training.restore(snapshot)
-        store.restore(
-            {
-                name.removeprefix(CLIENT_STATE_PREFIX): array
-                for name, array in snapshot.arrays.items()
-                if name.startswith(CLIENT_STATE_PREFIX)
-            }
-        )
-    chosen = {
-        "execution": setup.execution.name,
-        "device": data.device.type,
-        "chunk": _chunk(experiment, site, len(sizes)),
-    }
-    engine = experiment.engine.model_copy(update=chosen)
-    rebuild = partial(_rebuild_site, data, local_test, setup.module, setup.loss, plan.layer, engine)
-    pool = open_worker_pool(engine, site, rebuild, sizes)
-    simulation = _simulation(experiment, engine, site, pool, federated, store, snapshot)
+        _restore(_to_device(data.device, snapshot), training, store)
+    experiment = experiment.model_copy(update={"engine": _chosen_engine(experiment, site, len(sizes))})
+    rebuild = partial(setup.model.on_one_core().site, data, local_test)
+    pool = open_worker_pool(experiment.engine, site, rebuild, sizes)
+    simulation = _simulation(experiment, site, pool, federated, store, training.now)
     return PreparedRun(
-        experiment=experiment.model_copy(update={"engine": engine}),
+        experiment=experiment,
         training=training,
         federation=FilteredFederation(simulation, experiment.filters) if experiment.filters else simulation,
         simulation=simulation,
-        module=setup.module,
+        module=setup.model.module,
+        fitted_estimator=setup.fitted_estimator,
         conditions=federated.conditions,
+        preprocessing=federated.preprocessing,
+        client_names=federated.client_names,
         plan=plan,
         fingerprint=found,
         pool=pool,
@@ -165,18 +153,43 @@ def _client_tensors(federated: FederatedData, device: torch.device) -> tuple[Cli
     return data, TensorData(x=data.x, y=data.y, rows=local_test.rows, offsets=local_test.offsets)
 
 
+def _checked_fingerprint(federated: FederatedData, setup: TrainingSetup, expected: str) -> str:
+    found = fingerprint(federated, setup.model.initial, setup.model.loss, setup.model.own)
+    if expected not in ("", found):
+        raise RunError(
+            "the run was started with different data, a different model, loss or training step; choose another --out"
+        )
+    return found
+
+
+def _restore(snapshot: Snapshot, training: TrainingWorkflow, store: ClientStore) -> None:
+    training.restore(snapshot)
+    store.restore(
+        {
+            name.removeprefix(CLIENT_STATE_PREFIX): array
+            for name, array in snapshot.arrays.items()
+            if name.startswith(CLIENT_STATE_PREFIX)
+        }
+    )
+
+
+def _to_device(device: torch.device, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with its tensors where the run computes."""
+    arrays = {name: a.to(device) if isinstance(a, Tensor) else a for name, a in snapshot.arrays.items()}
+    return Snapshot(arrays=arrays, values=snapshot.values)
+
+
 def _simulation(
     experiment: Experiment,
-    engine: EngineSettings,
     site: LearningSite,
     pool: WorkerPool | None,
     federated: FederatedData,
     store: ClientStore,
-    snapshot: Snapshot | None,
+    now: float,
 ) -> SimulatedFederation[LearningSite]:
     sizes = federated.clients.sizes
     besides = experiment.collect.site_extension(stream).around(experiment.select.comparison.site_extension(stream))
-    handlers = local_handlers(engine, sizes) if pool is None else pool.handlers()
+    handlers = local_handlers(experiment.engine, sizes) if pool is None else pool.handlers()
     return SimulatedFederation(
         site=site,
         handlers={**handlers, **besides.handlers},
@@ -188,9 +201,16 @@ def _simulation(
             sample_bits=8 * site.data.first_samples(1)[0].nbytes,
             corrupted=federated.conditions.corrupted,
         ),
-        clock=VirtualClock(snapshot.values["now"] if snapshot else 0.0),
+        clock=VirtualClock(now),
         store=store,
     )
+
+
+def _chosen_engine(experiment: Experiment, site: LearningSite, clients: int) -> EngineSettings:
+    """The settings, with what was chosen for this machine written in."""
+    chunk = _chunk(experiment, site, clients)
+    chosen = {"execution": site.execution.name, "device": site.data.device.type, "chunk": chunk}
+    return experiment.engine.model_copy(update=chosen)
 
 
 def _chunk(experiment: Experiment, site: LearningSite, clients: int) -> int | None:
@@ -202,28 +222,3 @@ def _chunk(experiment: Experiment, site: LearningSite, clients: int) -> int | No
     training = experiment.schedule.together(experiment.select.cohort_size(clients), clients)
     together = clients if experiment.evaluation.tune_epochs else training
     return fit if fit < together else None
-
-
-def _rebuild_site(
-    data: ClientSamples,
-    local_test: TensorData | None,
-    module: nn.Module,
-    loss: Loss,
-    layer: str | None,
-    engine: EngineSettings,
-) -> LearningSite:
-    """The site built again, for a worker that cannot share this process's and has one core."""
-    chosen = choose_execution(
-        module, *data.first_samples(PROBE_SAMPLES), loss, engine.execution, threads=1, precision=engine.precision
-    )
-    evaluator = ModelEvaluator(module, loss, layer, chosen)
-    initial = model_state(module)
-    return LearningSite(
-        data=data, execution=chosen, evaluator=evaluator, initial=initial, local_test=local_test, randomness=stream
-    )
-
-
-def _to_device(device: torch.device, snapshot: Snapshot) -> Snapshot:
-    """The snapshot with its tensors where the run computes."""
-    arrays = {name: a.to(device) if isinstance(a, Tensor) else a for name, a in snapshot.arrays.items()}
-    return Snapshot(arrays=arrays, values=snapshot.values)

@@ -36,15 +36,15 @@ def open_worker_pool(
         raise ConfigError(
             'engine.workers: worker processes run on CPUs only; set engine.device = "cpu" or engine.workers = 0'
         )
-    crew: WorkerBackend
+    backend: WorkerBackend
     if engine.workers == "ray":
         _check_address(engine.ray_address)
-        crew = RayWorkers(remake, HANDLERS, engine.ray_address)
-        workers = crew.cores
+        backend = RayWorkers(remake, HANDLERS, engine.ray_address)
+        workers = backend.cores
     else:
-        crew, workers = ForkedWorkers(site, HANDLERS, engine.workers), engine.workers
+        backend, workers = ForkedWorkers(site, HANDLERS, engine.workers), engine.workers
     chunk = engine.chunk or DEFAULT_CHUNK
-    return WorkerPool(crew, names=HANDLERS, sizes=sizes, workers=workers, chunk=chunk, clock=time.monotonic)
+    return WorkerPool(backend, names=HANDLERS, sizes=sizes, workers=workers, chunk=chunk, clock=time.monotonic)
 
 
 def _check_address(address: str | None) -> None:

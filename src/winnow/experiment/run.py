@@ -1,7 +1,7 @@
 """Runs an experiment, in memory or in a folder from which it can be resumed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,12 +16,14 @@ from torch import nn
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import AnyEvent, RoundFinished, RunError
-from winnow.data import DataConditions
+from winnow.data import DataConditions, Preprocessing
+from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
 from winnow.explain.html_report import write_reports
+from winnow.learn.adapted_model import own_module
 from winnow.learn.client_store import ClientStore
 from winnow.learn.client_update import ClientUpdate
 from winnow.learn.stack import ModelState
@@ -53,6 +55,17 @@ class Result:
     """The best shared model; its private part, which stays with the clients, is the initial one."""
     personal: Callable[[int], nn.Module]
     """The model that a client, by its number, uses itself after the last round."""
+    preprocessing: Preprocessing
+    """What made the model's inputs out of raw rows, and makes labels or values out of its outputs."""
+    estimator: Any
+    """The scikit-learn estimator with the best coefficients, if `model` was one; it takes rows as the model does."""
+    client_names: Sequence[str]
+    """The owner of each client; "client 0", … where there are none."""
+
+    @property
+    def classes(self) -> tuple[Label, ...] | None:
+        """The labels as the data have them, in the order of the model's outputs; None in a regression."""
+        return self.preprocessing.classes
 
     @property
     def best(self) -> float | None:
@@ -211,8 +224,11 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         plan=prepared.plan,
         summary=view.summary(),
         view=view,
-        model=prepared.module.eval(),
+        model=own_module(prepared.module.eval()),
+        estimator=prepared.fitted_estimator(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
+        preprocessing=prepared.preprocessing,
+        client_names=prepared.client_names,
     )
 
 
@@ -221,4 +237,4 @@ def _personal(update: ClientUpdate, like: nn.Module, common: ModelState, store: 
         raise RunError(f"client {client} does not exist; the last client is {len(store) - 1}")
     own = deepcopy(like)
     own.load_state_dict(update.personal_model(common, store.read(client)))
-    return own.eval()
+    return own_module(own.eval())

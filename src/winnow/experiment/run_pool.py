@@ -76,9 +76,9 @@ class _Worker:
         theirs.close()
         self.run_index: int | None = None
 
-    def send_run(self, index: int, job: RunSpec) -> None:
+    def send_run(self, index: int, spec: RunSpec) -> None:
         self.run_index = index
-        self.pipe.send(job)
+        self.pipe.send(spec)
 
     def next_message(self) -> RunMessage:
         """The next message; for a worker that died, that its run failed."""
@@ -97,18 +97,18 @@ class _Worker:
         self.process.join()
 
 
-def run_all(jobs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMessage]]:
-    """Run all jobs, so many at a time, and say for each (by its place) how it goes. Closing it stops the workers."""
-    waiting = deque(range(len(jobs)))
+def run_all(specs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMessage]]:
+    """Make all runs, so many at a time, and say for each (by its place) how it goes. Closing it stops the workers."""
+    waiting = deque(range(len(specs)))
     running: list[_Worker] = []
     shares, started = _shares(workers), 0
-    plugins = list(dict.fromkeys(file for job in jobs for file in job.experiment.plugins))
+    plugins = list(dict.fromkeys(file for spec in specs for file in spec.experiment.plugins))
     try:
         while waiting or running:
             while waiting and len(running) < workers:
                 running.append(_Worker(shares[started % workers], plugins))
                 started += 1
-                _next_job(running[-1], waiting, jobs)
+                _send_next(running[-1], waiting, specs)
             ready = wait([worker.pipe for worker in running])
             for worker in [each for each in running if each.pipe in ready]:
                 assert worker.run_index is not None
@@ -117,7 +117,7 @@ def run_all(jobs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMes
                 if isinstance(message, RunAdvanced):
                     continue
                 if waiting and worker.process.is_alive():
-                    _next_job(worker, waiting, jobs)
+                    _send_next(worker, waiting, specs)
                 else:
                     worker.stop()
                     running.remove(worker)
@@ -126,9 +126,9 @@ def run_all(jobs: Sequence[RunSpec], workers: int) -> Iterator[tuple[int, RunMes
             worker.stop()
 
 
-def _next_job(worker: _Worker, waiting: deque[int], jobs: Sequence[RunSpec]) -> None:
+def _send_next(worker: _Worker, waiting: deque[int], specs: Sequence[RunSpec]) -> None:
     index = waiting.popleft()
-    worker.send_run(index, jobs[index])
+    worker.send_run(index, specs[index])
 
 
 def _shares(workers: int) -> list[list[int]]:
@@ -140,7 +140,7 @@ def _shares(workers: int) -> list[list[int]]:
 def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequence[str]) -> None:
     """Serve runs on a share of the cores until the parent sends no more.
 
-    Plugins come first: without what they define, no job that uses it could be read.
+    Plugins come first: without what they define, no run that uses it could be read.
     """
     exit_with_parent(parent)
     if cores:
@@ -148,21 +148,21 @@ def _serve(parent: int, pipe: Connection, cores: Sequence[int], plugins: Sequenc
     load_plugins(plugins, "a worker")
     while True:
         try:
-            job = pipe.recv()
+            spec = pipe.recv()
         except EOFError:
             return
-        pipe.send(_execute_run(job, pipe))
+        pipe.send(_execute_run(spec, pipe))
 
 
-def _execute_run(job: RunSpec, pipe: Connection) -> RunMessage:
+def _execute_run(spec: RunSpec, pipe: Connection) -> RunMessage:
     try:
-        if job.resume and is_finished(job.out, job.experiment):
+        if spec.resume and is_finished(spec.out, spec.experiment):
             return RunCompleted()
         run_experiment(
-            job.experiment,
-            inputs=RunInputs(data_directory=job.data_directory),
-            out=job.out,
-            resume=job.resume,
+            spec.experiment,
+            inputs=RunInputs(data_directory=spec.data_directory),
+            out=spec.out,
+            resume=spec.resume,
             on_event=_reporter(pipe),
         )
     except WinnowError as error:

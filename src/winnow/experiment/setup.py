@@ -3,11 +3,12 @@
 A simulation makes one `TrainingSetup`; in deployment the server and every site make one each, from the same settings.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,35 +19,33 @@ from winnow.config.compatibility_checks import (
     check_batch_norm,
     check_cohort,
     check_outputs,
+    check_own_training,
     check_profile_layer,
+    output_width,
     reference_evaluation_notice,
 )
 from winnow.config.schema import EngineSettings, Experiment
-from winnow.core import ConfigError, Population, Randomness
-from winnow.data import DataSet, Examples, OnDemand
+from winnow.core import ConfigError, ModelError, OwnCodeError, Population, Randomness
+from winnow.data import DataSet, Examples, OnDemand, Preprocessing
+from winnow.data.preprocessing import listed
 from winnow.experiment.evaluators import build_evaluator
+from winnow.experiment.model_setup import ModelSetup
+from winnow.learn.adapted_model import adapt_model, own_module
 from winnow.learn.algorithm_part import DataSummary
 from winnow.learn.client_store import ClientStore
 from winnow.learn.emulated_client import EmulateUpdate, emulate_client, single_client_data
-from winnow.learn.learning_site import LearningSite
+from winnow.learn.estimators import estimator_model, estimator_notice, fitted_estimator
 from winnow.learn.metrics import metric_name
-from winnow.learn.model_evaluator import ModelEvaluator
 from winnow.learn.models import build_model
 from winnow.learn.privacy_accountant import AccountantFactory
 from winnow.learn.representation_profile import ELEMENT_BYTES
 from winnow.learn.stack import (
-    ClientSamples,
-    Execution,
     Loss,
-    ModelState,
+    OwnTraining,
     StateLayout,
-    StepBenchmark,
-    TensorData,
     allow_tf32,
     as_loss,
     as_tensor,
-    choose_execution,
-    model_state,
 )
 from winnow.learn.training_plan import TrainingPlan
 from winnow.learn.training_workflow import TrainingWorkflow
@@ -62,7 +61,11 @@ class RunInputs:
 
     dataset: DataSet | OnDemand | None = None
     module: nn.Module | None = None
+    estimator: Any = None
+    """A scikit-learn estimator in the place of a module."""
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    own: OwnTraining | None = None
+    """A training step or a whole local loop of the user's own."""
     data_directory: Path | None = None
 
 
@@ -76,93 +79,81 @@ def set_up_training(
     classes: int | None,
     randomness: Randomness,
     *,
+    preprocessing: Preprocessing,
     selection_is_public: bool,
 ) -> "TrainingSetup":
     """The model and its loss as every party builds them, and tries them on a few samples (`probe`)."""
-    x, y = probe
-    outputs = classes if classes is not None else y.shape[1]
-    module = inputs.module
-    if module is None:
-        module = build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed)
+    x = probe[0]
+    module, own = _module(experiment, inputs, probe, classes)
+    if own is not None:
+        check_own_training(own, experiment.client)
+    module = adapt_model(module.to(x.device), preprocessing.inputs, experiment.model.output, x)
+    with _naming_features(preprocessing):
+        layer = experiment.select.layer_for(module, x)
+    model = ModelSetup(
+        module=module,
+        loss=_loss(experiment, classes, inputs.loss, module, x),
+        own=own,
+        layer=layer,
+        probe=probe,
+        engine=experiment.engine,
+        batch_size=experiment.local.batch_size,
+        randomness=randomness,
+    )
     return TrainingSetup(
         experiment=experiment,
-        module=module.to(x.device),
-        loss=_loss(experiment, classes, inputs.loss),
-        probe=probe,
+        model=model,
+        estimator=inputs.estimator,
         classes=classes,
-        randomness=randomness,
+        preprocessing=preprocessing,
         selection_is_public=selection_is_public,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """A model, its loss and a few samples, on the device that computes, and what follows from them."""
+    """An experiment and its model, and what follows from them: the plan and the workflow of the run."""
 
     experiment: Experiment
-    module: nn.Module
-    loss: Loss
-    probe: tuple[Tensor, Tensor]
+    model: ModelSetup
+    estimator: Any
+    """The scikit-learn estimator that the model stands for, if it does."""
     classes: int | None
-    randomness: Randomness
+    preprocessing: Preprocessing
+    """What made the samples out of raw rows."""
     selection_is_public: bool
     """Whether others than the server learn which clients each round selects."""
 
     @cached_property
-    def execution(self) -> Execution:
-        engine = self.experiment.engine
-        benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.experiment.local.batch_size)
-        return choose_execution(
-            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision
-        )
-
-    @cached_property
-    def layer(self) -> str | None:
-        """The layer that is profiled, if any is."""
-        return self.experiment.select.layer_for(self.module, self.probe[0])
-
-    @cached_property
-    def initial(self) -> ModelState:
-        """The model that every party builds from the broadcast seed."""
-        return model_state(self.module)
-
-    @cached_property
     def private(self) -> frozenset[str]:
-        return frozenset(self.experiment.client.private_names(self.module))
+        return frozenset(self.experiment.client.private_names(self.model.module))
 
     @cached_property
     def _open_accountant(self) -> AccountantFactory:
         whole, filters = self.experiment.composed(), self.experiment.filters
-        return accountant_for(whole, filters, draws_are_told=self.selection_is_public)
+        return accountant_for(whole, filters, selection_is_public=self.selection_is_public)
 
-    @cached_property
-    def evaluator(self) -> ModelEvaluator:
-        return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
-
-    def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
-        """A party that hosts these data."""
-        return LearningSite(
-            data=data,
-            execution=self.execution,
-            evaluator=self.evaluator,
-            initial=self.initial,
-            local_test=local_test,
-            randomness=self.randomness,
-        )
+    def fitted_estimator(self) -> Any:
+        """The estimator with the model's parameters as they are now; None without one."""
+        if self.estimator is None:
+            return None
+        labels = None if self.classes is None else self.preprocessing.classes or range(self.classes)
+        return fitted_estimator(self.estimator, own_module(self.model.module), labels)
 
     def plan(self, sizes: NDArray[np.int64]) -> TrainingPlan:
         """The run with clients of these sizes; whatever cannot work is refused here, before anything is written."""
-        experiment, module = self.experiment, self.module
-        probe_x, select = self.probe[0], experiment.select
-        check_outputs(module, probe_x, self.classes, self.loss)
+        experiment, module, layer = self.experiment, self.model.module, self.model.layer
+        probe_x, select = self.model.probe[0], experiment.select
+        check_outputs(module, probe_x, self.classes, self.model.loss)
         untrainable = check_batch_norm(module, experiment.local, sizes)
         select.start(Population(sizes=sizes))  # refuses what cannot be selected
         self._open_accountant(Population(sizes=sizes))  # refuses a budget that does not last for one round
         check_cohort(experiment.composed(), len(sizes))
-        shared = {name: tensor for name, tensor in self.initial.items() if name not in self.private}
-        execution = self.execution
-        check_profile_layer(module, self.layer, self.private)
-        profile_bytes = self.evaluator.profile_bytes(probe_x[:1]) if self.layer is not None else 0
+        shared = {name: tensor for name, tensor in self.model.initial.items() if name not in self.private}
+        with _naming_features(self.preprocessing):
+            execution = self.model.execution
+        check_profile_layer(module, layer, self.private)
+        profile_bytes = self.model.evaluator.profile_bytes(probe_x[:1]) if layer is not None else 0
         sampled = select.sampling_probability(len(sizes)) is not None  # then all may come at once
         summary = DataSummary(
             clients=len(sizes),
@@ -174,10 +165,12 @@ class TrainingSetup:
         for part in (*experiment.filters, *experiment.composed().parts):
             part.check_data(summary)
         notices = (
+            self.preprocessing.notice(),
             execution.notice,
             untrainable,
             reference_evaluation_notice(experiment.evaluation.by, self.private),
             experiment.client.notice(module),
+            estimator_notice(self.estimator),
         )
         return TrainingPlan(
             algorithm=experiment.composed(),
@@ -192,7 +185,7 @@ class TrainingSetup:
             evaluated_by=experiment.evaluation.by,
             accountant=self._open_accountant,
             parameters=sum(p.numel() for p in module.parameters()),
-            layer=self.layer,
+            layer=layer,
             notice="; ".join(filter(None, notices)),
         )
 
@@ -211,17 +204,17 @@ class TrainingSetup:
         evaluator = build_evaluator(
             self.experiment,
             plan,
-            self.evaluator,
+            self.model.evaluator,
             sizes=sizes,
             local_test_sizes=local_test_sizes,
             reference=held,
             test=tested,
             store=store,
         )
-        return TrainingWorkflow(plan, self.initial, evaluator, self._emulation(plan, held, sizes))
+        return TrainingWorkflow(plan, self.model.initial, evaluator, self._emulation(plan, held, sizes))
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        device = self.probe[0].device
+        device = self.model.probe[0].device
         return as_tensor(examples.x, device), as_tensor(examples.y, device)
 
     def _emulation(
@@ -235,17 +228,60 @@ class TrainingSetup:
             raise ConfigError(
                 'collect.parameter_source = "public" needs samples at the server, which has none; use "sum"'
             )
-        return emulate_client(plan, self.site(single_client_data(x, y), None), len(x))
+        return emulate_client(plan, self.model.site(single_client_data(x, y), None), len(x))
 
 
-def _loss(experiment: Experiment, classes: int | None, given: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
+@contextmanager
+def _naming_features(preprocessing: Preprocessing) -> Iterator[None]:
+    """A model that does not take the samples may have been made for the columns, of which there are fewer."""
+    try:
+        yield
+    except ModelError as error:
+        columns, features = len(preprocessing.columns), preprocessing.features
+        if columns == len(features) or isinstance(error, OwnCodeError):
+            raise
+        made = f"{columns} columns of the data make {len(features)} features ({listed(features)})"
+        raise ModelError(f"{error}; {made}") from error
+
+
+def _module(
+    experiment: Experiment, inputs: RunInputs, probe: tuple[Tensor, Tensor], classes: int | None
+) -> tuple[nn.Module, OwnTraining | None]:
+    """The model that was given, or the one that the settings name, and the training of its own that it needs."""
+    x, y = probe
+    outputs = classes if classes is not None else y.shape[1]
+    if inputs.estimator is not None:
+        return estimator_model(
+            inputs.estimator,
+            tuple(x.shape[1:]),
+            outputs,
+            classification=classes is not None,
+            seed=experiment.seed,
+        )
+    if inputs.module is not None:
+        return inputs.module, inputs.own
+    one_logit = experiment.loss == "bce" and outputs == 2
+    return build_model(experiment.model, tuple(x.shape[1:]), 1 if one_logit else outputs, experiment.seed), inputs.own
+
+
+def _loss(
+    experiment: Experiment,
+    classes: int | None,
+    given: Callable[[Tensor, Tensor], Tensor] | None,
+    module: nn.Module,
+    x: Tensor,
+) -> Loss:
     """The loss that was given, or the one that the settings name for this kind of task."""
     if given is not None:
         return as_loss(given)
+    if experiment.loss is None and classes == 2 and output_width(module, x) == 1:
+        return as_loss("bce")
     default = "mse" if classes is None else "cross-entropy"
     if experiment.loss is not None and (experiment.loss == "mse") != (default == "mse"):
         kind = "regression" if classes is None else "classification"
         raise ConfigError(f"loss: {experiment.loss!r} cannot be used for {kind}; omit it or use {default!r}")
+    if experiment.loss == "bce" and classes != 2:
+        raise ConfigError(f"loss: 'bce' is for two classes, but the data has {classes}; use 'cross-entropy'")
     return as_loss(experiment.loss or default)
 
 

@@ -1,7 +1,7 @@
 """A learning algorithm is a value: a composition of parts, each of which can be exchanged for another."""
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar
 
@@ -69,13 +69,10 @@ class Recipe:
     aggregate: Callable[..., AggregationRule] | None = None
     server: Callable[..., ServerOptimiser] | None = None
     schedule: Callable[..., Schedule] | None = None
-    parts: InitVar[None] = None
 
     known: ClassVar[dict[str, "Recipe"]] = {}
 
-    def __post_init__(self, parts: None) -> None:
-        if parts is not None:
-            raise TypeError("Recipe: instead of parts={…} write select=UniformSelector, …")
+    def __post_init__(self) -> None:
         for part in fields(Algorithm):
             self._check(part.name, part.type)
         Recipe.known[self.name] = self

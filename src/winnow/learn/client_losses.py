@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Outcome, Payload, Reply, Task, Work
+from winnow.core.federation import clients_of
 from winnow.learn.handlers import SEED_BYTES, LossEvaluationSettings
 from winnow.learn.selection import SelectionContext
 
@@ -20,17 +21,17 @@ LOSS_REPORT_BYTES = 16
 
 
 def request_losses(
-    turn: SelectionContext, clients: NDArray[np.int64], *, always_send_model: bool = False
+    context: SelectionContext, clients: NDArray[np.int64], *, always_send_model: bool = False
 ) -> list[Reply]:
     """Have clients tell the loss of the present model. It costs them a download and a pass over their samples.
 
     Version 0 need not be sent, unless the transfer itself is to be seen (`always_send_model`).
     """
-    sent = always_send_model or turn.version > 0
-    payload: Payload = {"model": turn.model} if sent else {}
+    sent = always_send_model or context.version > 0
+    payload: Payload = {"model": context.model} if sent else {}
     work = Work(
         profiling_passes=1,
-        download_bytes=turn.message_bytes if sent else SEED_BYTES,
+        download_bytes=context.message_bytes if sent else SEED_BYTES,
         profile_bytes=LOSS_REPORT_BYTES,
     )
     settings = LossEvaluationSettings()
@@ -38,23 +39,23 @@ def request_losses(
         Task(
             name="evaluate-loss",
             client=k,
-            round=turn.round,
-            version=turn.version,
+            round=context.round,
+            version=context.version,
             payload=payload,
             settings=settings,
             work=work,
         )
         for k in clients.tolist()
     ]
-    return replies_of(turn.send_tasks(tasks))
+    return replies_of(context.send_tasks(tasks))
 
 
 def replies_of(outcomes: Sequence[Outcome]) -> list[Reply]:
     return [outcome for outcome in outcomes if isinstance(outcome, Reply)]
 
 
-def clients_of(replies: Sequence[Reply]) -> NDArray[np.int64]:
-    return np.fromiter((reply.task.client for reply in replies), np.int64, len(replies))
+def reporting_clients(replies: Sequence[Reply]) -> NDArray[np.int64]:
+    return clients_of([reply.task for reply in replies])
 
 
 def seconds_of(replies: Sequence[Reply]) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """What a client does in a round, around local training.
 
 A `ClientUpdate` is written once for K clients: tensors have a leading dimension of clients, or of 1 where all share
-them. It trains through `job.train`, as often and from wherever it likes, and returns what is sent and what is kept.
+them. It calls `training.train` as often and from wherever it likes, and returns what is sent and what is kept.
 """
 
 from abc import abstractmethod
@@ -12,8 +12,9 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from winnow.core import Arrays, Choice, ModelError, Payload, Reply, Task
+from winnow.core.federation import clients_of
 from winnow.learn.algorithm_part import AlgorithmPart
-from winnow.learn.learning_site import LearningSite, clients_of, metrics_by_client, settings_of
+from winnow.learn.learning_site import LearningSite, metrics_by_client, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.stack import CohortTrainingResult, LocalTraining, ModelState
 
@@ -51,11 +52,13 @@ class ClientUpdate(Choice, AlgorithmPart):
 
     training_factor: ClassVar[float] = 1.0
     upload_factor: ClassVar[float] = 1.0
+    bounds_samples: ClassVar[bool] = False
+    """Whether it needs the gradient of every sample, and so a loss with one value a sample."""
     extra_parts: ClassVar[tuple[str, ...]] = ()
     """The names of the parts that go out beside the model; a reply without one of them is refused."""
 
     @abstractmethod
-    def update(self, job: LocalTraining) -> LocalResult: ...
+    def update(self, training: LocalTraining) -> LocalResult: ...
 
     def extra_part_shapes(self, model: ModelState) -> Payload:
         """What each of those parts looks like, unless the server sends it out itself under the same name: a reply with
@@ -79,10 +82,10 @@ class ClientUpdate(Choice, AlgorithmPart):
         """The model that a client uses itself, given the global one and what the client has kept."""
         return model
 
-    def fine_tune(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
+    def fine_tune(self, training: LocalTraining, start: ModelState, epochs: int) -> ModelState:
         """What clients make of a model for themselves, to be evaluated: their private part is trained, or else all."""
-        private = self.private_names(job.execution.module)
-        return job.train(start, trainable=private or None, epochs=epochs, phase=FINE_TUNING_PHASE).states
+        private = self.private_names(training.execution.module)
+        return training.train(start, trainable=private or None, epochs=epochs, phase=FINE_TUNING_PHASE).states
 
 
 class PlainUpdate(ClientUpdate):
@@ -90,8 +93,8 @@ class PlainUpdate(ClientUpdate):
 
     name: Literal["plain"] = "plain"
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train()
+    def update(self, training: LocalTraining) -> LocalResult:
+        trained = training.train()
         return LocalResult(model=trained.states, trained=trained)
 
 
@@ -101,7 +104,7 @@ class TrainSettings:
     client: ClientUpdate
     seed: int
     profile: bool
-    value: bool
+    start_loss: bool
     """Whether to report the loss of the model as it came, over all of the client's samples."""
 
 
@@ -112,7 +115,7 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     first, clients = tasks[0], clients_of(tasks)
     settings, start = settings_of(first, TrainSettings), site.model_for(first)
     data = site.data.cohort(clients)
-    job = LocalTraining(
+    training = LocalTraining(
         execution=site.execution,
         data=data,
         clients=clients,
@@ -123,11 +126,11 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
         sent={**first.payload, "model": start},
         stored=[task.client_state for task in tasks],
     )
-    update = settings.client.update(job)
+    update = settings.client.update(training)
     sent = _by_client({"model": update.model, **update.parts}, len(tasks))
     keep = _by_client(update.keep, len(tasks))
-    metrics = _training_metrics(update.trained, job)
-    if settings.value:
+    metrics = _training_metrics(update.trained, training)
+    if settings.start_loss:
         metrics |= site.losses(start, data, clients)
     if settings.profile:
         for payload, profile in zip(sent, site.profiles(start, data, clients), strict=True):
@@ -138,9 +141,9 @@ def train_clients(tasks: Sequence[Task], site: LearningSite) -> list[Reply]:
     ]
 
 
-def _training_metrics(trained: CohortTrainingResult, job: LocalTraining) -> dict[str, list[float]]:
+def _training_metrics(trained: CohortTrainingResult, training: LocalTraining) -> dict[str, list[float]]:
     """The loss, the number of steps, and how far they would go along gradients of one."""
-    total = job.local.effective_steps(trained.steps) * job.rate
+    total = training.local.effective_steps(trained.steps) * training.rate
     return {"loss": trained.loss.tolist(), "steps": trained.steps.tolist(), "total_step_size": total.tolist()}
 
 

@@ -74,8 +74,8 @@ class Collect(Choice, AlgorithmPart):
     """Whether the server learns sums of updates, and no update."""
 
     @property
-    def at_least(self) -> int:
-        """How few clients it can work with."""
+    def min_cohort_size(self) -> int:
+        """The fewest clients of a round that it can work with."""
         return 1
 
     @property
@@ -104,8 +104,8 @@ class Collect(Choice, AlgorithmPart):
         """
         return SiteExtension()
 
-    def between(self, sites: Mapping[str, int]) -> "Collect":
-        """The same for a server whose clients are at these sites; by name, the number of each one's first client."""
+    def for_sites(self, first_clients: Mapping[str, int]) -> "Collect":
+        """The same for a server whose clients are at sites: by site, the number of its first client."""
         return self
 
     @property

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from winnow.core import Handler, Reply, Task
+from winnow.core.federation import clients_of
 from winnow.learn.client_update import ClientUpdate, LocalTraining, train_clients
-from winnow.learn.learning_site import LearningSite, clients_of, metrics_by_client, profile_arrays, settings_of
+from winnow.learn.learning_site import LearningSite, metrics_by_client, profile_arrays, settings_of
 from winnow.learn.local_optimiser import LocalOptimiser
 from winnow.learn.metrics import METRICS
 from winnow.learn.personal_evaluation import personal_models, score_personal_models
@@ -99,7 +100,7 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
     else:
         models = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
     if tuning is not None:
-        job = LocalTraining(
+        training = LocalTraining(
             execution=site.execution,
             data=site.data.cohort(clients),
             clients=clients,
@@ -110,7 +111,7 @@ def _evaluated(tasks: Sequence[Task], state: ModelState, site: LearningSite) -> 
             sent={"model": state},
             stored=own,
         )
-        models = settings.client.fine_tune(job, models, tuning.epochs)
+        models = settings.client.fine_tune(training, models, tuning.epochs)
     assert site.local_test is not None
     seen = score_personal_models(site.execution, site.evaluator, models, site.local_test, clients, settings.metric)
     reports = metrics_by_client({settings.metric: seen.score.tolist(), "loss": seen.loss.tolist()})

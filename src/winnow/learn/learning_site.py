@@ -1,6 +1,6 @@
 """A party that hosts clients' data and runs the model on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, Randomness, Task
 from winnow.learn.model_evaluator import ModelEvaluator
-from winnow.learn.randomness import secure_stream
 from winnow.learn.representation_profile import Profile
 from winnow.learn.stack import ClientSamples, Execution, ModelState, TensorData
 
@@ -26,9 +25,9 @@ class LearningSite:
     evaluator: ModelEvaluator
     initial: ModelState
     """The model every party builds from the broadcast seed."""
-    local_test: TensorData | None = None
+    local_test: TensorData | None
     """Samples that clients keep out of their training."""
-    randomness: Randomness = secure_stream
+    randomness: Randomness
 
     def model_for(self, task: Task) -> ModelState:
         """The model that came with the task; what is not sent (a private part, version 0) is the initial model's."""
@@ -47,10 +46,6 @@ class LearningSite:
 
 def profile_arrays(profile: Profile) -> Arrays:
     return {"mean": profile.mean, "variance": profile.variance}
-
-
-def clients_of(tasks: Sequence[Task]) -> NDArray[np.int64]:
-    return np.fromiter((task.client for task in tasks), np.int64, len(tasks))
 
 
 def settings_of(task: Task, kind: type[T]) -> T:

@@ -6,13 +6,20 @@ import torch
 from torch import Tensor
 
 from winnow.core import ConfigError
+from winnow.data.preprocessing import IGNORED
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> one score a sample."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of samples whose largest output is their class; a single output says yes if it is above 0."""
+    """The share of samples whose largest output is their class; a single output says yes if it is above 0.
+
+    Of a sequence of classes, the share of its positions that are not ignored.
+    """
+    if targets.dim() > 1:
+        right, counts = outputs.argmax(dim=-1) == targets, targets != IGNORED
+        return (right & counts).sum(1) / counts.sum(1).clamp_min(1)
     single = outputs.dim() == 1 or outputs.shape[1] == 1
     chosen = (outputs.flatten() > 0).long() if single else outputs.argmax(dim=1)
     return (chosen == targets).float()

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from winnow.core import ModelError
 from winnow.learn.metrics import Score
-from winnow.learn.representation_profile import Profile, StreamingMoments, fuse_outputs
+from winnow.learn.profiled_layer import fuse_outputs
+from winnow.learn.representation_profile import Profile, StreamingMoments
 from winnow.learn.stack import Execution, Loss, ModelState, Precision, autocast_context, model_state
 
 BATCH_VALUES = 200_000

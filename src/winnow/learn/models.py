@@ -4,9 +4,11 @@
 """
 
 import importlib.util
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,6 +16,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from winnow.core import Choice, ModelError, derive
+from winnow.core.factory_name import split_factory
 from winnow.learn.networks import SHUFFLENET_WIDTHS, LeNet5, LstmNet, ResNet18, ShuffleNetV2, SmallCnn
 
 Shape = tuple[int, ...]
@@ -22,7 +25,9 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class ModelSettings(Choice):
-    """A model, chosen by name."""
+    """A model, chosen by name. `output` says which of several outputs is the prediction."""
+
+    output: str | None = None
 
     @abstractmethod
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
@@ -123,15 +128,15 @@ class LstmModel(ModelSettings):
 
 
 class PythonModel(ModelSettings):
-    """A function in the user's own file, called as `function(sample_shape, outputs)`."""
+    """A function or class in the user's own file, called as `function(sample_shape, outputs)` or without arguments."""
 
     name: Literal["python"] = "python"
-    factory: str = Field(pattern=r"^.+\.py:[A-Za-z_]\w*$")
+    factory: str = Field(pattern=r"^.+\.py(:[A-Za-z_]\w*)?$")
 
     def build(self, sample_shape: Shape, outputs: int) -> nn.Module:
         factory = _load(self.factory)
         try:
-            model = factory(sample_shape, outputs)
+            model = factory(sample_shape, outputs) if _takes_shapes(factory) else factory()
         except Exception as error:  # a user's code may fail in any way
             raise ModelError(
                 f"'{self.factory}' failed for samples of shape {sample_shape} and {outputs} outputs: {error!r}"
@@ -148,8 +153,8 @@ def build_model(settings: ModelSettings, sample_shape: Shape, outputs: int, seed
         return settings.build(sample_shape, outputs)
 
 
-def _load(factory: str) -> Callable[[Shape, int], Any]:
-    file, _, name = factory.rpartition(":")
+def _load(factory: str) -> Callable[..., Any]:
+    file, name = split_factory(factory)
     path = Path(file)
     if not path.is_file():
         raise ModelError(f"model file '{file}' does not exist; give factory = \"file.py:function\"")
@@ -161,10 +166,38 @@ def _load(factory: str) -> Callable[[Shape, int], Any]:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's code may fail in any way
         raise ModelError(f"model file '{file}' cannot be run: {error!r}") from error
+    name = name or _only_factory(module, file)
     if not callable(getattr(module, name, None)):
         raise ModelError(f"model file '{file}' has no function '{name}'")
-    function: Callable[[Shape, int], Any] = getattr(module, name)
+    function: Callable[..., Any] = getattr(module, name)
     return function
+
+
+def _only_factory(module: ModuleType, file: str) -> str:
+    """The one thing in a file that can make a model: a class of modules, or a function."""
+    own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__}
+    names = [name for name, each in own.items() if not name.startswith("_") and _may_make_model(each)]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise ModelError(f"model file '{file}' has no function and no class of models (torch.nn.Module)")
+    told = f"{', '.join(names[:-1])} and {names[-1]}"
+    raise ModelError(f"model file '{file}' has {told}; say which makes the model: factory = \"{file}:{names[0]}\"")
+
+
+def _may_make_model(value: object) -> bool:
+    return issubclass(value, nn.Module) if isinstance(value, type) else inspect.isfunction(value)
+
+
+def _takes_shapes(factory: Callable[..., Any]) -> bool:
+    """Whether it is to be given a sample's shape and the number of outputs: a class that needs no argument is not."""
+    try:
+        expected = inspect.signature(factory).parameters.values()
+    except ValueError:  # its arguments cannot be told
+        return True
+    positional = [each for each in expected if each.kind is not each.KEYWORD_ONLY]
+    needed = [each for each in positional if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    return bool(needed if isinstance(factory, type) else positional)
 
 
 def _size(sample_shape: Shape) -> int:

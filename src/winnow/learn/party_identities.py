@@ -1,33 +1,34 @@
-"""The parties of a protocol between clients, as one of them knows the others."""
+"""Signatures of the parties of a protocol between clients, and records of what a party has released."""
 
 from typing import Protocol
 
 UPDATE = "update"
-"""What leaves, by name."""
+"""The kind of a release: an update."""
 
 
 class PartyIdentities(Protocol):
-    """Signatures of the parties, by number; and the memory that one of them has of what it let out."""
+    """Signs and verifies for parties, which are numbered, and records their releases."""
 
     def sign(self, party: int, message: bytes) -> bytes:
-        """A party's own signature; only the party itself can have it made."""
+        """Sign as this party; only the party itself can."""
 
     def sign_once(self, party: int, message: bytes, ballot: bytes) -> bytes:
-        """The same, for one message a ballot: another is refused, whatever becomes of the process that asks."""
+        """Sign at most one message per ballot: another is refused, even after a restart of the process."""
 
     def verify(self, party: int, message: bytes, signature: bytes) -> bool:
-        """Whether this party has signed this message."""
+        """Whether the signature is this party's, under this message."""
 
     def name(self, party: int) -> str:
-        """Who stands behind a number, said so that whoever says the same means the same party."""
+        """The party's name, which unlike its number means the same party to everyone."""
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
-        """How often something of a party's has left, masked or noisy, with this round's; 0 if this round's, or a later
-        one's, had left before. Asking is leaving: it is noted, and with it where to, if there is a `note` of that.
+        """Record that something of a party (`what`) is released in this round, masked or noisy, with a `note` about it.
+        Returns how often this has happened, this time included; 0 if it must not be released, because it already was
+        in this round or a later one.
 
-        What has left with the note `instead_of` in this round may leave again, and counts once. Whoever asks so has
-        made sure that what left first will never be of use to anybody.
+        A release of this round with the note `instead_of` is replaced, and both count once. The caller has made sure
+        that the first one can never be used.
         """
 
     def release_note(self, party: int, round: int) -> bytes:
-        """The note with which an update of this round has left; nothing, if it has not."""
+        """The note with which an update of this round was released; empty if none was."""

@@ -1,4 +1,4 @@
-"""Training tasks that outlast a round: what paces without a common rhythm must remember."""
+"""Training tasks that outlast a round: what schedules without common rounds must remember."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The book of what privacy a run costs. Who keeps it, and how, is for `winnow.privacy` to say."""
+"""The interface of privacy accountants, which `winnow.privacy` implements."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
@@ -10,16 +10,16 @@ from winnow.core import Population
 
 
 class PrivacyAccountant(Protocol):
-    """Counts releases, one round after another, and says when there may be no more."""
+    """Tracks the privacy loss of a run round by round, and says when its budget is exhausted."""
 
     def record_round(self, clients: NDArray[np.int64]) -> None:
-        """A round in which these clients take part is about to be held."""
+        """Count a round in which these clients take part; called before it starts."""
 
     def spent(self) -> Mapping[str, float]:
-        """What has been spent, by the guarantee's name."""
+        """The privacy loss so far, by the guarantee's name."""
 
     def exhausted_reason(self) -> str | None:
-        """Why another round must not be held; None if it may."""
+        """Why no further round may start; None if one may."""
 
     def state(self) -> Mapping[str, Any]:
         """Named arrays for a checkpoint."""
@@ -32,5 +32,5 @@ AccountantFactory: TypeAlias = Callable[[Population], PrivacyAccountant | None]
 
 
 def no_accountant(population: Population) -> None:
-    """No book is kept of a run that claims no privacy."""
+    """For a run without a privacy guarantee."""
     return

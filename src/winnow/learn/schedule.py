@@ -40,10 +40,10 @@ class SynchronousRounds(Schedule):
 
     def run(self, training: "TrainingWorkflow", selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         while training.round < training.rounds:
-            turn = training.begin(federation)
-            selected = selection.propose(turn)
+            context = training.begin(federation)
+            selected = selection.propose(context)
             yield from training.announce(selected, federation)
-            context = training.round_context(selected, federation)
-            result = training.apply(training.algorithm.collect.gather(federation, context), federation)
-            training.observe(selection, turn, result.reported)
-            yield from training.finish(result, selection, federation)
+            gathered = training.algorithm.collect.gather(federation, training.round_context(selected, federation))
+            gathered = training.apply(gathered, federation)
+            training.observe(selection, context, gathered.reported)
+            yield from training.finish(gathered, selection, federation)

@@ -58,9 +58,9 @@ class Selection(ABC):
     """A selector at work. Without state it needs only `propose`."""
 
     @abstractmethod
-    def propose(self, turn: SelectionContext) -> SelectedClients: ...
+    def propose(self, context: SelectionContext) -> SelectedClients: ...
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:  # noqa: B027  # optional: many report nothing
         """Learn from what the replies of this round report."""
 
     def state(self) -> Mapping[str, Any]:
@@ -71,12 +71,12 @@ class Selection(ABC):
         """Continue from a checkpoint."""
 
 
-def observe_one_by_one(selection: Selection, turn: SelectionContext, replies: Sequence[Reply]) -> list[Rejection]:
+def observe_one_by_one(selection: Selection, context: SelectionContext, replies: Sequence[Reply]) -> list[Rejection]:
     """Have a selection that fails over some replies see the others; those over which it fails are rejected."""
     refused = []
     for reply in replies:
         try:
-            selection.observe(turn, [reply])
+            selection.observe(context, [reply])
         except Exception as error:
             client = reply.task.client
             refused.append(
@@ -202,8 +202,8 @@ class WeightedSelection(Selection):
     def __init__(self, log_weights: NDArray[np.float64], count: int, *, replacement: bool) -> None:
         self._log_weights, self._count, self._replacement = log_weights, count, replacement
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        return draw(self._log_weights, self._count, turn.rng, replacement=self._replacement)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        return draw(self._log_weights, self._count, context.rng, replacement=self._replacement)
 
 
 class UniformSelector(Selector):
@@ -219,7 +219,7 @@ class _UniformSelection(Selection):
     def __init__(self, clients: int, count: int, replacement: bool) -> None:
         self._clients, self._count, self._replacement = clients, count, replacement
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        drawn = turn.rng.choice(self._clients, self._count, replace=self._replacement)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        drawn = context.rng.choice(self._clients, self._count, replace=self._replacement)
         clients, counts = np.unique(drawn, return_counts=True)
         return SelectedClients(clients=clients, counts=counts)

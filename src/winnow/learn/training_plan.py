@@ -56,7 +56,7 @@ class TrainingPlan:
             client=algorithm.client,
             seed=self.seed,
             profile=profiled,
-            value=algorithm.needs_start_loss,
+            start_loss=algorithm.needs_start_loss,
         )
 
         @cache

@@ -10,15 +10,12 @@ from numpy.typing import NDArray
 
 from winnow.core import (
     AnyEvent,
-    Cost,
     Evaluated,
     Federation,
     Metrics,
     Outcome,
     Payload,
-    Rejected,
     Reply,
-    RoundFinished,
     Scored,
     Selected,
     Snapshot,
@@ -33,6 +30,7 @@ from winnow.learn.evaluation import CombinedEvaluator, Evaluation
 from winnow.learn.privacy_accountant import PrivacyAccountant
 from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies, is_bounded, is_bounded_update
 from winnow.learn.representation_profile import Profile, ReplyCheck
+from winnow.learn.round_record import RoundRecord
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, observe_one_by_one
 from winnow.learn.server_optimiser import RoundAggregate
 from winnow.learn.stack import ModelState
@@ -68,8 +66,7 @@ class TrainingWorkflow:
         self._accountant: PrivacyAccountant | None = None
         self._accountant_state: Mapping[str, Any] = {}
         self._evaluation: Evaluation | None = None
-        self._spent: list[Cost] = []
-        self._rejections: list[Rejection] = []
+        self._record = RoundRecord()
         self._simulated = False
         self.schedule_state = Snapshot(arrays={}, values={})
         """What the schedule itself must remember: what is under way when a round ends."""
@@ -175,8 +172,7 @@ class TrainingWorkflow:
             reason = "the round's model is not finite; the previous model is kept"
             rejected = [Rejection(client=reply.task.client, reason=reason) for reply in gathered.aggregated]
             gathered = replace(gathered, aggregated=[], rejected=gathered.rejected + rejected)
-        self._spent += [reply.cost for reply in gathered.answered]
-        self._rejections += _once_each(gathered.rejected)
+        self._record.add_training(gathered)
         self._collect_state = gathered.next_round_state
         federation.settle(reply.task for reply in (*gathered.aggregated, *later) if is_bounded_update(reply))
         return gathered
@@ -198,22 +194,23 @@ class TrainingWorkflow:
         self._server, self.model = state, self._plan.layout.tied(self.model | model)
         return True
 
-    def observe(self, selection: Selection, turn: SelectionContext, replies: Sequence[Reply]) -> None:
+    def observe(self, selection: Selection, context: SelectionContext, replies: Sequence[Reply]) -> None:
         """Have the selection see what replies report. In a simulation, where nobody lies, its failure is a bug."""
         try:
-            selection.observe(turn, replies)
+            selection.observe(context, replies)
         except Exception:
             if self._simulated:
                 raise
-            self._rejections += observe_one_by_one(selection, turn, replies)
+            self._record.add((), observe_one_by_one(selection, context, replies))
 
     def finish(self, gathered: RoundResult, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         """Evaluate the new version, and end the round: all state is what a checkpoint should hold."""
         self._selected = selection.state()
         self._accountant_state = {} if self._accountant is None else self._accountant.state()
         self._evaluate(federation)
-        yield from self._rejected(federation)
-        yield self._finished(gathered, federation)
+        self._now = federation.clock.now
+        metrics = {**self._current_evaluation.metrics, **self._round_metrics(gathered)}
+        yield from self._record.finish(self.round, self._now, gathered, metrics)
 
     @property
     def shared(self) -> ModelState:
@@ -264,29 +261,8 @@ class TrainingWorkflow:
         with federation.dispatch(tasks) as exchange:
             outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
         sound, refused, answered = check_replies(outcomes, self.expected, check)
-        self._spent += [reply.cost for reply in answered]
-        self._rejections += refused
+        self._record.add(answered, refused)
         return list(sound)
-
-    def _rejected(self, federation: Federation) -> Iterator[AnyEvent]:
-        rejections, self._rejections = self._rejections, []
-        for rejection in rejections:
-            yield Rejected(round=self.round, at=federation.clock.now, client=rejection.client, reason=rejection.reason)
-
-    def _finished(self, gathered: RoundResult, federation: Federation) -> RoundFinished:
-        self._now = federation.clock.now
-        spent, self._spent = Cost.total(self._spent), []
-        losses = [reply.metrics["loss"] for reply in gathered.aggregated if "loss" in reply.metrics]
-        return RoundFinished(
-            round=self.round,
-            at=self._now,
-            version=self.round,
-            metrics={**self._current_evaluation.metrics, **self._round_metrics(gathered)},
-            aggregated=np.array([reply.task.client for reply in gathered.aggregated], np.int64),
-            loss=float(np.nanmean(losses)) if np.isfinite(losses).any() else float("nan"),
-            joules=spent.joules,
-            cost=spent,
-        )
 
     def _round_metrics(self, gathered: RoundResult) -> Metrics:
         """What is known of the round besides scores: what its collection measured, what privacy it has cost."""
@@ -347,13 +323,3 @@ class TrainingWorkflow:
         self._best_score = snapshot.values["best_score"]
         self._evaluation = Evaluation(metrics=snapshot.values["metrics"], profile=profile)
         self.schedule_state = Snapshot(arrays=groups.get("underway", {}), values=snapshot.values.get("underway", {}))
-
-
-def _once_each(rejections: Sequence[Rejection]) -> list[Rejection]:
-    """A collection of several steps may refuse a client for what it did, and again as the round is abandoned: the first
-    reason is its own.
-    """
-    first: dict[int, Rejection] = {}
-    for rejection in rejections:
-        first.setdefault(rejection.client, rejection)
-    return list(first.values())

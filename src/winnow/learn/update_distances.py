@@ -36,9 +36,9 @@ class LastUpdates:
         self._updates = np.zeros((clients, 0), np.float32)
         self._products = np.zeros((clients, clients))
 
-    def allocate(self, turn: SelectionContext) -> None:
+    def allocate(self, context: SelectionContext) -> None:
         """To be called before the first updates come, so that a model that is too large is refused at once."""
-        clients, parameters = len(self.known), sum(turn.model[name].numel() for name in turn.trained)
+        clients, parameters = len(self.known), sum(context.model[name].numel() for name in context.trained)
         if clients * parameters > MAX_VALUES:
             raise ConfigError(
                 f"select: this selection stores one update per client, at most {MAX_VALUES:,} values in total; "
@@ -47,11 +47,11 @@ class LastUpdates:
         if self._updates.shape[1] != parameters:
             self._updates = np.zeros((clients, parameters), np.float32)
 
-    def record(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
+    def record(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
         """Take in what clients have trained. Updates that are not finite are passed over."""
         rows = []
         for reply in replies:
-            trained, sent = (only(part["model"], turn.trained) for part in (reply.payload, reply.task.payload))
+            trained, sent = (only(part["model"], context.trained) for part in (reply.payload, reply.task.payload))
             update = flat(minus(trained, sent))
             if bool(torch.isfinite(update).all()):
                 self._updates[reply.task.client] = update.cpu().numpy()

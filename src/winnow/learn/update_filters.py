@@ -9,8 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -201,7 +200,7 @@ class FilteredFederation:
         return self._share
 
 
-class FilteredExchange:
+class FilteredExchange(Exchange):
     """An open exchange of a filtered federation."""
 
     def __init__(self, federation: FilteredFederation) -> None:
@@ -223,14 +222,6 @@ class FilteredExchange:
     def close(self) -> None:
         self._exchange.close()
         self._made.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _leaving(self, tasks: Iterable[Task]) -> list[Task]:
         made = list(tasks)

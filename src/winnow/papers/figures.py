@@ -40,7 +40,7 @@ def _curve(values: NDArray[np.float64], name: str, ink: str, *, width: float) ->
     return go.Scatter(x=np.arange(len(values)), y=values, name=escape(name), mode="lines", line=line)
 
 
-def histograms(lines: Sequence[DistributionResultLine]) -> go.Figure:
+def histogram_figure(lines: Sequence[DistributionResultLine]) -> go.Figure:
     """One panel a row and column of the figure: densities, each with its fitted normal curve."""
     grid = _Grid(lines)
     for line in lines:

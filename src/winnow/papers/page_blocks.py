@@ -50,7 +50,7 @@ def as_html(block: PageBlock) -> str:
         case HeadingBlock(text):
             return markup.subheading(text)
         case TableBlock(caption, header, rows):
-            return markup.table(caption, header, rows)
+            return markup.html_table(caption, header, rows)
         case FigureBlock(figure, caption):
             return markup.figure_html(figure, caption)
 

@@ -29,7 +29,7 @@ class EncryptedProfile:
     unit: float
 
 
-def seal(profile: Profile, context: ckks.Context) -> Arrays:
+def seal_profile(profile: Profile, context: ckks.Context) -> Arrays:
     """The profile as it leaves its site."""
     unit = unit_of(profile)
     return {
@@ -42,15 +42,15 @@ def seal(profile: Profile, context: ckks.Context) -> Arrays:
 def unit_of(profile: Profile) -> float:
     """The power of two next above the typical standard deviation, from which the server learns nothing new.
 
-    Only where a mean lies more than REACH of these from zero is the unit larger, and then shows the largest mean's
-    magnitude.
+    Only where a mean lies more than MAX_MEAN_UNITS of these from zero is the unit larger, and then shows the magnitude
+    of the largest mean.
     """
     typical = float(np.sqrt(profile.variance.mean(dtype=np.float64)))
     largest = float(np.abs(profile.mean).max()) / MAX_MEAN_UNITS
     return float(2.0 ** np.ceil(np.log2(max(typical, largest, MIN_UNIT))))
 
 
-def read(part: Arrays, elements: int, context: ckks.Context) -> EncryptedProfile:
+def read_profile(part: Arrays, elements: int, context: ckks.Context) -> EncryptedProfile:
     """A sealed profile of so many elements; raises `UnreadableError` with one line if it is not sound."""
     if part.keys() != {"sealed", "variance", "unit"}:
         raise ckks.CiphertextError("it is not encrypted as requested")

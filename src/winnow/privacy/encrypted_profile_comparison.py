@@ -19,7 +19,7 @@ from winnow.learn.profile_comparison import ProfileComparison, ReferenceProfileB
 from winnow.learn.representation_profile import ReferenceProfile, SendTasks
 from winnow.learn.schedule import SynchronousRounds
 from winnow.privacy import ckks
-from winnow.privacy.encrypted_profile import EncryptedProfile, compare_encrypted, read
+from winnow.privacy.encrypted_profile import EncryptedProfile, compare_encrypted, read_profile
 from winnow.privacy.encrypted_profile_site import EncryptedProfileSite
 
 ENCRYPTED_PROFILE_BYTES = 414_000
@@ -118,7 +118,7 @@ class _EncryptedMatcher(ReferenceProfileBuilder):
 
     def reference(self, replies: Sequence[Reply], sizes: Sequence[int]) -> "EncryptedReference":
         (reply,) = replies
-        sealed = read(reply.payload["profile"], self._elements, self._context)
+        sealed = read_profile(reply.payload["profile"], self._elements, self._context)
         return EncryptedReference(sealed, self._holder, self._context)
 
 
@@ -160,7 +160,7 @@ class EncryptedReference(ReferenceProfile):
         return {}
 
     def _read(self, part: Arrays) -> EncryptedProfile:
-        return read(part, len(self._sealed.variance), self._context)
+        return read_profile(part, len(self._sealed.variance), self._context)
 
 
 def _task(name: str, client: int, payload: Payload, work: Work) -> Task:
@@ -172,7 +172,7 @@ def _fault(part: Arrays, elements: int, context: ckks.Context | None) -> str | N
     if context is None:
         return "cannot use the encrypted profile: the key holder has sent no keys"
     try:
-        read(part, elements, context)
+        read_profile(part, elements, context)
     except ckks.CiphertextError as error:
         return f"cannot use the encrypted profile: {error}"
     return None

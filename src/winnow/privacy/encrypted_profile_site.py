@@ -15,7 +15,7 @@ from winnow.core import Failure, Handler, Outcome, Reply, Task
 from winnow.learn.profile_comparison import SiteExtension
 from winnow.learn.representation_profile import Profile
 from winnow.privacy import ckks
-from winnow.privacy.encrypted_profile import seal
+from winnow.privacy.encrypted_profile import seal_profile
 
 SIGNIFICANT_BITS = 20
 """Binary digits of a decrypted number that leave the holder, at most so many of them behind the point."""
@@ -79,7 +79,7 @@ class EncryptedProfileSite:
             return outcome
         if self._public is None:
             return Failure(task=outcome.task, stage="sealing its profile", reason="it was given no key")
-        sealed = seal(Profile.of(outcome.payload["profile"]), self._public)
+        sealed = seal_profile(Profile.of(outcome.payload["profile"]), self._public)
         return replace(outcome, payload={**outcome.payload, "profile": sealed})
 
 

@@ -6,7 +6,7 @@ from html import escape
 import plotly.graph_objects as go
 
 
-def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose first column names the row; the others are numbers."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     body = "".join(_row(row) for row in rows)
@@ -45,7 +45,7 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def points(texts: Iterable[str]) -> str:
+def bullet_list(texts: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
 
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from winnow.report import figures
 from winnow.report.colours import colour
-from winnow.report.markup import collapsible, figure_html, paragraph, points, section, subheading, table
+from winnow.report.markup import bullet_list, collapsible, figure_html, html_table, paragraph, section, subheading
 from winnow.report.number_format import MISSING
 from winnow.report.plot_data import RunPlotData
 from winnow.runs.summary import PRIVACY
@@ -40,7 +40,7 @@ def privacy_section(groups: Mapping[str, Sequence[RunPlotData]], explain: Explai
     pieces = []
     if rows:
         caption = "Privacy spent (ε) and budget of each run. A smaller ε is a stronger guarantee."
-        pieces += [table(caption, HEADER, rows), figure_html(spent_by_round(groups), "Privacy spent (ε) by round")]
+        pieces += [html_table(caption, HEADER, rows), figure_html(spent_by_round(groups), "Privacy spent (ε) by round")]
     pieces += [paragraph(line) for algorithm, runs in groups.items() for run in runs for line in _ends(algorithm, run)]
     for algorithm, runs in groups.items():
         explained = explain(runs[0])
@@ -91,5 +91,5 @@ def _ends(algorithm: str, run: RunPlotData) -> Iterator[str]:
 
 
 def _explanation(algorithm: str, explained: PrivacyExplanation) -> str:
-    warned = points(f"Warning: {each}" for each in explained.warnings) if explained.warnings else ""
+    warned = bullet_list(f"Warning: {each}" for each in explained.warnings) if explained.warnings else ""
     return subheading(algorithm) + warned + collapsible("Who learns what", explained.text)

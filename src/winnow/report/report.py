@@ -13,11 +13,11 @@ from winnow.report.markup import (
     cards,
     collapsible,
     figure_html,
+    html_table,
     paragraph,
     section,
     side_by_side,
     subheading,
-    table,
 )
 from winnow.report.number_format import MISSING, number_text
 from winnow.report.plot_data import RunPlotData
@@ -92,7 +92,7 @@ def _headline(groups: Groups) -> str:
     header, lines = tables.comparison_cells(rows, runs[0].label.metric, _common_target(runs))
     caption = "Mean ± standard deviation over seeds; figures to the target cover the runs that reached it."
     few = [cards(map(_algorithm_card, rows))] if len(rows) <= NAMED_UP_TO else []
-    return section("Summary", *few, table(caption, header, lines))
+    return section("Summary", *few, html_table(caption, header, lines))
 
 
 def _run_cards(run: RunPlotData) -> list[str]:
@@ -157,7 +157,7 @@ def _fairness(groups: Groups) -> str:
     return section(
         "Fairness across clients",
         figure_html(fairness.fairness_bands(groups), caption),
-        table(note, fairness.fairness_header(metric), rows),
+        html_table(note, fairness.fairness_header(metric), rows),
     )
 
 
@@ -170,7 +170,7 @@ def _participation(groups: Groups) -> str:
         pieces += [
             subheading(algorithm),
             figure_html(figures.participation(first.participation), caption),
-            table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
+            html_table(f"{_seeds(runs)}.", tables.PARTICIPATION_HEADER, tables.participation_table(counts)),
         ]
     return section("Client selection", *pieces)
 
@@ -195,7 +195,7 @@ def _costs(groups: Groups) -> str:
         summaries = [run.summary for run in runs]
         caption = f"{algorithm}: total over all devices, {_seeds(runs).lower()}."
         moved = "; ".join(f"{way} {much}" for way, much in tables.traffic(summaries).items())
-        pieces += [table(caption, *tables.cost_cells(summaries)), paragraph(f"Clients {moved}.") if moved else ""]
+        pieces += [html_table(caption, *tables.cost_cells(summaries)), paragraph(f"Clients {moved}.") if moved else ""]
     return section("Costs", *pieces)
 
 
@@ -217,7 +217,7 @@ def _rejections(groups: Groups) -> str:
     return section(
         "Rejected replies",
         *abandoned,
-        table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
+        html_table("Replies that were not aggregated.", ("Reason", "Algorithm", "Seed", "Rounds", "Times"), rows),
     )
 
 

@@ -92,13 +92,6 @@ class RunView:
         except tomllib.TOMLDecodeError as error:
             raise RunError(f"{(self.path or Path()) / file_names.CONFIG} is damaged: {error}") from None
 
-    @property
-    def checkpoint_round(self) -> int | None:
-        """The round from which the run would resume; None where it would begin again."""
-        if self.path is None or not (self.path / file_names.CHECKPOINT).exists():
-            return None
-        return load_checkpoint_info(self.path / file_names.CHECKPOINT).round
-
 
 def _refuse_damaged(path: Path) -> None:
     described = read_description_files(path)

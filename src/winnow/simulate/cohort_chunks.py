@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import Handler, Outcome, Task
+from winnow.core.federation import clients_of
 
 Site = TypeVar("Site")
 Indices = NDArray[np.int64]
@@ -63,7 +64,3 @@ def handle_in_chunks(handler: Handler[Site], sizes: Indices, most: int) -> Handl
         return [outcomes[i] for i in range(len(tasks))]
 
     return answer
-
-
-def clients_of(tasks: Sequence[Task]) -> Indices:
-    return np.fromiter((task.client for task in tasks), np.int64, len(tasks))

@@ -6,8 +6,7 @@ different clients go to the handler as one cohort.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from winnow.core import (
     UNTIL_ALL,
     Cost,
+    Exchange,
     Failure,
     Filter,
     Handler,
@@ -66,27 +66,13 @@ class SimulatedFederation(Generic[Site]):
         store: ClientStore | None = None,
     ) -> None:
         self.site, self.fleet = site, fleet
-        self._population = population
-        self._clock = clock or VirtualClock()
+        self.population = population
+        self.clock = clock or VirtualClock()
+        self.randomness: Randomness = stream
+        self.simulated = True
         self.handlers = {name: wrap(handler, filters) for name, handler in handlers.items()}
         self.store = ClientStore(len(population)) if store is None else store
         self._proposed: dict[int, tuple[int, Payload]] = {}
-
-    @property
-    def population(self) -> Population:
-        return self._population
-
-    @property
-    def clock(self) -> VirtualClock:
-        return self._clock
-
-    @property
-    def randomness(self) -> Randomness:
-        return stream
-
-    @property
-    def simulated(self) -> bool:
-        return True
 
     def dispatch(self, tasks: Iterable[Task], until: Until = UNTIL_ALL) -> "SimulatedExchange[Site]":
         exchange = SimulatedExchange(self, until)
@@ -111,7 +97,7 @@ class SimulatedFederation(Generic[Site]):
             groups.setdefault((task.work, task.round), []).append(i)
         for (work, number), members in groups.items():
             clients = np.fromiter((tasks[i].client for i in members), np.int64, len(members))
-            costs = self.fleet.costs(clients, self._population.sizes[clients], work, number)
+            costs = self.fleet.costs(clients, self.population.sizes[clients], work, number)
             finish = (begun + costs.seconds).tolist()
             gone = (self.fleet.dropouts(clients, number) & (work.training_passes > 0)).tolist()
             for i, at, cost, drops_out in zip(members, finish, costs.rows(work), gone, strict=True):
@@ -131,7 +117,7 @@ class SimulatedFederation(Generic[Site]):
         return [replace(task, client_state=state) if state else task for task, state in states]
 
 
-class SimulatedExchange(Generic[Site]):
+class SimulatedExchange(Exchange, Generic[Site]):
     """An open exchange: outcomes come in the order of their virtual arrival, and move the clock."""
 
     def __init__(self, federation: SimulatedFederation[Site], until: Until) -> None:
@@ -184,14 +170,6 @@ class SimulatedExchange(Generic[Site]):
     def close(self) -> None:
         self._waiting.clear()
         self._outcomes.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _as_sent(outcome: Outcome, arrival: _Arrival) -> Outcome:

@@ -181,7 +181,7 @@ def _pack_with_code(ray: Any, value: object) -> PickledValue:
         _CodePacker(head, protocol=5, buffer_callback=contents.append).dump(value)
     except (TypeError, AttributeError, PicklingError) as error:
         raise ConfigError(
-            'engine.workers = "ray": the model, the loss or the function that loads data cannot be sent to workers: '
-            f"{str(error).splitlines()[0]}; make what it needs inside it"
+            'engine.workers = "ray": the model, the loss, the training step or the function that loads data cannot be '
+            f"sent to workers: {str(error).splitlines()[0]}; make what it needs inside it"
         ) from error
     return PickledValue(head.getvalue(), [np.frombuffer(each.raw(), np.uint8) for each in contents])

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from winnow.core import Handler, Outcome, SiteError, Task
-from winnow.simulate.cohort_chunks import Indices, assign_chunks, clients_of, split_cohort
+from winnow.core.federation import clients_of
+from winnow.simulate.cohort_chunks import Indices, assign_chunks, split_cohort
 from winnow.simulate.worker_backend import ChunkFinished, WorkerBackend, WorkerLost, WorkerReady
 
 MAX_LOSSES_PER_WORKER = 2

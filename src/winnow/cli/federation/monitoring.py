@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.federation.options import JobName, KitOption, connected
+from winnow.cli.federation.options import JobName, KitOption, connected, to_the_minute
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 from winnow.cli.options import AsJson
 
@@ -13,15 +13,13 @@ from winnow.cli.options import AsJson
 @requires_deploy_extra
 def jobs(kit: KitOption, as_json: AsJson = False) -> None:
     """List the jobs of a federation, the latest last, and what each is waiting for."""
-    import msgspec
-
     from winnow.cli.console import stdout_console, write_json
     from winnow.terminal_tables import table
 
     with connected(kit) as connection:
         states = connection.jobs()
     if as_json:
-        write_json([msgspec.to_builtins(state) for state in states])
+        write_json(states)
         return
     rows = [
         (
@@ -29,7 +27,7 @@ def jobs(kit: KitOption, as_json: AsJson = False) -> None:
             state.status,
             f"{state.round}/{state.rounds}" if state.rounds else str(state.round),
             state.submitter,
-            datetime.fromtimestamp(state.submitted, UTC).strftime("%Y-%m-%d %H:%M"),
+            to_the_minute(state.submitted),
             str(len(state.sites)),
         )
         for state in states
@@ -52,8 +50,6 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print the log of a job: the lines of the server, and each round with its scores."""
-    import msgspec
-
     from winnow.cli.console import write_json
     from winnow.deploy.client.job_progress import LogFormatter
 
@@ -62,7 +58,7 @@ def logs(
         for line in connection.job(job).lines(follow=follow):
             text = formatter.format(line)
             if as_json:
-                write_json(msgspec.to_builtins(line))
+                write_json(line)
             elif text is not None:
                 at = datetime.fromtimestamp(line.at, UTC).strftime("%H:%M:%S")
                 typer.echo(f"{at} {text}")
@@ -71,18 +67,18 @@ def logs(
 @requires_deploy_extra
 def status(kit: KitOption, as_json: AsJson = False) -> None:
     """Show the status of a federation: the leading server, connected sites, and jobs by state."""
-    import msgspec
-
     from winnow.cli.console import write_json
 
     with connected(kit) as connection:
         state = connection.status()
     if as_json:
-        write_json(msgspec.to_builtins(state))
+        write_json(state)
         return
-    since = datetime.fromtimestamp(state.since, UTC).strftime("%Y-%m-%d %H:%M")
     counts = ", ".join(f"{count} {name}" for name, count in state.jobs.items()) or "none"
-    typer.echo(f"leader {state.leader} since {since} UTC (lease {state.lease_token}), Winnow {state.winnow_version}")
+    since = to_the_minute(state.since)
+    typer.echo(
+        f"leader {state.leader} since {since} UTC (lease token {state.lease_token}), Winnow {state.winnow_version}"
+    )
     typer.echo(f"{state.sites} {'site' if state.sites == 1 else 'sites'} connected; jobs: {counts}")
     for notice in state.notices:
         typer.echo(notice)

@@ -1,5 +1,6 @@
 """Options that these commands share."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -8,17 +9,20 @@ import typer
 if TYPE_CHECKING:
     from winnow.deploy.client.connection import Connection
 
-KitOption: TypeAlias = Annotated[
-    Path,
-    typer.Option(
-        "--kit",
-        metavar="KIT",
-        envvar="WINNOW_KIT",
-        help="Your kit: the folder that the project owner gave you.",
-        show_default=False,
-    ),
-]
+KIT = typer.Option(
+    "--kit",
+    metavar="KIT",
+    envvar="WINNOW_KIT",
+    help="Your kit: the folder that the project owner gave you.",
+    show_default=False,
+)
+KitOption: TypeAlias = Annotated[Path, KIT]
 JobName: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help="The name of a job.", show_default=False)]
+
+
+def to_the_minute(at: float) -> str:
+    """A time in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def connected(kit: Path) -> "Connection":

@@ -1,12 +1,11 @@
 """winnow sites [list], winnow sites stop NAME, winnow sites restart NAME"""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.federation.options import KitOption, connected
+from winnow.cli.federation.options import KIT, KitOption, connected, to_the_minute
 from winnow.cli.federation.require_deploy_extra import requires_deploy_extra
 from winnow.cli.options import AsJson
 
@@ -24,16 +23,7 @@ SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The name of a sit
 )
 def all_sites(
     context: typer.Context,
-    kit: Annotated[
-        Path | None,
-        typer.Option(
-            "--kit",
-            metavar="KIT",
-            envvar="WINNOW_KIT",
-            help="Your kit: the folder that the project owner gave you.",
-            show_default=False,
-        ),
-    ] = None,
+    kit: Annotated[Path | None, KIT] = None,
 ) -> None:
     """List the sites of a federation; stop or restart one."""
     if context.invoked_subcommand is None and kit is None:
@@ -46,15 +36,13 @@ def all_sites(
 @requires_deploy_extra
 def list_sites(kit: KitOption, as_json: AsJson = False) -> None:
     """List the sites: their state, data, free resources and jobs."""
-    import msgspec
-
     from winnow.cli.console import stdout_console, write_json
     from winnow.terminal_tables import table
 
     with connected(kit) as connection:
         states = connection.sites()
     if as_json:
-        write_json([msgspec.to_builtins(state) for state in states])
+        write_json(states)
         return
     rows = [
         (
@@ -76,7 +64,7 @@ def _state(site: "SiteInfo") -> str:
         return "revoked"
     if site.connected:
         return "connected"
-    return f"offline since {datetime.fromtimestamp(site.last_seen, UTC):%Y-%m-%d %H:%M}"
+    return f"not connected since {to_the_minute(site.last_seen)} UTC"
 
 
 @sites.command()

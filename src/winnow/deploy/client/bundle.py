@@ -14,6 +14,7 @@ import tomli_w
 from winnow.config.resolve import resolve
 from winnow.config.schema import Experiment
 from winnow.core import ConfigError
+from winnow.core.factory_name import split_factory
 from winnow.data import DataSettings
 from winnow.deploy.jobs.bundle_format import Bundle
 from winnow.deploy.trust.kit import Kit
@@ -46,7 +47,7 @@ class JobDescription:
         if self.collect is not None:
             named = self.collect.third_party
             known = [named] if sites is None and named is not None else sites or ()
-            self.collect.between(dict.fromkeys(known, 0))
+            self.collect.for_sites(dict.fromkeys(known, 0))
 
     @property
     def title(self) -> str:
@@ -54,8 +55,8 @@ class JobDescription:
 
     def bundle(self, kit: Kit, job: dict[str, Any]) -> Bundle:
         """Signed; `job` holds the keys of the [job] section that are to be changed."""
-        wishes = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
-        config = tomli_w.dumps({**self.table, "job": wishes})
+        settings = {**self.table.get("job", {}), **{key: value for key, value in job.items() if value is not None}}
+        config = tomli_w.dumps({**self.table, "job": settings})
         return sign_bundle(kit, Bundle(config=config, files=self.files, main=self.main))
 
 
@@ -83,8 +84,8 @@ def _of_experiment(experiment: Experiment, files: Mapping[str, bytes] | None = N
     table["plugins"] = [] if main else [_add_file(Path(plugin), own) for plugin in experiment.plugins]
     factory = table["model"].get("factory")
     if factory:
-        file, _, function = factory.rpartition(":")
-        table["model"]["factory"] = f"{_add_file(Path(file), own)}:{function}"
+        file, name = split_factory(factory)
+        table["model"]["factory"] = _add_file(Path(file), own) + (f":{name}" if name else "")
     return JobDescription(
         table=table,
         data=data_settings_for(experiment),

@@ -19,7 +19,7 @@ from winnow.deploy.jobs.bundle_format import Bundle, read_bundle, write_bundle
 from winnow.deploy.trust.kit import Kit
 from winnow.deploy.wire.atomic_files import blob_of
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import WireError
 from winnow.deploy.wire.messages import (
     AbortJob,
@@ -42,7 +42,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting_link import ReconnectingLink
 from winnow.deploy.wire.transport import Tls
-from winnow.deploy.wire.transport_registry import connect as link_to
+from winnow.deploy.wire.transport_registry import open_link
 
 RETRY_SECONDS = 20.0
 """Seconds without an answer from any server after which a command gives up: longer than a failover takes."""
@@ -55,10 +55,14 @@ ResponseType = TypeVar("ResponseType", bound=msgspec.Struct)
 class Connection:
     """What a person may ask of a federation. Use it in a `with`, or close it."""
 
-    def __init__(self, kit: Kit, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, kit: Kit, retry_seconds: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
+    ) -> None:
         self.kit = kit
         tls = Tls.of(kit)
-        self._link = ReconnectingLink(kit.endpoints, lambda url: link_to(url, tls), patience=patience, notify=notify)
+        self._link = ReconnectingLink(
+            kit.endpoints, lambda url: open_link(url, tls), retry_seconds=retry_seconds, notify=notify
+        )
 
     def submit(
         self,
@@ -73,14 +77,14 @@ class Connection:
         """Submit a preset, a .toml file or a Python program; `options` as in `winnow run` (algorithm, seed, sets …)."""
         described = source if isinstance(source, JobDescription) else describe_job(source, **options)
         described.check_parties(sites)
-        wishes = {"sites": sites, "min_sites": min_sites, "priority": priority}
-        return self._send(name or _new_name(described.title), described.bundle(self.kit, wishes))
+        settings = {"sites": sites, "min_sites": min_sites, "priority": priority}
+        return self._send(name or _new_name(described.title), described.bundle(self.kit, settings))
 
     def clone(self, job: str, name: str | None = None) -> "SubmittedJob":
         """The same job once more, submitted and signed by this person."""
         with tempfile.TemporaryDirectory() as folder:
             spool = BlobFolder(Path(folder))
-            bundle = read_bundle(download(self._link, job, self._state(job).bundle, spool).read_bytes())
+            bundle = read_bundle(download_blob(self._link, job, self._state(job).bundle, spool).read_bytes())
         return self._send(name or _new_name(job.rpartition("-")[0] or job), sign_bundle(self.kit, bundle))
 
     def _send(self, job: str, bundle: Bundle) -> "SubmittedJob":
@@ -88,7 +92,7 @@ class Connection:
             path = Path(folder) / "bundle"
             path.write_bytes(write_bundle(bundle))
             blob = blob_of(path)
-            upload(self._link, job, path, blob)
+            upload_blob(self._link, job, path, blob)
             self._ask(SubmitJob(job=job, bundle=blob), Acknowledgement)
         return SubmittedJob(self, job)
 
@@ -171,7 +175,7 @@ class SubmittedJob:
             spool = BlobFolder(Path(folder))
             blobs = {"events": state.events, "checkpoint": state.checkpoint, **state.output}
             files = {
-                name: download(connection._link, self.name, blob, spool)
+                name: download_blob(connection._link, self.name, blob, spool)
                 for name, blob in blobs.items()
                 if blob is not None
             }
@@ -179,10 +183,10 @@ class SubmittedJob:
 
 
 def connect(
-    kit: str | Path, patience: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
+    kit: str | Path, retry_seconds: float = RETRY_SECONDS, notify: Callable[[str], None] | None = None
 ) -> Connection:
     """Connect with a person's kit. `notify` gets one line when no server has answered for a while."""
-    return Connection(Kit.load(Path(kit), "person"), patience, notify)
+    return Connection(Kit.load(Path(kit), "person"), retry_seconds, notify)
 
 
 def _new_name(title: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from winnow.core import ConfigError, DataError, WinnowError
+from winnow.core import ConfigError, DataError, OwnCodeError, WinnowError
 from winnow.deploy.jobs.bundle_format import Bundle, read_bundle
 from winnow.deploy.jobs.ipc_channel import Channel
 from winnow.deploy.jobs.parent_channel import ParentChannel, StopRequestedError
@@ -66,6 +66,8 @@ def redacted_error(error: Exception) -> str:
     text = f"{type(error).__name__}: {error}"
     for write in _private_log or [lambda line: print(line, file=sys.stderr)]:
         write(text)
+    if isinstance(error, OwnCodeError):
+        return f"{error.place}; {SEE_SITE_LOG}"
     if isinstance(error, WinnowError) and not isinstance(error, DataError):
         return str(error)
     what = "the site's data do not match its configuration" if isinstance(error, DataError) else type(error).__name__

@@ -9,6 +9,7 @@ import msgspec
 
 from winnow.core.decode import UnreadableError, from_msgpack
 from winnow.core.errors import ConfigError
+from winnow.core.factory_name import split_factory
 from winnow.core.untrusted_text import one_line
 
 MAX_BUNDLE_BYTES = 64 << 20
@@ -48,7 +49,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         plugins, model = table.get("plugins", []), table.get("model", {})
         factory = model.get("factory") if isinstance(model, Mapping) else None
         named = [*plugins] if isinstance(plugins, list) else [plugins]
-        return [str(each) for each in [*named, *([] if factory is None else [str(factory).rpartition(":")[0]])]]
+        return [str(each) for each in [*named, *([] if factory is None else [split_factory(str(factory))[0]])]]
 
     def settings(self) -> dict[str, Any]:
         try:

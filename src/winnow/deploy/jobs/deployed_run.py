@@ -1,4 +1,4 @@
-"""A workflow driven over the sites of a job: every round is committed before anything of the next is announced."""
+"""Runs a workflow over the sites of a job: every round is committed before the next one starts."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from winnow.core import AnyEvent, Arrays, ConfigError, Federation, Rejected, RoundFinished, Snapshot, Workflow
 from winnow.deploy.jobs.array_files import open_arrays
-from winnow.deploy.jobs.federation import DeployedFederation, WallClock
+from winnow.deploy.jobs.federation import DeployedFederation
 from winnow.deploy.jobs.ipc import CommitRound, RoundCommitted, RunnerLogLine, StartJob, ToRunner
+from winnow.deploy.jobs.job_clocks import WallClock
 from winnow.deploy.jobs.parent_channel import ParentChannel
 from winnow.deploy.jobs.snapshot_file import load_snapshot, save_snapshot
 from winnow.deploy.wire.safetensors_files import write_arrays_without_digest
@@ -23,13 +24,13 @@ MAX_LOGGED_REASONS = 1000
 class DeployedRun:
     """Runs any workflow over the sites of a job, and commits its rounds."""
 
-    def __init__(self, parent: ParentChannel[ToRunner], begin: StartJob) -> None:
-        self._parent, self.begin = parent, begin
-        self.folder = Path(begin.folder)
-        self._used = False
+    def __init__(self, server: ParentChannel[ToRunner], start: StartJob) -> None:
+        self._server, self.start = server, start
+        self.folder = Path(start.folder)
+        self._started = False
         self._logged_reasons: set[tuple[str, str]] = set()
-        self._events = Path(begin.events or self.folder / file_names.EVENTS)
-        if begin.checkpoint is None:
+        self._events = Path(start.events or self.folder / file_names.EVENTS)
+        if start.checkpoint is None:
             self._events.write_bytes(b"")
         self.log = EventLog(self._events)
         """All events so far, in a file: a job may have any number of rounds."""
@@ -37,31 +38,32 @@ class DeployedRun:
         self.lines: list[str] = []
         """Events since the last committed round; at the end, why the run stopped."""
 
-    def once(self) -> None:
-        if self._used:
+    def refuse_second_run(self) -> None:
+        """Raise if the job's program has started a run before."""
+        if self._started:
             raise ConfigError("a job can contain only one run; submit each further run as a separate job")
-        self._used = True
+        self._started = True
 
-    def committed(self, *, in_memory: bool = True) -> Snapshot | None:
-        """The state after the last committed round, if there is one; what happened until then is in the log."""
-        if self.begin.checkpoint is None:
+    def committed_state(self, *, in_memory: bool = True) -> Snapshot | None:
+        """The workflow's state after the last committed round, if there is one; earlier events are in the log."""
+        if self.start.checkpoint is None:
             return None
-        return load_snapshot(Path(self.begin.checkpoint), in_memory=in_memory)
+        return load_snapshot(Path(self.start.checkpoint), in_memory=in_memory)
 
-    def run(
+    def execute(
         self,
         workflow: Workflow,
         on_event: OnEvent,
         *,
         now: float = 0.0,
         rounds: int = 0,
-        deadline: float | None = None,
-        around: Callable[[Federation], Federation] = lambda federation: federation,
+        task_timeout: float | None = None,
+        wrap_federation: Callable[[Federation], Federation] = lambda federation: federation,
     ) -> None:
-        """`around` adds filters to the federation."""
-        deployed = DeployedFederation(self._parent, self.begin.members, self.folder, WallClock(now), deadline)
+        """Run the workflow to its end. `wrap_federation` adds filters to the federation."""
+        deployed = DeployedFederation(self._server, self.start.members, self.folder, WallClock(now), task_timeout)
         with self._events.open("ab", buffering=0) as log:
-            for event in workflow.run(around(deployed)):
+            for event in workflow.run(wrap_federation(deployed)):
                 line = encode_event(event)
                 log.write(line)
                 self.lines.append(line.decode().rstrip("\n"))
@@ -77,30 +79,30 @@ class DeployedRun:
         if (site, event.reason) not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
             self._logged_reasons.add((site, event.reason))
             line = f"round {event.round}: reply of client {event.client} at {site} rejected: {event.reason}"
-            self._parent.send(RunnerLogLine(line=line))
+            self._server.send(RunnerLogLine(line=line))
 
     def _commit(self, workflow: Workflow, deployed: DeployedFederation, event: RoundFinished, rounds: int) -> None:
         path = self.folder / f"round-{event.round}"
         state = workflow.snapshot()
         save_snapshot(path, Snapshot(arrays=state.arrays, values={"now": event.at, **state.values}))
-        settled, over = deployed.over()
-        self._parent.send(
+        settled, ended = deployed.end_round()
+        self._server.send(
             CommitRound(
                 round=event.round,
                 rounds=rounds,
                 checkpoint=str(path),
                 lines=list(self.lines),
                 settled=settled,
-                over=over,
+                ended_tasks=ended,
                 metrics={data: dict(values) for data, values in event.metrics.items()},
             )
         )
-        while (done := self._parent.receive(RoundCommitted)) is not None and done.round < event.round:
+        while (done := self._server.receive(RoundCommitted)) is not None and done.round < event.round:
             pass
         path.unlink(missing_ok=True)
 
     def store(self, arrays: Arrays) -> Arrays:
-        """Compute arrays into a file that disappears once it is unused; memory holds one array at a time."""
+        """Write arrays to a file that disappears once it is unused; one array at a time is in memory."""
         path = self.folder / "stored"
         write_arrays_without_digest(path, arrays)
         try:
@@ -108,16 +110,16 @@ class DeployedRun:
         finally:
             path.unlink()
 
-    def put_out(self, name: str, text: str) -> None:
+    def add_output(self, name: str, text: str) -> None:
         """Add a file to the job's output."""
         path = self.folder / name
         path.write_text(text, encoding="utf-8")
         self.output[name] = str(path)
 
-    def put_out_result(
+    def add_result(
         self, view: RunView, *, parameters: int = 0, message_bytes: int = 0, private: Sequence[str] = ()
     ) -> None:
-        """Add the files that make a run folder that of a finished run."""
+        """Add the files that mark a run folder as that of a finished run."""
         summary = view.summary()
         record = result_record(
             summary,
@@ -127,5 +129,5 @@ class DeployedRun:
             wall_seconds=summary.seconds,
             private=private,
         )
-        self.put_out(file_names.LABEL, view.label.to_json())
-        self.put_out(file_names.RESULT, json.dumps(record, default=json_default))
+        self.add_output(file_names.LABEL, view.label.to_json())
+        self.add_output(file_names.RESULT, json.dumps(record, default=json_default))

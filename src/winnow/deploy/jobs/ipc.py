@@ -17,7 +17,7 @@ class JobSite(WireMessage, frozen=True, kw_only=True):
     """A site of the job, and the number of its first client."""
 
     site: str
-    clients_from: int
+    first_client: int
     data: DataDescription
 
 
@@ -43,7 +43,7 @@ class ExchangeMessage(WireMessage, frozen=True, kw_only=True):
 class ResultArrived(ExchangeMessage, frozen=True, kw_only=True):
     """A client's result; its blob is at `path`."""
 
-    answer: ClientResult
+    result: ClientResult
     path: str | None = None
 
 
@@ -81,8 +81,8 @@ class WithdrawTasks(WireMessage, frozen=True, kw_only=True):
 
 
 class CommitRound(WireMessage, frozen=True, kw_only=True):
-    """A round has ended: make it permanent, then confirm. `settled` are the clients whose replies were aggregated, by
-    site and task; `over` the tasks that have ended, by site.
+    """A round has ended: commit it, then confirm. `settled` are the clients whose replies were aggregated, by site and
+    task; `ended_tasks` are by site.
     """
 
     round: RoundNumber
@@ -90,7 +90,7 @@ class CommitRound(WireMessage, frozen=True, kw_only=True):
     checkpoint: str
     lines: list[str]
     settled: dict[Name, dict[Digest, list[Count]]]
-    over: dict[Name, list[Digest]]
+    ended_tasks: dict[Name, list[Digest]]
     metrics: dict[str, dict[str, float]]
 
 
@@ -165,7 +165,7 @@ class JobReady(WireMessage, frozen=True, kw_only=True):
 class TaskResult(WireMessage, frozen=True, kw_only=True):
     """One client's result (without its blob), the file of its payload, and the file of its new state."""
 
-    answer: ClientResult
+    result: ClientResult
     payload: str | None = None
     new_client_state: str | None = None
     volatile: bool = False

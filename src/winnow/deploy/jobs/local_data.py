@@ -8,7 +8,7 @@ files: targets, features, owner, task, tokens. The rows of a file are one client
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.core import DataError
-from winnow.data import ClientData, ClientsOnDemand, DataSettings, Examples
+from winnow.data import ClientData, ClientsOnDemand, DataSet, DataSettings, Examples, Preprocessing
 from winnow.data.client_files import REFERENCE, TEST, ClientFiles, read_index, read_pair
 from winnow.data.federate import split_local_tests
 from winnow.data.file_io import own_file_type
 from winnow.data.load import load
 from winnow.data.on_demand import OnDemand
-from winnow.data.tables import open_table
+from winnow.data.own_arrays import number_labels
+from winnow.data.preprocessing import Affine, label_array
+from winnow.data.tables import as_text, open_table
+from winnow.data.types import AS_IT_IS
 from winnow.deploy.wire.messages import DataDescription
 
 SOURCES = ("folder", "file")
@@ -41,6 +44,7 @@ class SiteData:
     clients: ClientData | ClientsOnDemand
     local_test: ClientData | None
     tokens: bool
+    preprocessing: Preprocessing
     columns: str = ""
     labels: str = ""
 
@@ -60,17 +64,25 @@ class SiteData:
         )
 
 
-def load_site_data(name: str, table: Mapping[str, Any], seed: int, salt: str = "") -> SiteData:
-    """The clients that a site hosts. The `salt`, a job's name, goes into the digests of its columns and labels."""
+def load_site_data(
+    name: str, table: Mapping[str, Any], seed: int, salt: str = "", stated: Preprocessing | None = None
+) -> SiteData:
+    """The clients that a site hosts, with the preprocessing that the job states, if it does.
+
+    The `salt`, a job's name, goes into the digests of its columns and labels.
+    """
     source = _source(name, table)
     clients: ClientData | ClientsOnDemand
     if source == "folder":
-        files = _of_folder(name, table)
+        if stated is not None:
+            raise DataError(f"data.{name}: the job states a preprocessing, which files of arrays have no use for")
+        files, preprocessing = _of_folder(name, table)
         small = int(files.sizes.sum()) * files.sample_bytes < MAX_IN_MEMORY_BYTES
         clients = files.gather(np.arange(len(files))) if small else files
     else:
-        clients = _of_file(name, Path(table["file"]), table)
-    columns = _columns(Path(table["file"]), table) if source == "file" else []
+        clients, understood = _of_file(name, Path(table["file"]), table, stated)
+        preprocessing = understood.preprocessing
+    columns = [column.name for column in preprocessing.columns]
     labels = table["classes"] if isinstance(table.get("classes"), list) else []
     local_test = None
     share = table.get("local_test", 0.0)
@@ -81,7 +93,8 @@ def load_site_data(name: str, table: Mapping[str, Any], seed: int, salt: str = "
     return SiteData(
         clients=clients,
         local_test=local_test,
-        tokens=bool(table.get("tokens", False)),
+        tokens=preprocessing.tokens,
+        preprocessing=preprocessing,
         columns=_digest(salt, columns),
         labels=_digest(salt, labels),
     )
@@ -104,29 +117,42 @@ def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def load_server_data(name: str, table: Mapping[str, Any]) -> tuple[Examples | None, Examples | None]:
-    """The server's reference set and test set, as far as it has them: of a folder, or files of their own."""
+def load_server_data(
+    name: str, table: Mapping[str, Any], stated: Preprocessing | None = None
+) -> tuple[Examples | None, Examples | None, Preprocessing]:
+    """The server's reference set and test set, as far as it has them: of a folder, or files of their own; and how they
+    were understood.
+    """
     folder = Path(table["folder"]) if "folder" in table else None
     held: list[Examples | None] = []
+    preprocessing = stated or AS_IT_IS
     for key, file in (("reference", REFERENCE), ("test", TEST)):
         path = Path(table[key]) if key in table else folder and folder / file
         if key in table and not (path and path.is_file()):
             raise DataError(f"data.{name}.{key}: there is no file {path}")
-        held.append(_held(name, path, table) if path and path.is_file() else None)
-    return held[0], held[1]
+        examples = None
+        if path and path.is_file():
+            examples, preprocessing = _held(name, path, table, stated)
+        held.append(examples)
+    return held[0], held[1], preprocessing
 
 
-def _held(name: str, path: Path, table: Mapping[str, Any]) -> Examples:
+def _held(
+    name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing | None
+) -> tuple[Examples, Preprocessing]:
     """A file of the server's, read as a site reads its own."""
-    if own_file_type(path) == ".npz" and "targets" not in table:
+    if own_file_type(path) == ".npz" and "targets" not in table and stated is None:
         x, y = read_pair(path)
         classes, tokens = _classes(name, table, y), bool(table.get("tokens", False))
         part = OnDemand(
             clients=1, sizes=1, load=lambda client: (x, y), classes=classes, reference=(x, y), tokens=tokens, name=name
         ).to_federated(reference_at_clients=False)
-        return Examples(x=_scaled(name, part.reference.x, table), y=part.reference.y)
-    data = _of_file(name, path, table)
-    return Examples(x=data.x[data.rows], y=data.y[data.rows])
+        held = part.reference
+        whole = DataSet(name=name, x=held.x, y=held.y, classes=classes, preprocessing=part.preprocessing)
+        scaled = _scaled(name, whole, table)
+        return Examples(x=scaled.x, y=scaled.y), scaled.preprocessing
+    data, understood = _of_file(name, path, table, stated)
+    return Examples(x=data.x[data.rows], y=data.y[data.rows]), understood.preprocessing
 
 
 def _source(name: str, table: Mapping[str, Any]) -> str:
@@ -136,7 +162,7 @@ def _source(name: str, table: Mapping[str, Any]) -> str:
     return named[0]
 
 
-def _of_folder(name: str, table: Mapping[str, Any]) -> ClientsOnDemand:
+def _of_folder(name: str, table: Mapping[str, Any]) -> tuple[ClientsOnDemand, Preprocessing]:
     folder = Path(table["folder"])
     if not folder.is_dir():
         raise DataError(f"data.{name}.folder: there is no folder {folder}")
@@ -151,7 +177,7 @@ def _of_folder(name: str, table: Mapping[str, Any]) -> ClientsOnDemand:
         name=name,
     ).to_federated(reference_at_clients=True)
     assert isinstance(spread.clients, ClientsOnDemand)
-    return spread.clients
+    return spread.clients, spread.preprocessing
 
 
 def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int | None:
@@ -164,58 +190,93 @@ def _classes(name: str, table: Mapping[str, Any], labels: NDArray[Any]) -> int |
     raise DataError(f"data.{name}: the targets are classes; say how many there are in all: classes = …")
 
 
-def _of_file(name: str, path: Path, table: Mapping[str, Any]) -> ClientData:
+def _of_file(
+    name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing | None
+) -> tuple[ClientData, DataSet]:
+    """The clients of a file, and the data set as it was understood."""
     told = {key: value for key, value in table.items() if key not in DEPLOYMENT_KEYS}
-    settings = DataSettings(**told, scale="none", name=name, path=path, clients=1)
-    data = load(settings)
+    if stated is not None:
+        _check_stated(name, path, table, stated)
+        told = {key: value for key, value in told.items() if key in ("targets", "owner")}
+    scale: dict[str, Any] = {} if stated else {"scale": "none"}
+    data = load(DataSettings(**told, **scale, name=name, path=path, clients=1, preprocessing=stated))
     assert not isinstance(data, OnDemand)
-    x, y, classes = _scaled(name, data.x, table), data.y, data.classes
-    if classes is not None:  # they were numbered by this file alone
-        y, classes = _numbered(name, _labels(path, settings), table)
+    if stated is None:
+        _check_same_everywhere(name, data.preprocessing)
+        data = _with_shared_classes(name, _scaled(name, data, table), table)
     owner = np.zeros(len(data), np.int64) if data.owners is None else data.owners
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner))])
-    return ClientData(x=x, y=y, rows=np.argsort(owner, kind="stable"), offsets=offsets, classes=classes)
+    rows = np.argsort(owner, kind="stable")
+    return ClientData(x=data.x, y=data.y, rows=rows, offsets=offsets, classes=data.classes), data
 
 
-def _scaled(name: str, x: NDArray[Any], table: Mapping[str, Any]) -> Any:
+def _check_stated(name: str, path: Path, table: Mapping[str, Any], stated: Preprocessing) -> None:
+    """What a job states may choose among the columns that the site offers, and not contradict what the site says."""
+    if table.get("scale", "none") != "none":
+        raise DataError(
+            f"data.{name}: the job states a preprocessing, and scale = … is set here; remove one of the two"
+        )
+    asked, offered = [*(column.name for column in stated.columns), *stated.input_names], _columns(path, table)
+    if own_file_type(path) != ".npz":
+        if not asked:  # it would get all columns, whatever the site offers
+            raise DataError(f"data.{name}: the job's preprocessing names no columns, and the data are a table")
+        if strange := [each for each in asked if each not in offered]:
+            raise DataError(f"data.{name}: the job asks for the column '{strange[0]}', which is not among the features")
+    said = table.get("classes")
+    own = [str(each) for each in (said if isinstance(said, list) else range(said or 0))]
+    if said is not None and own != as_text(label_array(stated.classes or ())).tolist():
+        raise DataError(f"data.{name}: classes = {said}, but the job states others")
+
+
+def _check_same_everywhere(name: str, found: Preprocessing) -> None:
+    """Categories and fills that a site finds in its own rows would differ from other sites'."""
+    for column in found.columns:
+        what = "holds text" if column.kind == "category" else "has missing values" if column.marks_missing else ""
+        if what:
+            raise DataError(
+                f"data.{name}: column '{column.name}' {what}, and all sites must encode it alike: let the job state "
+                "how (preprocessing=…), or leave it out of features"
+            )
+
+
+def _scaled(name: str, data: DataSet, table: Mapping[str, Any]) -> DataSet:
     """Features by numbers that all parties share: (x − mean) / sd, a column each. A party's own numbers would hide how
     it differs from the others, and fit nobody else's samples.
     """
     scale = table.get("scale", "none")
     if scale == "none":
-        return x
+        return data
     mean, sd = (scale.get(key) for key in ("mean", "sd")) if isinstance(scale, Mapping) else (None, None)
-    width = x.shape[1] if x.ndim == 2 else -1
+    width = data.x.shape[1] if data.x.ndim == 2 else -1
     if mean is None or sd is None or len(mean) != width or len(sd) != width or min(sd) <= 0:
         raise DataError(
             f"data.{name}.scale: write 'none', or numbers that all sites share, one of each a feature: "
             "scale = { mean = […], sd = […] }"
         )
-    return ((x - np.asarray(mean)) / np.asarray(sd)).astype(np.float32)
+    told = data.preprocessing
+    if told.columns:
+        pairs = zip(told.columns, mean, sd, strict=True)
+        columns = tuple(column.model_copy(update={"shift": m, "width": s}) for column, m, s in pairs)
+        told = told.model_copy(update={"columns": columns})
+    elif told.array is not None:
+        scaling = Affine(shift=tuple(mean), width=tuple(sd))
+        told = told.model_copy(update={"array": told.array.model_copy(update={"scaling": scaling})})
+    x = ((data.x - np.asarray(mean)) / np.asarray(sd)).astype(np.float32)
+    return replace(data, x=x, preprocessing=told)
 
 
-def _labels(path: Path, settings: DataSettings) -> NDArray[Any]:
-    """The classes of a file's rows, as the file calls them."""
-    return read_pair(path)[1] if own_file_type(path) == ".npz" else open_table(path).values(settings.targets[0])
-
-
-def _numbered(name: str, labels: NDArray[Any], table: Mapping[str, Any]) -> tuple[NDArray[np.int64], int]:
-    """Labels under the numbers that all sites agree on, and how many there are."""
+def _with_shared_classes(name: str, data: DataSet, table: Mapping[str, Any]) -> DataSet:
+    """Labels under the numbers that all sites agree on: a file alone would number only those that it has."""
+    found = data.preprocessing.classes
+    if data.classes is None or found is None:
+        return data
     said = table.get("classes")
     if said is None:
         raise DataError(
             f"data.{name}: the targets are classes; say which there are, in an order that all sites share: "
             'classes = ["no", "yes"] (or how many, where they are the numbers 0, 1, …)'
         )
-    names = [str(each) for each in (said if isinstance(said, list) else range(said))]
-    number = {label: place for place, label in enumerate(names)}
-    distinct, place = np.unique(labels, return_inverse=True)
-    strange = [str(label) for label in distinct if _text(label) not in number]
-    if strange:
-        raise DataError(f"data.{name}: there is a class {strange[0]!r}, which is not among classes = {said}")
-    return np.array([number[_text(label)] for label in distinct], np.int64)[place.reshape(-1)], len(names)
-
-
-def _text(label: Any) -> str:
-    """A label as a configuration writes it: 1.0 is 1."""
-    return str(int(label)) if isinstance(label, float | np.floating) and label == int(label) else str(label)
+    labels = tuple(said if isinstance(said, list) else range(said))
+    numbers = number_labels(label_array(found), labels, f"data.{name}")
+    told = data.preprocessing.model_copy(update={"classes": labels})
+    return replace(data, y=numbers[data.y], classes=len(labels), preprocessing=told)

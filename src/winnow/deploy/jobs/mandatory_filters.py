@@ -52,10 +52,10 @@ def reject_unchecked_parts(tasks: Sequence[Task], site: Any, call_next: Handler[
     if tasks[0].name not in ALLOWED_EXTRA_PARTS:
         reason = f"this site's filters do not cover task '{tasks[0].name}'"
         return [Failure(task=task, stage="filtering", reason=reason) for task in tasks]
-    return [_judged(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
+    return [_checked(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
 
 
-def _judged(task: Task, outcome: Outcome) -> Outcome:
+def _checked(task: Task, outcome: Outcome) -> Outcome:
     if not isinstance(outcome, Reply):
         return outcome
     for part in outcome.payload.keys() - task.payload.keys() - ALLOWED_EXTRA_PARTS[task.name]:

@@ -66,7 +66,7 @@ class OutputFilter:
             site=None, handlers={name: made}, filters=(with_separate_state, *self._filters), in_memory=None
         )
         [filtered] = TaskExecutor(self._job, self._folder, site).execute(request.task)
-        return replace(filtered, answer=replace(filtered.answer, seconds=0.0))
+        return replace(filtered, result=replace(filtered.result, seconds=0.0))
 
 
 def _update(task: Task, payload: Payload) -> Outcome:

@@ -1,6 +1,7 @@
 """A job's process at the server: it runs the workflow. `python -m winnow.deploy.jobs.runner FD`
 
-The same program that ran in a notebook runs here; its `winnow.run` finds this place and drives the real federation.
+The same program that ran in a notebook runs here; its `winnow.run` finds this execution context and uses the real
+federation.
 """
 
 import sys
@@ -24,43 +25,43 @@ if TYPE_CHECKING:
 
 
 class ServerExecutionContext(ExecutionContext):
-    """Where a job's program drives its federation."""
+    """Runs what a job's program asks for over the job's sites."""
 
-    def __init__(self, drive: DeployedRun) -> None:
-        self._drive = drive
+    def __init__(self, run: DeployedRun) -> None:
+        self._run = run
 
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
-        from winnow.deploy.jobs.server_training import learn  # noqa: PLC0415 - a workflow without torch need not load it
+        from winnow.deploy.jobs.server_training import run_training  # noqa: PLC0415 - others need no torch
 
-        self._drive.once()
-        return learn(self._drive, experiment, inputs, on_event)
+        self._run.refuse_second_run()
+        return run_training(self._run, experiment, inputs, on_event)
 
-    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
-        drive = self._drive
-        drive.once()
-        if isinstance(wanted.workflow, StoringWorkflow) and wanted.workflow.store is None:
-            wanted.workflow.store = drive.store
-        committed = drive.committed(in_memory=False)
+    def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+        run = self._run
+        run.refuse_second_run()
+        if isinstance(spec.workflow, StoringWorkflow) and spec.workflow.store is None:
+            spec.workflow.store = run.store
+        committed = run.committed_state(in_memory=False)
         if committed is not None:
-            wanted.workflow.restore(committed)
-        drive.run(wanted.workflow, on_event, now=0.0 if committed is None else committed.values["now"])
-        kind = type(wanted.workflow).__name__
-        label = RunLabel(name=drive.begin.job, algorithm=kind, seed=wanted.seed, metric="loss")
-        drive.put_out_result(RunView(label=label, log=drive.log))
-        return list(drive.log)
+            spec.workflow.restore(committed)
+        run.execute(spec.workflow, on_event, now=0.0 if committed is None else committed.values["now"])
+        kind = type(spec.workflow).__name__
+        label = RunLabel(name=run.start.job, algorithm=kind, seed=spec.seed, metric="loss")
+        run.add_result(RunView(label=label, log=run.log))
+        return list(run.log)
 
 
 def main() -> None:
-    line = open_parent_channel(int(sys.argv[1]), ToRunner, ends=StopRunner)
-    begin = line.receive(StartJob)
-    assert begin is not None
-    drive = DeployedRun(line, begin)
-    sys.stdout = LineForwarder(lambda text: line.send(RunnerLogLine(line=text)))
+    server = open_parent_channel(int(sys.argv[1]), ToRunner, ends=StopRunner)
+    job = server.receive(StartJob)
+    assert job is not None
+    run = DeployedRun(server, job)
+    sys.stdout = LineForwarder(lambda text: server.send(RunnerLogLine(line=text)))
     try:
-        reason = run_job(Path(begin.bundle), Path(begin.folder), ServerExecutionContext(drive))
-        line.send(JobFinished(output=drive.output, lines=drive.lines) if reason is None else JobFailed(reason=reason))
-    except StopRequestedError as halted:
-        print(f"stopped: {halted}", file=sys.stderr)
+        reason = run_job(Path(job.bundle), Path(job.folder), ServerExecutionContext(run))
+        server.send(JobFinished(output=run.output, lines=run.lines) if reason is None else JobFailed(reason=reason))
+    except StopRequestedError as stopped:
+        print(f"stopped: {stopped}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ import torch
 from winnow.config.resolve import to_toml
 from winnow.config.schema import Experiment
 from winnow.core import DataError, RunError
-from winnow.data import Examples
+from winnow.data import Examples, Preprocessing
 from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
 from winnow.experiment.run import Result
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
+from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
 from winnow.learn.stack import as_tensor
 from winnow.learn.training_plan import TrainingPlan
@@ -24,14 +25,15 @@ from winnow.runs import RunLabel, RunView, file_names
 from winnow.runs.checkpoint import save_arrays
 
 
-def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
-    """Run an experiment's workflow over the sites of a job."""
-    members = drive.begin.members
-    where = {member.site: member.clients_from for member in members if member.data.sizes}
-    experiment = experiment.model_copy(update={"collect": experiment.collect.between(where)})
-    held = load_server_data(experiment.data.name, drive.begin.data.get(experiment.data.name, {}))
+def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on_event: OnEvent) -> Result:
+    """Train over the sites of a job."""
+    members = run.start.members
+    first_clients = {member.site: member.first_client for member in members if member.data.sizes}
+    experiment = experiment.model_copy(update={"collect": experiment.collect.for_sites(first_clients)})
+    table = run.start.data.get(experiment.data.name, {})
+    *held, preprocessing = load_server_data(experiment.data.name, table, experiment.data.preprocessing)
     described = common_description(members)
-    setup = _setup(experiment, inputs, described, held)
+    setup = _setup(experiment, inputs, described, held, preprocessing)
     sizes = np.array([size for member in members for size in member.data.sizes], np.int64)
     tested = np.array([size for member in members for size in member.data.local_test_sizes], np.int64)
     nothing = zero_examples(described, 0)
@@ -44,20 +46,20 @@ def learn(drive: DeployedRun, experiment: Experiment, inputs: RunInputs, on_even
         test=held[1] or nothing,
         store=None,
     )
-    committed = drive.committed()
+    committed = run.committed_state()
     if committed is not None:
         training.restore(committed)
-    drive.run(
+    run.execute(
         training,
         on_event,
         now=training.now,
         rounds=experiment.rounds,
-        deadline=experiment.job.task_timeout,
-        around=lambda federation: (
+        task_timeout=experiment.job.task_timeout,
+        wrap_federation=lambda federation: (
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(drive, setup, plan, training)
+    return _result(run, setup, plan, training)
 
 
 def common_description(members: Sequence[JobSite]) -> DataDescription:
@@ -85,7 +87,8 @@ def _setup(
     experiment: Experiment,
     inputs: RunInputs,
     described: DataDescription,
-    held: tuple[Examples | None, Examples | None],
+    held: Sequence[Examples | None],
+    preprocessing: Preprocessing,
 ) -> TrainingSetup:
     """The model, tried on the server's own samples, or on zeros where it has none."""
     name = experiment.data.name
@@ -102,7 +105,15 @@ def _setup(
     device = set_up_device(experiment.engine)
     probe = as_tensor(like.x[:PROBE_SAMPLES], device), as_tensor(like.y[:PROBE_SAMPLES], device)
     # the job's log lists the clients that were selected, aggregated and rejected
-    return set_up_training(experiment, inputs, probe, classes, secure_stream, selection_is_public=True)
+    return set_up_training(
+        experiment,
+        inputs,
+        probe,
+        classes,
+        secure_stream,
+        preprocessing=preprocessing,
+        selection_is_public=True,
+    )
 
 
 def zero_examples(described: DataDescription, samples: int) -> Examples:
@@ -112,12 +123,12 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
+def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
     experiment = setup.experiment
     for name, model in (("best", training.best), ("last", training.model)):
-        path = drive.folder / file_names.model_file(name)
+        path = run.folder / file_names.model_file(name)
         save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
-        drive.output[path.name] = str(path)
+        run.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
         algorithm=experiment.algorithm,
@@ -126,16 +137,19 @@ def _result(drive: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, traini
         target=experiment.target,
         evaluated_by=experiment.evaluation.by,
     )
-    view = RunView(label=label, log=drive.log, config_text=to_toml(experiment))
-    drive.put_out_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
-    setup.module.cpu().load_state_dict(training.best)
+    view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
+    run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
+    setup.model.module.cpu().load_state_dict(training.best)
     return Result(
         experiment=experiment,
         plan=plan,
         summary=view.summary(),
         view=view,
-        model=setup.module.eval(),
+        model=own_module(setup.model.module.eval()),
+        estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
+        preprocessing=setup.preprocessing,
+        client_names=(),
     )
 
 

@@ -45,7 +45,13 @@ def training_handlers(
     """What a site does in an experiment; `first` is the number of its first client, whose parties are `identities`."""
     device = set_up_device(experiment.engine)
     setup = set_up_training(
-        experiment, inputs, _probe(data.clients, device), data.clients.classes, secure_stream, selection_is_public=True
+        experiment,
+        inputs,
+        _probe(data.clients, device),
+        data.clients.classes,
+        secure_stream,
+        preprocessing=data.preprocessing,
+        selection_is_public=True,
     )
     local_test = None if data.local_test is None else _in_memory(data.local_test, first, device)
     collecting = experiment.collect.site_extension(secure_stream, identities)
@@ -59,7 +65,7 @@ def training_handlers(
         held=bool(collecting.handlers),
     )
     return SiteHandlers(
-        site=setup.site(_samples(data.clients, first, device), local_test),
+        site=setup.model.site(_samples(data.clients, first, device), local_test),
         handlers={**_needed(experiment, setup, local_test), **besides.handlers},
         filters=(_as_signed(experiment, setup), *limits.around(), *site_filters(experiment.filters, secure_stream)),
         outer_filters=besides.filters,
@@ -74,7 +80,7 @@ def _needed(
 ) -> Mapping[str, Handler[LearningSite]]:
     """What the job's configuration can ask for, and nothing else: a server is not to find other uses for the data."""
     unused = {
-        "profile": setup.layer is None,
+        "profile": setup.model.layer is None,
         "evaluate-loss": not experiment.select.requests_losses,
         "evaluate-reference": not experiment.reference_clients,
         "evaluate-personal": local_test is None,
@@ -88,12 +94,12 @@ def _as_signed(experiment: Experiment, setup: TrainingSetup) -> Filter[LearningS
         local=experiment.local,
         client=experiment.client,
         seed=experiment.seed,
-        profile=setup.layer is not None,
-        value=experiment.composed().needs_start_loss,
+        profile=setup.model.layer is not None,
+        start_loss=experiment.composed().needs_start_loss,
     )
 
     def check(tasks: Sequence[Task], site: LearningSite, call_next: Handler[LearningSite]) -> Sequence[Outcome]:
-        _check_model(tasks[0], setup.initial)
+        _check_model(tasks[0], setup.model.initial)
         asked = tasks[0].settings
         if isinstance(asked, TrainSettings):
             signed = asked == training

@@ -80,7 +80,7 @@ class TaskExecutor:
         client = outcome.task.client
         if isinstance(outcome, Failure):
             return self._failed(task, client, outcome.stage, outcome.reason)
-        answer = ClientResult(
+        result = ClientResult(
             job=self._job,
             task=task.id,
             client=client,
@@ -89,7 +89,7 @@ class TaskExecutor:
             peer_messages=dict(outcome.peer_messages),
         )
         return TaskResult(
-            answer=answer,
+            result=result,
             payload=self._written(outcome.payload),
             new_client_state=self._written(outcome.new_client_state),
             volatile=task.name in self._site.volatile,
@@ -99,8 +99,8 @@ class TaskExecutor:
         return [self._failed(task, client, task.name, reason) for client in task.clients]
 
     def _failed(self, task: WireTask, client: int, stage: str, reason: str) -> TaskResult:
-        answer = ClientResult(job=self._job, task=task.id, client=client, stage=stage, failure=reason)
-        return TaskResult(answer=answer, volatile=True)
+        result = ClientResult(job=self._job, task=task.id, client=client, stage=stage, failure=reason)
+        return TaskResult(result=result, volatile=True)
 
     def _written(self, parts: Payload) -> str | None:
         if not parts:

@@ -46,16 +46,17 @@ class SiteExecutionContext(ExecutionContext):
     def run_experiment(self, experiment: "Experiment", inputs: "RunInputs", on_event: OnEvent) -> "Result":
         from winnow.deploy.jobs.site_training import training_handlers  # noqa: PLC0415 - others need no torch
 
-        data = load_site_data(experiment.data.name, self._prepare.data, experiment.seed, self._prepare.job)
+        wanted = experiment.data
+        data = load_site_data(wanted.name, self._prepare.data, experiment.seed, self._prepare.job, wanted.preprocessing)
         submission = submission_id(read_bundle(Path(self._prepare.bundle).read_bytes()))
         identities = AgentIdentities(self._parent, submission, experiment.collect.third_party)
         handlers = training_handlers(experiment, inputs, data, self._first_client(data), identities)
         self._execute_tasks(handlers, identities.set_task)
 
-    def run_workflow(self, wanted: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
-        data = load_site_data(wanted.data.name, self._prepare.data, wanted.seed, self._prepare.job)
+    def run_workflow(self, spec: WorkflowSpec, on_event: OnEvent) -> list[AnyEvent]:
+        data = load_site_data(spec.data.name, self._prepare.data, spec.seed, self._prepare.job, spec.data.preprocessing)
         holdings = HostedClients(clients=data.clients, first=self._first_client(data))
-        self._execute_tasks(SiteHandlers(site=holdings, handlers=wanted.handlers))
+        self._execute_tasks(SiteHandlers(site=holdings, handlers=spec.handlers))
 
     def _first_client(self, data: SiteData) -> int:
         """Describe the data to the agent, and wait for the number of this site's first client."""

@@ -91,15 +91,15 @@ class JobProcess:
         log: Path,
         limits: ProcessLimits,
         sandbox: Sandbox | None,
-        worker: str,
-        launch: Launch = start_new,
+        program: str,
+        launch: Launch,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         _rotate(log)
         spec = LaunchSpec(
             limits=limits,
             sandbox=sandbox,
-            worker=worker,
+            program=program,
             folder=str(folder),
             log=str(log),
             environment=environment(folder, limits),

@@ -27,7 +27,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     limits: isolation.ProcessLimits
     sandbox: isolation.Sandbox | None = None
-    worker: str = WORKER_MODULE
+    program: str
     """The module that does the work, or the path of its file."""
     folder: str
     """Its working directory."""
@@ -53,11 +53,11 @@ def run_isolated(spec: LaunchSpec, channel: int) -> None:
     isolation.limit(spec.limits)
     if spec.sandbox is not None:
         isolation.enter_sandbox(spec.sandbox, gpus=bool(spec.limits.gpus))
-    sys.argv = [spec.worker, str(channel)]
-    if spec.worker.endswith(".py"):
-        runpy.run_path(spec.worker, run_name="__main__")
+    sys.argv = [spec.program, str(channel)]
+    if spec.program.endswith(".py"):
+        runpy.run_path(spec.program, run_name="__main__")
     else:
-        runpy.run_module(spec.worker, run_name="__main__", alter_sys=True)
+        runpy.run_module(spec.program, run_name="__main__", alter_sys=True)
 
 
 def _preload(modules: list[str]) -> None:

@@ -58,7 +58,7 @@ class WinnowServer:
         self.state = self.config.state_folder(path.parent)
         make_private_folder(self.state)
         url = self.config.database_url(path.parent)
-        self.database = Database(url, patience=self.config.lease * 2 / 3)  # no standby can take over earlier
+        self.database = Database(url, idle_timeout=self.config.lease * 2 / 3)  # no standby can take over earlier
         self.address = own_address(kit, self.config)
         self._runner = runner
 

@@ -10,7 +10,7 @@ from winnow.deploy.trust.peer_identity import Peer, utc_now
 MAX_ENTRIES = 100
 """Requests of one kind and one party that are audited one by one within `WINDOW_SECONDS`."""
 WINDOW_SECONDS = 3600.0
-REFUSED = "refused"
+REJECTED = "rejected"
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Window:
 
 
 class AuditThrottle:
-    """Nobody can fill the disk with requests, refused ones least of all."""
+    """Nobody can fill the disk with requests, rejected ones least of all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,12 +34,12 @@ class AuditThrottle:
 
     def suppresses(self, peer: Peer, what: str, target: str, outcome: str) -> bool:
         """Whether this request is only counted. The first that is granted for a target is always audited."""
-        kind = REFUSED if outcome.startswith(REFUSED) else outcome
+        kind = REJECTED if outcome.startswith(REJECTED) else outcome
         window = self._windows.get((peer.name, what, kind))
         if window is None:
             window = _Window(peer, what, kind, self._clock(), utc_now())
             self._windows[peer.name, what, kind] = window
-        new = kind != REFUSED and target not in window.targets
+        new = kind != REJECTED and target not in window.targets
         if new or window.written < MAX_ENTRIES:
             window.written += 1
             window.targets.add(target)

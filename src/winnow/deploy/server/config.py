@@ -24,7 +24,7 @@ class ServerLimits(Settings):
     blob_mb: int = Field(default=16_384, ge=1)
     """Of one reply."""
     inbox_mb: int = Field(default=65_536, ge=1)
-    """Of a site's replies to one job that wait for being folded."""
+    """Of a site's replies to one job that wait to be aggregated."""
     concurrent_calls: int = Field(default=64, ge=8)
     """Requests that one party may have under way at the same time, transfers and followed logs included."""
     concurrent_transfers: int = Field(default=4, ge=1)

@@ -37,11 +37,11 @@ class DatabaseError(WinnowError):
 class Database:
     """Transactions for reading and for writing, each short; blocking, for threads.
 
-    `patience` is for how long a transaction may stand still before the database ends it: a server that was stopped in
+    `idle_timeout` is how long a transaction may be idle before the database ends it: a server that was stopped in
     the middle of one must not keep the lease's row locked.
     """
 
-    def __init__(self, url: str, *, patience: float = 2.0) -> None:
+    def __init__(self, url: str, *, idle_timeout: float = 2.0) -> None:
         self.application = f"winnow-{uuid4().hex}"
         """Under this name a PostgreSQL knows the connections of this process."""
         try:
@@ -49,7 +49,7 @@ class Database:
             self.shared = self.url.get_backend_name() == "postgresql"
             if self.shared:
                 self.url = self.url.set(drivername="postgresql+psycopg")
-            self._engine = create_engine(self.url, **self._arguments(patience))
+            self._engine = create_engine(self.url, **self._arguments(idle_timeout))
         except (ArgumentError, ModuleNotFoundError) as error:
             raise DatabaseError(
                 f"database = {url!r} is not a database URL; use sqlite:///FILE or postgresql://USER@HOST/NAME"
@@ -59,10 +59,10 @@ class Database:
             event.listen(self._engine, "connect", _prepare_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
 
-    def _arguments(self, patience: float) -> dict[str, Any]:
+    def _arguments(self, idle_timeout: float) -> dict[str, Any]:
         if not self.shared:
             return {"connect_args": {"timeout": SQLITE_TIMEOUT}}
-        milliseconds = int(patience * 1000)
+        milliseconds = int(idle_timeout * 1000)
         options = f"-c idle_in_transaction_session_timeout={milliseconds} -c lock_timeout=10000"
         connecting = {
             "application_name": self.application,
@@ -106,7 +106,11 @@ class Database:
             with self.write_session() as session:
                 session.execute(named, {"name": application})
         except DBAPIError as error:  # servers with roles of their own need pg_signal_backend
-            log.warning("cannot end the connections of the former leader: %s", _first_line(error))
+            log.warning(
+                "cannot end the former leader's connections to the database, which stay open (grant this server's role "
+                "pg_signal_backend): %s",
+                _first_line(error),
+            )
 
     def migrate(self) -> None:
         """Bring the tables to what this Winnow needs."""

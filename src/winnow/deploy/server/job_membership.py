@@ -1,6 +1,6 @@
 """Which sites participate in the rounds of a running job, and which are excluded, since when and why.
 
-A site is excluded while it is silent for too long, refuses the job, or has a revoked certificate. Rounds continue
+A site is excluded while it is silent for too long, rejects the job, or has a revoked certificate. Rounds continue
 without it, its tasks failing, as long as `min_sites` others participate; with fewer the job waits. The site is
 readmitted as soon as it accepts the job again, which it is asked at growing intervals.
 """
@@ -31,7 +31,7 @@ class TaskSource(Protocol):
     def task_blobs(self) -> Path | None:
         """Where the blobs of its tasks are."""
 
-    def reply_received(self, answer: ClientResult, path: Path | None) -> None: ...
+    def reply_received(self, result: ClientResult, path: Path | None) -> None: ...
 
     def restart(self) -> None:
         """Go back to the last committed round: sites returned that this round excludes, and others are missing."""
@@ -116,8 +116,8 @@ class JobMembership:
 
     def fail(self, task: str, client: int, reason: str) -> None:
         """There will be no reply from this client."""
-        answer = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
-        self.source.reply_received(answer, None)
+        result = ClientResult(job=self.job, task=task, client=client, stage="taking part", failure=reason)
+        self.source.reply_received(result, None)
 
     def exclusions(self) -> list[AbsentSite]:
         return [

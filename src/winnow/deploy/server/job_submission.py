@@ -58,7 +58,7 @@ class JobSubmission:
     transfers: BlobTransfers
 
     async def submit(self, peer: Peer, request: SubmitJob) -> str:
-        """What became of it; raises if it is refused."""
+        """What became of it; raises if it is rejected."""
         known = await asyncio.to_thread(self.queries.job, request.job)
         if known is not None:
             if (known.submitter, known.bundle) != (peer.name, request.bundle.digest):

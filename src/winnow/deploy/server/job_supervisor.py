@@ -12,7 +12,7 @@ from winnow.core import WinnowError
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import FAILED
-from winnow.deploy.server.running_job import CHECKPOINTS_ENDED, JobOutcome, RunningJob
+from winnow.deploy.server.running_job import CHECKPOINTS_ENDED, JobOutcome, RunningJob, restart_point
 from winnow.deploy.server.tables import JobRow
 from winnow.deploy.wire.messages import DeployJob, PeerSite
 
@@ -48,7 +48,7 @@ class JobSupervisor:
         neighbours = [
             PeerSite(
                 site=member.site,
-                first_client=member.clients_from,
+                first_client=member.first_client,
                 client_count=len(member.data.sizes),
                 certificate=certificates[member.site],
             )
@@ -56,7 +56,7 @@ class JobSupervisor:
             if certificates.get(member.site)
         ]
         for member in members:
-            order = msgspec.structs.replace(deploy, first_client=member.clients_from, peer_sites=neighbours)
+            order = msgspec.structs.replace(deploy, first_client=member.first_client, peer_sites=neighbours)
             hub.deploy(member.site, order).data = member.data
             hub.set_certificate(member.site, certificates.get(member.site, b""))
         job = RunningJob(self._context, deploy.job, deploy.bundle, members, last_round=last_round)
@@ -70,15 +70,15 @@ class JobSupervisor:
         context = self._context
         stored = await asyncio.to_thread(context.queries.members, row.job)
         members = [
-            JobSite(site=each.site, clients_from=each.clients_from, data=each.data)
+            JobSite(site=each.site, first_client=each.first_client, data=each.data)
             for each in stored
-            if each.clients_from is not None and each.data is not None
+            if each.first_client is not None and each.data is not None
         ]
         sites = {member.site for member in members}
         acknowledged = {each.site: each.acknowledged_round for each in stored if each.site in sites}
         settles = await asyncio.to_thread(context.queries.pending_settles, row.job, acknowledged)
-        where = f"after round {row.round}" if row.round else "from the beginning"
-        context.job_logs.add_server_line(row.job, f"{context.server} is the leader now; the job continues {where}")
+        text = f"{context.server} is the leader now; the job continues {restart_point(row.round)}"
+        context.job_logs.add_server_line(row.job, text)
         await self.start(deploy, members, settings, last_round=row.round)
         for site, settle in settles:
             context.exchange.settle(site, settle)
@@ -119,7 +119,8 @@ class JobSupervisor:
             await self._conclude(job, await self._outcome(job))
             await self._clear_up(job)
         except (WinnowError, SQLAlchemyError) as error:
-            log.error("job %s: %s", job.job, str(error).split("\n", maxsplit=1)[0])
+            reason = str(error).split("\n", maxsplit=1)[0]
+            log.error("job %s stops at this server, and continues under the next leader: %s", job.job, reason)
             if not self.failure.done():
                 self.failure.set_exception(error)
         finally:

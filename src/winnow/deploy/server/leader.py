@@ -10,7 +10,6 @@ from pathlib import Path
 from winnow.core import WinnowError
 from winnow.deploy.jobs.bundle_format import read_bundle
 from winnow.deploy.sandbox.isolation import sandbox_unavailable_reason
-from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.blob_store import open_blob_store
 from winnow.deploy.server.blob_transfers import UPLOAD_EXPIRY_SECONDS, BlobTransfers
 from winnow.deploy.server.config import ServerConfig
@@ -48,7 +47,8 @@ class ServerResources:
     database: Database
     trust: ServerTrust
     audit: AuditWriter
-    runner: str = RUNNER_MODULE
+    runner: str
+    """The module, or file, that runs a job."""
     warm_runner: WarmRunner
     count_traffic: Callable[[int, int], None] = lambda _in, _out: None
 
@@ -117,6 +117,7 @@ class Leader:
             try:
                 spec = await asyncio.to_thread(self._job_spec, row)
             except WinnowError as error:
+                log.error("job %s failed: %s", row.job, error)
                 await asyncio.to_thread(self._writes.set_status, row.job, FAILED, str(error), line=f"failed: {error}")
                 continue
             if row.status == RUNNING:

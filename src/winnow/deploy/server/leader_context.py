@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.deploy.sandbox.launch import RUNNER_MODULE
 from winnow.deploy.server.blob_store import BlobStore
 from winnow.deploy.server.job_logs import JobLogs
 from winnow.deploy.server.leader_writes import LeaderWrites
@@ -32,5 +31,6 @@ class LeaderContext:
     disk_mb: int
     """What the process of a job with its own code may use."""
     unsandboxed: bool = False
-    runner: str = RUNNER_MODULE
+    runner: str
+    """The module, or file, that runs a job."""
     warm_runner: WarmRunner

@@ -46,20 +46,22 @@ class LeaderElection:
         while True:
             try:
                 await loop.run_in_executor(self._thread, self._lease.acquire_or_renew)
+                if not reachable:
+                    log.info("the database responds again")
                 reachable = True
             except SQLAlchemyError as error:
                 if reachable:
-                    log.error("the database is not responding: %s", str(error).split("\n", maxsplit=1)[0])
+                    log.error("the database does not respond; trying again: %s", str(error).split("\n", maxsplit=1)[0])
                 reachable = False
             await asyncio.sleep(self._lease.retry_after)
 
     async def _check_lease(self) -> None:
         token, leader = self._lease.token, self._router.leader
         if leader is not None and token != leader.token:
-            log.error("lost the lease; this server is now a standby")
+            log.error("lost the lease; this server is now a standby, and its jobs continue under the next leader")
             await self._stop_leading(graceful=False)
         elif leader is not None and self._leading is not None and self._leading.done():
-            log.error("the leader failed (%s); releasing the lease and starting again", self._failure_reason())
+            log.error("this server failed as leader; it releases the lease and tries again: %s", self._failure_reason())
             self._lease.discard()
             await self._stop_leading(graceful=False)
         elif leader is None and token is not None:
@@ -71,7 +73,7 @@ class LeaderElection:
         try:
             await leader.resume_jobs()
         except Exception as error:
-            log.error("cannot become leader: %s", error)
+            log.error("this server cannot become leader; it releases the lease and tries again: %s", error)
             self._lease.discard()
             await leader.stop(graceful=False)
             return

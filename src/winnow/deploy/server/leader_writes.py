@@ -20,7 +20,7 @@ from winnow.deploy.wire.messages import LOG_KIND, SITE_LOST_KIND, AbsentSite, Bl
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 FINISHED, FAILED, ABORTED = "finished", "failed", "aborted"
 ENDED = (FINISHED, FAILED, ABORTED)
-OFFERED, ACCEPTED, REFUSED = "offered", "accepted", "refused"
+OFFERED, ACCEPTED, REJECTED = "offered", "accepted", "rejected"
 
 SettledReplies = Mapping[str, Mapping[str, Sequence[int]]]
 """By site and task, the clients whose replies were aggregated."""
@@ -90,7 +90,7 @@ class LeaderWrites:
         rounds: int,
         checkpoint: Blob,
         settled: SettledReplies,
-        over: EndedTasks,
+        ended_tasks: EndedTasks,
         acknowledged: Mapping[str, int],
         metrics: Mapping[str, Mapping[str, float]],
         lines: Sequence[NewLogLine],
@@ -112,7 +112,7 @@ class LeaderWrites:
                     checkpoint=checkpoint.digest,
                     checkpoint_size=checkpoint.size,
                     settled=msgspec.msgpack.encode(settled),
-                    over=msgspec.msgpack.encode(over),
+                    ended_tasks=msgspec.msgpack.encode(ended_tasks),
                     events=_digest(session, row, lines),
                     token=self.fenced.token,
                     at=self.fenced.database.now(session),
@@ -157,14 +157,14 @@ class LeaderWrites:
         """The job is offered to these sites; earlier replies to an offer no longer count."""
         with self.fenced.write_session() as session:
             for site in sites:
-                session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", clients_from=None, data=None))
+                session.merge(MemberRow(job=job, site=site, state=OFFERED, reason="", first_client=None, data=None))
 
     def record_join(self, job: str, site: str, *, accepted: bool, reason: str, data: DataDescription | None) -> None:
         """The site's last reply counts, until the job starts."""
         with self.fenced.write_session() as session:
             row = session.get_one(MemberRow, (job, site))
-            if row.clients_from is None:
-                row.state, row.reason = (ACCEPTED if accepted else REFUSED), one_line(reason)
+            if row.first_client is None:
+                row.state, row.reason = (ACCEPTED if accepted else REJECTED), one_line(reason)
                 row.data = None if data is None else msgspec.msgpack.encode(data)
 
     def start_job(self, job: str, members: Sequence[JobSite]) -> bool:
@@ -177,7 +177,7 @@ class LeaderWrites:
             for member in members:
                 part = session.get_one(MemberRow, (job, member.site))
                 part.state, part.reason = ACCEPTED, ""
-                part.clients_from, part.data = member.clients_from, msgspec.msgpack.encode(member.data)
+                part.first_client, part.data = member.first_client, msgspec.msgpack.encode(member.data)
             text = f"running on {', '.join(member.site for member in members)}"
             self._append(session, job, [NewLogLine(source=SERVER_SOURCE, kind=LOG_KIND, text=text)])
             return True

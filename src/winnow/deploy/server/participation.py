@@ -21,9 +21,9 @@ MAX_LATE_TASKS = 1_000
 """Ended tasks that are remembered."""
 
 
-def reply_digest(answer: ClientResult) -> bytes:
+def reply_digest(result: ClientResult) -> bytes:
     """Tells a repeated reply from a different one."""
-    return sha256(msgspec.msgpack.encode(answer)).digest()
+    return sha256(msgspec.msgpack.encode(result)).digest()
 
 
 @dataclass(kw_only=True)
@@ -95,17 +95,17 @@ class Participation:
         self.answered.pop(task.id, None)
         self.tasks[task.id] = OpenTask(task=task, pending_clients=set(task.clients))
 
-    def accept(self, answer: ClientResult) -> bool:
+    def accept(self, result: ClientResult) -> bool:
         """Whether the reply was awaited."""
-        open_task = self.tasks.get(answer.task)
-        if open_task is None or answer.client not in open_task.pending_clients:
+        open_task = self.tasks.get(result.task)
+        if open_task is None or result.client not in open_task.pending_clients:
             return False
-        open_task.pending_clients.discard(answer.client)
+        open_task.pending_clients.discard(result.client)
         if not open_task.pending_clients:
-            del self.tasks[answer.task]
-        self.answered.setdefault(answer.task, {})[answer.client] = reply_digest(answer)
-        if answer.blob is not None:
-            self.blobs.setdefault(answer.task, {})[answer.client] = answer.blob.digest
+            del self.tasks[result.task]
+        self.answered.setdefault(result.task, {})[result.client] = reply_digest(result)
+        if result.blob is not None:
+            self.blobs.setdefault(result.task, {})[result.client] = result.blob.digest
         return True
 
     def withdraw(self, task: str) -> bool:

@@ -60,7 +60,7 @@ def serve_metrics(address: str, collector: PrometheusCollector) -> Iterator[None
     try:
         server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"metrics = {address!r}: cannot listen at this address: {error}") from error
+        raise ConfigError(f"metrics_address = {address!r}: cannot listen at this address: {error}") from error
     try:
         yield
     finally:

@@ -27,19 +27,19 @@ class StoredRound:
     number: int
     checkpoint: Blob | None
     settled: dict[str, dict[str, list[int]]]
-    over: dict[str, list[str]]
+    ended_tasks: dict[str, list[str]]
 
     def settle_for(self, site: str, job: str) -> Settle:
         """What this site is sent about the round."""
-        tasks, over = self.settled.get(site, {}), self.over.get(site, [])
-        return Settle(job=job, round=self.number, tasks=tasks, ended_tasks=over)
+        tasks, ended_tasks = self.settled.get(site, {}), self.ended_tasks.get(site, [])
+        return Settle(job=job, round=self.number, tasks=tasks, ended_tasks=ended_tasks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMember:
     site: str
     reason: str
-    clients_from: int | None
+    first_client: int | None
     data: DataDescription | None
     acknowledged_round: int
     excluded_since: float | None
@@ -110,7 +110,7 @@ class Queries:
         """In the order of their clients' numbers, then by name."""
         with self.database.read_session() as session:
             rows = session.scalars(select(MemberRow).where(MemberRow.job == job).order_by(MemberRow.site))
-            return sorted(map(_member, rows), key=lambda member: (member.clients_from is None, member.clients_from))
+            return sorted(map(_member, rows), key=lambda member: (member.first_client is None, member.first_client))
 
     def sites(self) -> list[SiteRow]:
         with self.database.read_session() as session:
@@ -184,8 +184,8 @@ def _state(session: Session, row: JobRow) -> JobInfo:
 def _round(row: RoundRow) -> StoredRound:
     checkpoint = None if row.checkpoint is None else Blob(digest=row.checkpoint, size=row.checkpoint_size)
     settled = msgspec.msgpack.decode(row.settled, type=dict[str, dict[str, list[int]]])
-    over = {} if row.over is None else msgspec.msgpack.decode(row.over, type=dict[str, list[str]])
-    return StoredRound(number=row.number, checkpoint=checkpoint, settled=settled, over=over)
+    ended_tasks = {} if row.ended_tasks is None else msgspec.msgpack.decode(row.ended_tasks, type=dict[str, list[str]])
+    return StoredRound(number=row.number, checkpoint=checkpoint, settled=settled, ended_tasks=ended_tasks)
 
 
 def _member(row: MemberRow) -> StoredMember:
@@ -193,7 +193,7 @@ def _member(row: MemberRow) -> StoredMember:
     return StoredMember(
         site=row.site,
         reason=row.reason,
-        clients_from=row.clients_from,
+        first_client=row.first_client,
         data=data,
         acknowledged_round=row.heard,
         excluded_since=row.out_since,

@@ -28,15 +28,15 @@ class ReplyInboxes:
             self._open[key] = BlobFolder(folder, quota=self._limits.inbox_mb * MB)
         return self._open[key]
 
-    def reply_path(self, site: str, answer: ClientResult) -> Path | None:
-        if answer.blob is None:
+    def reply_path(self, site: str, result: ClientResult) -> Path | None:
+        if result.blob is None:
             return None
-        inbox = self.inbox(answer.job, site)
-        if not inbox.has(answer.blob):
+        inbox = self.inbox(result.job, site)
+        if not inbox.has(result.blob):
             raise RequestRefusedError(
-                f"blob {answer.blob.digest[:12]} of this reply has not been uploaded; upload it first"
+                f"blob {result.blob.digest[:12]} of this reply has not been uploaded; upload it first"
             )
-        return inbox.path(answer.blob)
+        return inbox.path(result.blob)
 
     def discard(self, job: str, site: str, digests: Iterable[str]) -> None:
         """Move blobs out of the way. Large files take long to delete, which `sweep` does."""

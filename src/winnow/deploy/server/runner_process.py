@@ -12,7 +12,6 @@ from winnow.deploy.jobs.ipc import FromRunner, ToRunner
 from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidMessageError
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.sandbox.job_process import JobProcess, Launch, start_new
-from winnow.deploy.sandbox.launch import RUNNER_MODULE
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +31,11 @@ class RunnerProcess:
         *,
         limits: ProcessLimits,
         sandbox: Sandbox | None,
-        worker: str = RUNNER_MODULE,
+        program: str,
         launch: Launch = start_new,
     ) -> None:
         self._process = JobProcess(
-            folder=folder, log=log_file, limits=limits, sandbox=sandbox, worker=worker, launch=launch
+            folder=folder, log=log_file, limits=limits, sandbox=sandbox, program=program, launch=launch
         )
         self._channel: Channel[FromRunner] = Channel(self._process.socket, FromRunner)  # type: ignore[arg-type]
         self._loop = asyncio.get_running_loop()
@@ -65,11 +64,11 @@ class RunnerProcess:
         self._slots.release()
         return message
 
-    async def end(self, *, patience: float = 0.0) -> int:
+    async def end(self, *, timeout: float = 0.0) -> int:
         """Give the process so many seconds to end by itself, then end it and all that it started; its exit status."""
         try:
-            async with asyncio.timeout(patience):
-                await asyncio.to_thread(self._process.wait, patience + 1.0)
+            async with asyncio.timeout(timeout):
+                await asyncio.to_thread(self._process.wait, timeout + 1.0)
         except (TimeoutError, subprocess.TimeoutExpired):
             log.debug("killing runner process %d", self.pid)
         status = await asyncio.to_thread(self._process.end)

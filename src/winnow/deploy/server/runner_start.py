@@ -43,7 +43,7 @@ class RunnerStart:
             context.jobs / self.message.job / RUNNER_LOG,
             limits=self.limits,
             sandbox=self.sandbox,
-            worker=context.runner,
+            program=context.runner,
             launch=context.warm_runner.launch,
         )
         process.send(self.message)

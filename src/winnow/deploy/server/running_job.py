@@ -29,7 +29,7 @@ from winnow.deploy.server.job_logs import MAX_METRICS, bounded_metrics
 from winnow.deploy.server.leader_context import LeaderContext
 from winnow.deploy.server.leader_writes import SERVER_SOURCE, NewLogLine, RoundOrderError
 from winnow.deploy.server.lease import LeaseLostError
-from winnow.deploy.server.runner_process import RunnerProcess
+from winnow.deploy.server.runner_process import RUNNER_LOG, RunnerProcess
 from winnow.deploy.server.runner_start import RunnerError, SandboxUnavailableError, prepare_start
 from winnow.deploy.wire.messages import EVENT_KIND, Blob, ClientResult, Settle
 
@@ -79,9 +79,9 @@ class RunningJob:
         """Where the blobs of its tasks are."""
         return None if self._folder is None else self._folder / "blobs"
 
-    def reply_received(self, answer: ClientResult, path: Path | None) -> None:
+    def reply_received(self, result: ClientResult, path: Path | None) -> None:
         if self._process is not None:
-            self._process.send(ResultArrived(answer=answer, path=None if path is None else str(path)))
+            self._process.send(ResultArrived(result=result, path=None if path is None else str(path)))
 
     def pause_deadlines(self, on: bool) -> None:
         if self._process is not None:
@@ -123,13 +123,14 @@ class RunningJob:
                 return outcome
             if self._restarting:
                 self._restarting = False
-                self._log(f"enough sites are back; the job restarts after round {self._last_round}")
+                self._log(f"enough sites are back; the job restarts {restart_point(self._last_round)}")
                 continue
             self._failed_starts += 1
             if self._failed_starts > MAX_RESTARTS:
-                times = f"{self._failed_starts} times without completing a round"
-                return JobOutcome(failure=f"the job's process ended {times}; see its log")
-            where = f"after round {self._last_round}" if self._last_round else "from the beginning"
+                failed = f"{self._failed_starts} attempts in a row completed no round; the last one: {why}"
+                output = f"jobs/{self.job}/{RUNNER_LOG} in the server's state folder"
+                return JobOutcome(failure=f"{failed}; the output of the job's process is in {output}")
+            where = restart_point(self._last_round)
             self._log(f"{why}; restarting it {where} (attempt {self._failed_starts} of {MAX_RESTARTS})")
             await asyncio.sleep(RESTART_DELAY * 2 ** (self._failed_starts - 1))
 
@@ -145,7 +146,7 @@ class RunningJob:
         )
         self._folder, self._last_round = Path(start.message.folder), start.message.round
         process = self._process = start.start(context)
-        log.info("job %s: process %d starts after round %d", self.job, process.pid, self._last_round)
+        log.info("job %s: process %d starts %s", self.job, process.pid, restart_point(self._last_round))
         while (message := await process.receive()) is not None:
             outcome = await self._handle(process, message)
             if outcome is not None:
@@ -159,7 +160,7 @@ class RunningJob:
         if self._process is not None:
             if self._stop_reason:
                 self._process.send(StopRunner(reason=self._stop_reason))
-            await self._process.end(patience=STOP_SECONDS if self._stop_reason else 0.0)
+            await self._process.end(timeout=STOP_SECONDS if self._stop_reason else 0.0)
         self._process = None
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -203,7 +204,7 @@ class RunningJob:
             rounds=commit.rounds,
             checkpoint=checkpoint,
             settled=commit.settled,
-            over=commit.over,
+            ended_tasks=commit.ended_tasks,
             acknowledged={site: context.exchange.acknowledged_round(site, self.job) for site in sites},
             metrics={source: bounded_metrics(commit.metrics[source]) for source in list(commit.metrics)[:MAX_METRICS]},
             lines=_event_lines(commit.lines),
@@ -211,8 +212,8 @@ class RunningJob:
         self._last_round, self._failed_starts = commit.round, 0
         log.info("job %s: round %d is committed", self.job, commit.round)
         for site in sites:
-            tasks, over = commit.settled.get(site, {}), commit.over.get(site, [])
-            context.exchange.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, ended_tasks=over))
+            tasks, ended = commit.settled.get(site, {}), commit.ended_tasks.get(site, [])
+            context.exchange.settle(site, Settle(job=self.job, round=commit.round, tasks=tasks, ended_tasks=ended))
         context.job_logs.notify(self.job)
         await asyncio.to_thread(context.inboxes.sweep, self.job)
         await self.remove_old_checkpoints(CHECKPOINTS_RUNNING)
@@ -248,6 +249,11 @@ class RunningJob:
     def _log(self, text: str) -> None:
         log.warning("job %s: %s", self.job, text)
         self._context.job_logs.add_server_line(self.job, text)
+
+
+def restart_point(last_round: int) -> str:
+    """Where a job continues whose last committed round is this one (0: there is none)."""
+    return f"after round {last_round}" if last_round else "from the beginning"
 
 
 def _event_lines(lines: list[str]) -> list[NewLogLine]:

@@ -68,14 +68,13 @@ class Scheduler:
             data=message.data,
         )
         if self._waiting.get(message.job) is not waiting:
-            return  # it started meanwhile, and a site that refused it is excluded from its rounds; or it was aborted
+            return  # it started meanwhile, and a site that rejected it is excluded from its rounds; or it was aborted
         if message.accepted and message.data is not None:
             waiting.accepted[site] = message.data
         else:
-            waiting.refused[site] = (message.reason or "no reason given", self._clock())
+            waiting.rejected[site] = (message.reason or "no reason given", self._clock())
             waiting.offered.discard(site)
-            self._context.hub.remove_site(site, message.job, "this site refused the job")
-            log.warning("job %s: site %s refused it: %s", message.job, site, message.reason)
+            self._context.hub.remove_site(site, message.job, "this site rejected the job")
         self._wake.set()
 
     async def abort(self, job: str, reason: str) -> bool:
@@ -112,7 +111,7 @@ class Scheduler:
             jobs = "the running job" if running == 1 else f"one of {running} running jobs"
             await self._set_status(waiting, QUEUED, f"waiting for {jobs} to end")
             return
-        waiting.expire_refusals(self._clock())
+        waiting.expire_rejections(self._clock())
         connected = self._context.hub.connected()
         available = waiting.available_sites(connected)
         if len(available) < waiting.settings.needed:
@@ -141,7 +140,7 @@ class Scheduler:
         for site in waiting.available_sites(self._context.hub.connected()):
             if site in waiting.accepted:
                 data = waiting.accepted[site]
-                members.append(JobSite(site=site, clients_from=first, data=data))
+                members.append(JobSite(site=site, first_client=first, data=data))
                 first += len(data.sizes)
         if len(members) < waiting.settings.needed:
             return

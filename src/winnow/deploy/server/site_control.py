@@ -23,7 +23,7 @@ class SiteControl:
         if session is None or session.connection is None:
             raise RequestRefusedError(f"site {site} is not connected")
         if (site, restart) in self._answers:
-            raise RequestRefusedError(f"site {site} has just been asked, by somebody else; wait for its answer")
+            raise RequestRefusedError(f"site {site} has just been asked by somebody else; wait for its reply")
         answer: asyncio.Future[ControlResult] = asyncio.get_running_loop().create_future()
         self._answers[site, restart] = answer
         session.connection.add(ControlAgent(restart=restart))

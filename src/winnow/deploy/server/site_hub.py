@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 MISSED_HEARTBEATS = 3
 """Heartbeats without contact after which a site counts as disconnected."""
 REVOKED_REASON = "its certificate was revoked; it rejoins when it connects with a renewed kit"
+DATA_CHANGED_REASON = "its data have changed since the job started; restore them at the site, or submit the job again"
 MAX_CLOCK_SKEW = 30.0
 """Seconds by which clocks may differ without a warning."""
 
@@ -90,11 +91,15 @@ class SiteHub:
             raise RequestRefusedError(f"site {peer.name} sent a certificate that is not its own")
         now = await asyncio.to_thread(self._writes.record_site, peer.name, peer.organisation, hello)
         if abs(now - hello.clock) > MAX_CLOCK_SKEW:
-            log.warning("the clock of site %s differs by %+.0f s from the database's", peer.name, hello.clock - now)
+            log.warning(
+                "the clock of site %s differs by %+.0f s from the database's; correct it", peer.name, hello.clock - now
+            )
         connection, session = SiteConnection(peer, hello), self._site(peer.name)
         if session.connection is not None and self._clock() - session.last_seen < self._config.heartbeat / 2:
             log.warning(
-                "site %s opened a new session while its previous one was still active (is it running twice?)", peer.name
+                "site %s connected again while its previous connection was still active, which is now closed; "
+                "if this repeats, two agents are running with the same kit",
+                peer.name,
             )
         self._distribute_certificate(peer.name, hello.certificate)
         session.connect(connection)
@@ -124,10 +129,10 @@ class SiteHub:
         if membership is None:
             await self._join_waiting_job(peer.name, part, message)
         elif not message.accepted:
-            reason = f"{message.reason or 'it refused the job'}; it will be asked again"
+            reason = f"{message.reason or 'it rejected the job'}; it will be asked again"
             membership.exclude(peer.name, reason, self._clock())
         elif message.data != part.data:
-            membership.exclude(peer.name, "its data have changed since the job started", self._clock())
+            membership.exclude(peer.name, DATA_CHANGED_REASON, self._clock())
             raise RequestRefusedError(f"the data of site {peer.name} have changed since job {message.job} started")
         else:
             membership.readmit(peer.name)
@@ -135,10 +140,10 @@ class SiteHub:
 
     async def _join_waiting_job(self, site: str, part: Participation, message: DeployResult) -> None:
         reason = one_line(message.reason)
-        part.exclusion_reason = "" if message.accepted else reason or "it refused the job"
+        part.exclusion_reason = "" if message.accepted else reason or "it rejected the job"
         if not message.accepted:
-            text = f"site {site} refused the job{f': {reason}' if reason else ''}"
-            log.info("job %s: %s", message.job, text)
+            text = f"site {site} rejected the job{f': {reason}' if reason else ''}"
+            log.warning("job %s: %s", message.job, text)
             self._job_logs.add_server_line(message.job, text, SITE_LOST_KIND)
         await self.listener.site_joined(site, message)
 
@@ -188,7 +193,11 @@ class SiteHub:
         now = self._clock()
         for session in self.connected().values():
             if now - session.last_seen > MISSED_HEARTBEATS * self._config.heartbeat:
-                log.warning("no contact with site %s for %.0f s: disconnected", session.site, now - session.last_seen)
+                log.warning(
+                    "no contact with site %s for %.0f s; its jobs wait for it until their site_timeout",
+                    session.site,
+                    now - session.last_seen,
+                )
                 session.disconnect()
                 self.listener.sites_changed()
         for session in self.sites.values():
@@ -221,7 +230,7 @@ class SiteHub:
         """The site's present connection; raises if `session_id` names an earlier one."""
         session = self.sites.get(peer.name)
         if session is None or session.connection is None or session.connection.id != session_id:
-            raise RequestRefusedError(f"site {peer.name}: this session has ended; start a new one")
+            raise RequestRefusedError(f"site {peer.name}: its session has ended")
         session.mark_seen(self._clock())
         return session.connection
 
@@ -238,7 +247,7 @@ class SiteHub:
     def _exclude_revoked(self, session: SiteSession, now: float) -> None:
         """A site whose certificate was revoked is excluded from all jobs until it connects with a new one."""
         if session.connection is not None:
-            log.warning("the certificate of site %s was revoked: disconnected", session.site)
+            log.warning("the certificate of site %s was revoked; its connection was closed", session.site)
             session.disconnect()
             self.listener.sites_changed()
         for job in session.participations:

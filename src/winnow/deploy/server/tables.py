@@ -46,7 +46,7 @@ class RoundRow(TableBase):
     checkpoint_size: Mapped[int] = mapped_column(BigInteger)
     settled: Mapped[bytes] = mapped_column(LargeBinary)
     """Msgpack of whose replies were aggregated: site, task, clients."""
-    over: Mapped[bytes | None] = mapped_column(LargeBinary)
+    ended_tasks: Mapped[bytes | None] = mapped_column("over", LargeBinary)
     """Msgpack of the tasks that ended, by site."""
     events: Mapped[str | None] = mapped_column(DIGEST)
     """Of the configuration and all event lines up to this round; None in jobs that an earlier version started."""
@@ -69,7 +69,7 @@ class LogLineRow(TableBase):
 
 
 class MemberRow(TableBase):
-    """A site's part in a job: offered, accepted or refused."""
+    """A site's part in a job: offered, accepted or rejected."""
 
     __tablename__ = "members"
 
@@ -77,7 +77,7 @@ class MemberRow(TableBase):
     site: Mapped[str] = mapped_column(NAME, primary_key=True, index=True)
     state: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str] = mapped_column(Text, default="")
-    clients_from: Mapped[int | None] = mapped_column(BigInteger)
+    first_client: Mapped[int | None] = mapped_column("clients_from", BigInteger)
     data: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Msgpack of its `DataDescription`."""
     heard: Mapped[int] = mapped_column(Integer, default=0, server_default="0")

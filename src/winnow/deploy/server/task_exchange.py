@@ -80,49 +80,49 @@ class TaskExchange:
     async def submit_result(self, peer: Peer, message: SubmitResult) -> Acknowledgement:
         """A reply: to a task that was sent to this site, for a client of that task, once."""
         self._hub.connection(peer, message.session)
-        answer = message.answer
-        part = self._hub.participation(peer, answer.job)
-        if (note := await self._check(peer, part, answer)) is not None:
+        result = message.result
+        part = self._hub.participation(peer, result.job)
+        if (note := await self._check(peer, part, result)) is not None:
             return Acknowledgement(note=note)
         try:
-            path = await asyncio.to_thread(self._inboxes.reply_path, peer.name, answer)
+            path = await asyncio.to_thread(self._inboxes.reply_path, peer.name, result)
         except RequestRefusedError:
-            self._resend(peer.name, part, answer)
+            self._resend(peer.name, part, result)
             raise
-        membership = self._hub.memberships.get(answer.job)
-        if membership is not None and part.accept(answer):  # else the task, or the job, ended meanwhile
-            membership.source.reply_received(answer, path)
+        membership = self._hub.memberships.get(result.job)
+        if membership is not None and part.accept(result):  # else the task, or the job, ended meanwhile
+            membership.source.reply_received(result, path)
         return Acknowledgement()
 
-    async def _check(self, peer: Peer, part: Participation, answer: ClientResult) -> str | None:
+    async def _check(self, peer: Peer, part: Participation, result: ClientResult) -> str | None:
         """None if the reply is awaited; why it is ignored, if it is merely late or repeated. Else raises."""
         if part.exclusion_reason:
             return "this site is currently excluded"
-        known = part.answered.get(answer.task, {}).get(answer.client)
-        if known == reply_digest(answer):
+        known = part.answered.get(result.task, {}).get(result.client)
+        if known == reply_digest(result):
             return "already received"
         if known is not None:
-            raise await self._reject(peer, answer, "sent two different replies")
-        if answer.task in part.late_tasks:
+            raise await self._reject(peer, result, "sent two different replies")
+        if result.task in part.late_tasks:
             return "the task is no longer open"
-        if answer.task not in part.tasks and part.resumed:
+        if result.task not in part.tasks and part.resumed:
             raise RequestRefusedError(
-                f"job {answer.job} resumed from its last committed round; the task will be sent again"
+                f"job {result.job} resumed from its last committed round; the task will be sent again"
             )
-        if answer.task not in part.tasks:
-            raise await self._reject(peer, answer, "replied to a task that it was not sent")
-        if answer.client not in part.tasks[answer.task].pending_clients:
-            raise await self._reject(peer, answer, "replied for a client that the task does not include")
+        if result.task not in part.tasks:
+            raise await self._reject(peer, result, "replied to a task that it was not sent")
+        if result.client not in part.tasks[result.task].pending_clients:
+            raise await self._reject(peer, result, "replied for a client that the task does not include")
         return None
 
-    def _resend(self, site: str, part: Participation, answer: ClientResult) -> None:
+    def _resend(self, site: str, part: Participation, result: ClientResult) -> None:
         """The reply's blob is missing, maybe since an older reply had the same one, and it was deleted with that."""
-        if (open_task := part.tasks.get(answer.task)) is not None:
-            self._hub.sites[site].resend(AssignTask(job=answer.job, task=open_task.task))
+        if (open_task := part.tasks.get(result.task)) is not None:
+            self._hub.sites[site].resend(AssignTask(job=result.job, task=open_task.task))
 
-    async def _reject(self, peer: Peer, answer: ClientResult, what: str) -> RequestRefusedError:
-        reason = f"site {peer.name} {what} (job {answer.job}, task {answer.task[:12]}, client {answer.client})"
-        await self._job_logs.audit_request(peer, "answer", answer.job, f"refused: {reason}")
+    async def _reject(self, peer: Peer, result: ClientResult, what: str) -> RequestRefusedError:
+        reason = f"site {peer.name} {what} (job {result.job}, task {result.task[:12]}, client {result.client})"
+        await self._job_logs.audit_request(peer, "result", result.job, f"rejected: {reason}")
         return RequestRefusedError(reason)
 
     def _site(self, site: str, job: str) -> tuple[SiteSession, Participation]:

@@ -59,30 +59,30 @@ class UserCommands:
     site_control: SiteControl
 
     async def authorise(
-        self, peer: Peer, command: Command, target: CommandTarget = NO_TARGET, *, audit_refusals_only: bool = False
+        self, peer: Peer, command: Command, target: CommandTarget = NO_TARGET, *, audit_rejections_only: bool = False
     ) -> None:
         """Raise unless the policy allows it."""
         decision = allows(self.trust.policy(), peer, command, target)
         if not decision.allowed:
-            await self.job_logs.audit_request(peer, command, target.name, f"refused: {decision.reason}")
+            await self.job_logs.audit_request(peer, command, target.name, f"rejected: {decision.reason}")
             raise RequestRefusedError(decision.reason)
-        if not audit_refusals_only:
-            await self.job_logs.audit_request(peer, command, target.name, "allowed")
+        if not audit_rejections_only:
+            await self.job_logs.audit_request(peer, command, target.name, "accepted")
 
     # Jobs -------------------------------------------------------------------------------------------------------------
 
     async def submit(self, peer: Peer, request: SubmitJob) -> Acknowledgement:
         target = CommandTarget(name=request.job, organisation=peer.organisation, owner=peer.name)
-        await self.authorise(peer, "submit", target, audit_refusals_only=True)  # its outcome is audited below
+        await self.authorise(peer, "submit", target, audit_rejections_only=True)  # its outcome is audited below
         try:
             note = await self.submission.submit(peer, request)
         except WinnowError as error:
-            await self.job_logs.audit_request(peer, "submit", request.job, f"refused: {error}")
+            await self.job_logs.audit_request(peer, "submit", request.job, f"rejected: {error}")
             if not isinstance(error, LeaseLostError):
                 await self.submission.forget_upload(peer, request.bundle)
             raise
         await self.submission.forget_upload(peer, request.bundle)
-        await self.job_logs.audit(peer, "submit", request.job, note)
+        await self.job_logs.audit(peer, "submit", request.job, f"accepted: {note}")
         return Acknowledgement(note=note)
 
     async def jobs(self, peer: Peer, request: ListJobs) -> JobList:
@@ -144,11 +144,11 @@ class UserCommands:
 
     async def authorise_upload(self, peer: Peer) -> None:
         await self.authorise(
-            peer, "submit", CommandTarget(organisation=peer.organisation, owner=peer.name), audit_refusals_only=True
+            peer, "submit", CommandTarget(organisation=peer.organisation, owner=peer.name), audit_rejections_only=True
         )
 
     async def authorise_download(self, peer: Peer, job: str) -> None:
-        await self.authorise(peer, "download", await self._target(job), audit_refusals_only=True)
+        await self.authorise(peer, "download", await self._target(job), audit_rejections_only=True)
 
     async def _target(self, job: str | None) -> CommandTarget:
         if job is None:
@@ -189,7 +189,7 @@ class UserCommands:
         answer = await self.site_control.control(request.site, restart=request.restart)
         what = "restart" if request.restart else "stop"
         if answer is None:
-            return Acknowledgement(note=f"{request.site} was asked to {what} and has not answered yet")
+            return Acknowledgement(note=f"{request.site} was asked to {what} and has not replied yet; see winnow sites")
         if not answer.accepted:
             raise RequestRefusedError(f"{request.site} does not {what}: {answer.reason or 'it gave no reason'}")
         return Acknowledgement(note=f"{request.site} {what}s")

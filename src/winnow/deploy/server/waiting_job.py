@@ -9,7 +9,7 @@ from winnow.deploy.server.site_sessions import SiteSession
 from winnow.deploy.wire.messages import DataDescription, DeployJob
 
 RETRY_SECONDS = 30.0
-"""Seconds after which a site that refused is asked once more: its policy may have changed."""
+"""Seconds after which a site that rejected a job is asked once more: its policy may have changed."""
 
 
 @dataclass(kw_only=True)
@@ -23,7 +23,7 @@ class WaitingJob:
     reason: str
     offered: set[str] = field(default_factory=set)
     accepted: dict[str, DataDescription] = field(default_factory=dict)
-    refused: dict[str, tuple[str, float]] = field(default_factory=dict)
+    rejected: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Why and when."""
     enough_since: float | None = None
 
@@ -31,9 +31,9 @@ class WaitingJob:
     def settings(self) -> JobSettings:
         return self.spec.settings
 
-    def expire_refusals(self, now: float) -> None:
-        """Sites that refused long ago may be asked again."""
-        self.refused = {site: (why, at) for site, (why, at) in self.refused.items() if now - at <= RETRY_SECONDS}
+    def expire_rejections(self, now: float) -> None:
+        """Sites that rejected the job long ago may be asked again."""
+        self.rejected = {site: (why, at) for site, (why, at) in self.rejected.items() if now - at <= RETRY_SECONDS}
 
     def available_sites(self, connected: Mapping[str, SiteSession]) -> list[str]:
         """The sites that could participate now, in the order in which their clients will be numbered."""
@@ -59,21 +59,23 @@ class WaitingJob:
             for site, session in known.items()
             if site not in available
         ]
-        why += [f"{site} refused: {reason}" for site, (reason, _) in self.refused.items() if site not in known]
+        why += [
+            f"{site} rejected the job: {reason}" for site, (reason, _) in self.rejected.items() if site not in known
+        ]
         return "; ".join([f"waiting for sites: {len(available)} of {self.settings.needed} can participate", *why])
 
     def pending_replies(self) -> str:
         """Which sites have not replied to the offer, in one line."""
         silent = sorted(self.offered - self.accepted.keys())
-        refusals = [f"{site} refused: {reason}" for site, (reason, _) in sorted(self.refused.items())]
-        first = f"waiting for replies from {', '.join(silent)}" if silent else "waiting for sites"
-        return "; ".join([first, *refusals])
+        rejections = [f"{site} rejected the job: {reason}" for site, (reason, _) in sorted(self.rejected.items())]
+        waiting = [f"waiting for {', '.join(silent)} to accept or reject the job"] if silent else []
+        return "; ".join([*waiting, *rejections])
 
     def _unavailability(self, session: SiteSession) -> str:
         """Why a connected site cannot participate now; empty if it can."""
         assert session.connection is not None
-        if session.site in self.refused:
-            return f"refused: {self.refused[session.site][0]}"
+        if session.site in self.rejected:
+            return f"rejected the job: {self.rejected[session.site][0]}"
         if self.spec.data not in session.connection.hello.data:
             return f"has no data called {self.spec.data}"
         if self.job not in session.participations and not session.has_capacity(self.spec.resources):

@@ -74,7 +74,7 @@ class AdmissionControl:
             sandboxed=bundle.own_code and self._sandboxed(required=policy.sandbox == "required"),
         )
 
-    def remote_control_refusal(self) -> str | None:
+    def remote_control_rejection(self) -> str | None:
         """Why this agent may not be stopped or restarted remotely, if so."""
         decision = allows_control(self._policy.current())
         return None if decision.allowed else decision.reason

@@ -41,7 +41,7 @@ from winnow.deploy.wire.messages import (
 )
 from winnow.deploy.wire.reconnecting_link import Backoff, ReconnectingLink
 from winnow.deploy.wire.transport import CALL_SECONDS, ServerLink, Tls
-from winnow.deploy.wire.transport_registry import connect
+from winnow.deploy.wire.transport_registry import open_link
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def connect_to_leader(kit: Kit) -> ServerLink:
     """The link to whichever of the project's servers leads."""
     urls = [each if "://" in each else f"grpc://{each}" for each in kit.endpoints]
     return ReconnectingLink(
-        urls, lambda url: connect(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, patience=RETRY_SECONDS
+        urls, lambda url: open_link(url, Tls.of(kit)), backoff=RECONNECT_BACKOFF, retry_seconds=RETRY_SECONDS
     )
 
 
@@ -108,7 +108,7 @@ class Agent:
                 self._poll_loop(welcome)
             except (WinnowError, OSError) as error:
                 if not self._stopping.is_set():
-                    log.warning("%s; retrying", error)
+                    log.warning("%s; reconnecting", error)
                 new_leader = self._polled and isinstance(error, RequestRefusedError)  # it does not know our session
                 if not new_leader:
                     self._stopping.wait(self._backoff.seconds(failures))
@@ -139,7 +139,7 @@ class Agent:
             )
         self._received = 0
         self._context.uplink.start_session(welcome.session)
-        log.info("connected; heartbeat interval %g s", welcome.heartbeat)
+        log.info("connected to the server; heartbeat interval %g s", welcome.heartbeat)
         drop_code_pages()
         return welcome
 
@@ -156,7 +156,7 @@ class Agent:
                     self._handle(instruction)
                     self._received = number
         if not self._stopping.is_set():
-            raise UnreachableError("a message could not be delivered in this session; reconnecting")
+            raise UnreachableError("a message to the server could not be delivered")
 
     def _handle(self, instruction: SiteInstruction) -> None:
         """What the instruction changes for good is done on return: it is acknowledged then."""
@@ -214,8 +214,8 @@ class Agent:
 
     def _handle_control(self, *, restart: bool) -> None:
         what = "restart" if restart else "stop"
-        reason = self._context.admission.remote_control_refusal()
-        self._context.audit.note(f"agent told to {what}", outcome=f"refused: {reason}" if reason else "done")
+        reason = self._context.admission.remote_control_rejection()
+        self._context.audit.note(f"remote request to {what}", outcome=f"rejected: {reason}" if reason else "accepted")
         self._context.uplink.report_control_result(reason, restart=restart)
         if reason is not None:
             log.warning("remote request to %s rejected: %s", what, reason)
@@ -234,4 +234,4 @@ class Agent:
         self._context.audit.note("agent stopped")
         self._context.audit.close()
         self._context.state.close()
-        log.info("stopped")
+        log.info("agent stopped")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.deploy.sandbox.launch import OUTPUT_FILTER_MODULE, WORKER_MODULE
 from winnow.deploy.site.admission_control import AdmissionControl
 from winnow.deploy.site.config import SiteConfig
 from winnow.deploy.site.job_folder import JobFolder
@@ -23,9 +22,9 @@ class SiteContext:
     resources: ResourcePool
     uplink: Uplink
     audit: AuditLog
-    worker: str = WORKER_MODULE
+    worker: str
     """The module, or file, that runs the tasks of a job."""
-    output_filter: str = OUTPUT_FILTER_MODULE
+    output_filter: str
     """The one that applies the site's filters to results of a job's own code."""
 
     def folder(self, job: str) -> JobFolder:

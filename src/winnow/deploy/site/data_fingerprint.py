@@ -45,7 +45,7 @@ class DataFingerprint:
             if self._seen is None or self._seen[0] != stamp:
                 self._seen = (stamp, data_digest(self._table))
         except (OSError, WireError) as error:
-            log.warning("%s", error)
+            log.warning("the data cannot be read: %s", error)
             raise DataError("the data cannot be read; see the site's log") from error
         digest = self._seen[1]
         self._first = self._first or self._records.data_digest(self._submission) or digest

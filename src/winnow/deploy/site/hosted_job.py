@@ -38,7 +38,7 @@ class HostedJob(Thread):
         self._deploy: DeployJob | None = None
         self._prepared: PreparedJob | None = None
         self._suspended = False
-        self._refusal_reason = ""
+        self._rejection_reason = ""
         """The reason last reported for not participating."""
 
     # For the agent's thread -------------------------------------------------------------------------------------------
@@ -79,7 +79,9 @@ class HostedJob(Thread):
                 log.error("job %s: %s", self.job, one_line(error))
                 self._report_error(instruction, str(error))
             except Exception:
-                log.exception("job %s: internal error in the agent", self.job)
+                log.exception(
+                    "job %s: internal error in the agent; the job continues with its next instruction", self.job
+                )
                 self._report_error(instruction, "the site's agent failed; see the site's log")
         self._clean_up()
 
@@ -88,7 +90,7 @@ class HostedJob(Thread):
         if self._context.uplink.delivery_failed:  # in a new session it asks again
             return
         if isinstance(instruction, AssignTask):
-            self._decline(instruction.task, reason)
+            self._reject_task(instruction.task, reason)
         elif isinstance(instruction, DeployJob):
             self._withdraw(reason)
 
@@ -96,7 +98,7 @@ class HostedJob(Thread):
         """Participate, or report why not. Deployed again, report it again."""
         before = self._context.state.deployment(self.job)
         if before is not None and before.bundle != deploy.bundle:
-            log.error("job %s: ignored a different bundle that the server deployed under this name", self.job)
+            log.error("job %s: the server sent a different bundle under this name, which was ignored", self.job)
             return
         self._deploy = deploy
         try:
@@ -108,32 +110,32 @@ class HostedJob(Thread):
         except (WinnowError, OSError) as error:
             if self._setup.stopping:
                 raise JobStoppedError(f"job {self.job} is being stopped") from error
-            self._refuse(str(error))
+            self._reject(str(error))
             return
-        self._refusal_reason = ""
+        self._rejection_reason = ""
         self._context.uplink.report_deploy_result(self.job, prepared.description)
 
     def _prepare(self, deploy: DeployJob) -> PreparedJob:
         if self._prepared is None:
             self._prepared = self._setup.prepare(deploy)
             data = self._prepared.processes.spec.terms.data
-            self._audit("joined", f"with data {data}")
-            log.info("job %s joined with data %s", self.job, data)
+            self._audit("accepted", f"with data {data}")
+            log.info("job %s accepted, with data %s", self.job, data)
         elif deploy.first_client is not None:
             self._setup.check_data()
             self._prepared.assign_client_numbers(deploy.first_client)
         return self._prepared
 
-    def _refuse(self, reason: str) -> None:
+    def _reject(self, reason: str) -> None:
         """Do not participate, until the server asks again and nothing speaks against it. The same reason is logged
         once.
         """
-        known, self._refusal_reason = self._refusal_reason, reason
+        known, self._rejection_reason = self._rejection_reason, reason
         if known != reason:
             log.warning("job %s rejected: %s", self.job, one_line(reason))
         self._withdraw(reason)
         if known != reason:
-            self._audit("refused", one_line(reason))
+            self._audit("rejected", one_line(reason))
 
     def _withdraw(self, reason: str) -> None:
         self._prepared = None
@@ -144,13 +146,13 @@ class HostedJob(Thread):
         if task.id in self._cancelled:
             return
         if task.id != compute_task_id(task):
-            self._decline(task, "the task's id does not match its content")
+            self._reject_task(task, "the task's id does not match its content")
         elif self._prepared is None:
-            self._decline(task, "this site does not participate in the job")
+            self._reject_task(task, "this site does not participate in the job")
         elif reason := self._suspension_reason(self._prepared.processes):
-            self._decline(task, reason)
+            self._reject_task(task, reason)
         elif reason := self._data_change():
-            self._refuse(reason)  # the server fails the task, or keeps it for us
+            self._reject(reason)  # the server fails the task, or keeps it for us
         else:
             self._prepared.delivery.deliver(task)
 
@@ -160,7 +162,7 @@ class HostedJob(Thread):
             if self._instructions.empty():
                 self._cancelled.clear()
 
-    def _decline(self, task: WireTask, reason: str) -> None:
+    def _reject_task(self, task: WireTask, reason: str) -> None:
         for client in task.clients:
             self._context.uplink.submit_result(
                 ClientResult(job=self.job, task=task.id, client=client, stage="admission", failure=one_line(reason))
@@ -181,14 +183,19 @@ class HostedJob(Thread):
             terms = self._setup.admit(self._deploy)
         except WinnowError as error:
             if not self._suspended:
-                log.warning("job %s suspended: %s", self.job, one_line(error))
-                self._audit("barred", one_line(error))
+                log.warning(
+                    "job %s suspended: %s; its tasks fail until it is admitted again", self.job, one_line(error)
+                )
+                self._audit("suspended", one_line(error))
                 processes.close()
             self._suspended = True
             return str(error)
         if terms != processes.spec.terms:
             log.info("job %s continues under this site's changed policy", self.job)
             processes.set_terms(terms)
+        if self._suspended:
+            log.info("job %s resumed", self.job)
+            self._audit("resumed", "")
         self._suspended = False
         return None
 
@@ -203,8 +210,8 @@ class HostedJob(Thread):
 
     def _keep_results(self) -> None:
         results = self._context.config.results
-        if results is not None and (kept := self._folder.keep_results(Path(results) / self.job)):
-            self._audit("left files", str(kept))
+        if results is not None and (kept := self._folder.keep_results(target := Path(results) / self.job)):
+            self._audit("results kept", f"files in {target}: {kept}")
 
     def _delete_all(self) -> None:
         self._context.state.delete_job(self.job)

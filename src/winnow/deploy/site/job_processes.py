@@ -128,17 +128,17 @@ class JobProcesses:
             if not waiting or cancelled():
                 return
         for client in sorted(waiting):
-            answer = ClientResult(job=self.spec.job, task=run.task.id, client=client, stage="working", failure=reason)
-            yield TaskResult(answer=answer)
+            result = ClientResult(job=self.spec.job, task=run.task.id, client=client, stage="working", failure=reason)
+            yield TaskResult(result=result)
 
-    def filter_result(self, run: RunTask, result: TaskResult) -> TaskResult:
+    def filter_result(self, run: RunTask, task_result: TaskResult) -> TaskResult:
         """The result as the site's filters let it out. Raises if they fail: nothing passes around them."""
         if self._output_filter is None or not self._output_filter.alive:
             self._start_output_filter(with_data=False)
         assert self._output_filter is not None
-        files = {key: self._move_to_filter(key, getattr(result, key)) for key in ("payload", "new_client_state")}
-        alone = replace(run, task=replace(run.task, clients=[result.answer.client]))
-        self._output_filter.send(FilterResult(task=alone, result=replace(result, **files)))
+        files = {key: self._move_to_filter(key, getattr(task_result, key)) for key in ("payload", "new_client_state")}
+        alone = replace(run, task=replace(run.task, clients=[task_result.result.client]))
+        self._output_filter.send(FilterResult(task=alone, result=replace(task_result, **files)))
         while True:
             message = self._receive(self._output_filter)
             if isinstance(message, TaskResult):
@@ -202,8 +202,8 @@ class JobProcesses:
         cancelled_at: float | None = None
         while waiting:
             message = self._receive(worker)
-            if isinstance(message, TaskResult) and message.answer.client in waiting:
-                waiting.discard(message.answer.client)
+            if isinstance(message, TaskResult) and message.result.client in waiting:
+                waiting.discard(message.result.client)
                 yield message
             elif isinstance(message, SignRequest | ReleaseRequest | ReleaseNoteRequest):
                 worker.send(sign(message))

@@ -81,6 +81,7 @@ class JobSetup:
             context.kit,
             context.state.submissions,
             submission,
+            job=self._job,
             allowed_sites=bundle.named_sites,
             may_keep_masks=context.admission.may_keep_masks,
         )

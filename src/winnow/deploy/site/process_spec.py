@@ -37,7 +37,7 @@ class ProcessSpec:
             log=self.folder.path / "worker.log",
             limits=self.limits,
             sandbox=self._worker_sandbox(),
-            worker=self.worker,
+            program=self.worker,
         )
 
     def launch_output_filter(self) -> WorkerProcess:
@@ -46,7 +46,7 @@ class ProcessSpec:
             log=self.folder.path / "output_filter.log",
             limits=self.limits,
             sandbox=None,
-            worker=self.output_filter,
+            program=self.output_filter,
         )
 
     def worker_message(self, first_client: int | None) -> PrepareJob:

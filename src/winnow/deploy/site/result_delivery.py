@@ -81,14 +81,14 @@ class ResultDelivery:
             run = self._run_task_message(task)
             sign = partial(self._proxy.handle_request, task.round)
             results = self._processes.run_task(run, lambda: task.id in self._cancelled, sign)
-            for result in self._in_safe_order(results):
-                client = result.answer.client
+            for task_result in self._in_safe_order(results):
+                client = task_result.result.client
                 waiting.discard(client)
                 if task.id in self._cancelled:
                     continue
                 stage = WORKING_STAGE if self._processes.spec.filters_output else "handing over"
                 with self._reporting_failure(task, {client}, stage, self._processes.redact_failure):
-                    stored = self._import_result(run, result)
+                    stored = self._import_result(run, task_result)
                     self._context.state.add_result(stored)
                     if task.id in self._cancelled:  # meanwhile: if it was settled too, nobody else deletes this
                         self._context.state.delete_result(stored)
@@ -99,7 +99,7 @@ class ResultDelivery:
         """As they come; behind an output filter all together, as the order in which they come could be a message."""
         if not self._processes.spec.filters_output:
             return results
-        return sorted(results, key=lambda result: result.answer.client)
+        return sorted(results, key=lambda each: each.result.client)
 
     @contextmanager
     def _reporting_failure(
@@ -114,7 +114,7 @@ class ResultDelivery:
             raise
         except (WinnowError, OSError) as error:
             reason = one_line(redact(str(error)))
-            log.warning("job %s, task %s: %s: %s", self._job, task.id[:12], stage, reason)
+            log.warning("job %s, task %s failed (%s): %s", self._job, task.id[:12], stage, reason)
             for client in sorted(clients):
                 self._context.uplink.submit_result(
                     ClientResult(job=self._job, task=task.id, client=client, stage=stage, failure=reason)
@@ -133,24 +133,27 @@ class ResultDelivery:
             site_keys=self._proxy.site_public_keys(task.round),
         )
 
-    def _import_result(self, run: RunTask, result: TaskResult) -> StoredResult:
+    def _import_result(self, run: RunTask, task_result: TaskResult) -> StoredResult:
         """A result in the agent's own words, its files where only the agent can change them."""
-        task, client = run.task, result.answer.client
-        if self._processes.spec.filters_output and result.answer.failure is None:
-            result = self._filtered(run, result)
-        worker_id = self._processes.worker_id if result.volatile else ""
-        if result.answer.failure is not None:
-            return StoredResult(answer=self._failed(task, result), round=task.round, worker_id=worker_id)
-        payload = self._import_file(result.payload, self._folder.replies / result_file_name(task, client))
-        state = self._import_file(result.new_client_state, self._folder.client_state / result_file_name(task, client))
+        task, client = run.task, task_result.result.client
+        if self._processes.spec.filters_output and task_result.result.failure is None:
+            task_result = self._filtered(run, task_result)
+        result = task_result.result
+        worker_id = self._processes.worker_id if task_result.volatile else ""
+        if result.failure is not None:
+            return StoredResult(result=self._failed(task, result), round=task.round, worker_id=worker_id)
+        payload = self._import_file(task_result.payload, self._folder.replies / result_file_name(task, client))
+        state = self._import_file(
+            task_result.new_client_state, self._folder.client_state / result_file_name(task, client)
+        )
         return StoredResult(
-            answer=ClientResult(
+            result=ClientResult(
                 job=self._job,
                 task=task.id,
                 client=client,
-                seconds=result.answer.seconds,
-                metrics=result.answer.metrics,
-                peer_messages=self._cipher.encrypt(task, client, result.answer.peer_messages),
+                seconds=result.seconds,
+                metrics=result.metrics,
+                peer_messages=self._cipher.encrypt(task, client, result.peer_messages),
                 blob=None if payload is None else blob_of(self._folder.replies / payload),
             ),
             round=task.round,
@@ -159,15 +162,13 @@ class ResultDelivery:
             worker_id=worker_id,
         )
 
-    def _failed(self, task: WireTask, result: TaskResult) -> ClientResult:
+    def _failed(self, task: WireTask, result: ClientResult) -> ClientResult:
         """A failure as others may know it; behind an output filter, no more than that the code failed."""
-        failure = one_line(self._processes.redact_failure(result.answer.failure or ""))
-        failed = ClientResult(
-            job=self._job, task=task.id, client=result.answer.client, stage=WORKING_STAGE, failure=failure
-        )
+        failure = one_line(self._processes.redact_failure(result.failure or ""))
+        failed = ClientResult(job=self._job, task=task.id, client=result.client, stage=WORKING_STAGE, failure=failure)
         if self._processes.spec.filters_output:
             return failed
-        return replace(failed, stage=result.answer.stage, seconds=result.answer.seconds)
+        return replace(failed, stage=result.stage, seconds=result.seconds)
 
     def _import_file(self, claimed: str | None, target: Path) -> str | None:
         """Move a file from the process that results come from; its new name."""
@@ -177,17 +178,17 @@ class ResultDelivery:
         import_file(self._folder.output_filter if filtered else self._folder.work, claimed, target)
         return target.name
 
-    def _filtered(self, run: RunTask, result: TaskResult) -> TaskResult:
+    def _filtered(self, run: RunTask, task_result: TaskResult) -> TaskResult:
         """The result as the output filter lets it out. Messages to other clients would be a way around it.
 
         A filtered result is stored for good: code that could have its result made again would get it under new noise.
         """
-        if result.answer.peer_messages:
+        if task_result.result.peer_messages:
             raise WinnowError(
                 "a job with its own code cannot send messages between clients at a site with mandatory filters"
             )
-        return self._processes.filter_result(run, result)
+        return self._processes.filter_result(run, task_result)
 
-    def _submit(self, result: StoredResult) -> None:
-        payload = self._folder.replies / result.payload if result.payload else None
-        self._context.uplink.submit_result(result.answer, payload)
+    def _submit(self, stored: StoredResult) -> None:
+        payload = self._folder.replies / stored.payload if stored.payload else None
+        self._context.uplink.submit_result(stored.result, payload)

@@ -44,6 +44,7 @@ class SigningProxy:
         records: SubmissionRecords,
         submission: str,
         *,
+        job: str,
         allowed_sites: Sequence[str] = (),
         may_keep_masks: Callable[[], bool] = lambda: False,
         now: Callable[[], datetime] = utc_now,
@@ -51,7 +52,7 @@ class SigningProxy:
         """`allowed_sites` are the sites that the job's author named, if any; `may_keep_masks` says whether this site
         may act as mask keeper.
         """
-        self._kit, self._records, self._submission = kit, records, submission
+        self._kit, self._records, self._submission, self._job = kit, records, submission, job
         self._allowed_sites = frozenset(allowed_sites)
         self._may_keep_masks, self._now = may_keep_masks, now
         self._revoked = kit.watch_revocations()
@@ -101,7 +102,7 @@ class SigningProxy:
         self._checked = None
         self._peer_sites = ()
         if inconsistency := self._inconsistency(peer_sites):
-            log.warning("ignored the server's list of this job's sites: %s", inconsistency)
+            log.warning("job %s: ignored the server's list of the job's sites: %s", self._job, inconsistency)
             return
         self._peer_sites = tuple(peer_sites)
         self._fix(_numbers(peer_sites))
@@ -166,7 +167,7 @@ class SigningProxy:
         except IdentityError as error:
             if (peer_site.site, str(error)) not in self._warned:
                 self._warned.add((peer_site.site, str(error)))
-                log.warning("statements of site %s are ignored in this job: %s", peer_site.site, error)
+                log.warning("job %s: ignoring what site %s signs: %s", self._job, peer_site.site, error)
             return None
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return SitePublicKey(

@@ -16,7 +16,7 @@ from winnow.deploy.wire.messages import ClientResult, DeployJob, Settle
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     """A client's result as it is sent, and the names of its files."""
 
-    answer: ClientResult
+    result: ClientResult
     round: int
     payload: str | None = None
     new_client_state: str | None = None
@@ -53,13 +53,13 @@ class SiteStateStore:
             ):
                 database.execute(statement, (job,))
 
-    def add_result(self, result: StoredResult) -> None:
-        answer = result.answer
-        row = (answer.job, answer.task, answer.client, result.round, msgspec.msgpack.encode(answer))
+    def add_result(self, stored: StoredResult) -> None:
+        result = stored.result
+        row = (result.job, result.task, result.client, stored.round, msgspec.msgpack.encode(result))
         with self._database.transaction() as database:
             database.execute(
                 "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, result.payload, result.new_client_state, result.worker_id),
+                (*row, stored.payload, stored.new_client_state, stored.worker_id),
             )
 
     def results(self, job: str, task: str) -> dict[int, StoredResult]:
@@ -70,29 +70,29 @@ class SiteStateStore:
         with self._database.wrapping_errors():
             return {
                 client: StoredResult(
-                    answer=msgspec.msgpack.decode(answer, type=ClientResult),
+                    result=msgspec.msgpack.decode(result, type=ClientResult),
                     round=at,
                     payload=payload,
                     new_client_state=new_client_state,
                     worker_id=worker_id,
                 )
-                for client, at, answer, payload, new_client_state, worker_id in rows
+                for client, at, result, payload, new_client_state, worker_id in rows
             }
 
     def client_state_files(self, job: str) -> dict[int, str]:
         return dict(self._database.rows("SELECT client, file FROM kept WHERE job = ?", job))
 
-    def delete_result(self, result: StoredResult) -> None:
-        answer = result.answer
+    def delete_result(self, stored: StoredResult) -> None:
+        result = stored.result
         with self._database.transaction() as database:
             database.execute(
                 "DELETE FROM replies WHERE job = ? AND task = ? AND client = ?",
-                (answer.job, answer.task, answer.client),
+                (result.job, result.task, result.client),
             )
 
     def settle(self, settle: Settle) -> None:
         """Adopt the new state of the clients listed with tasks, and delete their results, and all that is left of
-        tasks that are over. Other tasks go on: a workflow need not wait for every client before it ends a round.
+        tasks that have ended. Other tasks go on: a workflow need not wait for every client before it ends a round.
 
         Rounds may be settled again, in any order: the state that a client has from a later one stays.
         """

@@ -8,7 +8,7 @@ from threading import Event, Lock
 from msgspec.structs import replace
 
 from winnow.deploy.wire.blob_folder import BlobFolder
-from winnow.deploy.wire.blob_transfer import download, upload
+from winnow.deploy.wire.blob_transfer import download_blob, upload_blob
 from winnow.deploy.wire.errors import RequestRefusedError, UnreachableError, one_line
 from winnow.deploy.wire.messages import (
     Blob,
@@ -50,35 +50,35 @@ class Uplink:
             lambda session: self.link.call(
                 DeployResult(session=session, job=job, accepted=data is not None, reason=redacted, data=data)
             ),
-            f"the deploy result of job {job}",
+            f"this site's decision on job {job}",
         )
 
-    def report_control_result(self, refusal: str | None, *, restart: bool) -> None:
+    def report_control_result(self, rejection: str | None, *, restart: bool) -> None:
         """The agent stops or restarts as it was asked to, or why it does not."""
-        reason, accepted = self._redacted_line(refusal or ""), refusal is None
+        reason, accepted = self._redacted_line(rejection or ""), rejection is None
         self._deliver(
             lambda session: self.link.call(
                 ControlResult(session=session, restart=restart, accepted=accepted, reason=reason)
             ),
-            "the answer to a request to stop or restart",
+            "the reply to a remote request",
         )
 
-    def submit_result(self, answer: ClientResult, payload: Path | None = None) -> None:
+    def submit_result(self, result: ClientResult, payload: Path | None = None) -> None:
         """Send a client's result, its blob first."""
-        if answer.failure is not None:
-            failure, stage = self._redacted_line(answer.failure), self._redacted_line(answer.stage)
-            answer = replace(answer, failure=failure, stage=stage)
+        if result.failure is not None:
+            failure, stage = self._redacted_line(result.failure), self._redacted_line(result.stage)
+            result = replace(result, failure=failure, stage=stage)
 
         def send(session: str) -> None:
-            if payload is not None and answer.blob is not None:
-                upload(self.link, answer.job, payload, answer.blob)
-            self.link.call(SubmitResult(session=session, answer=answer))
+            if payload is not None and result.blob is not None:
+                upload_blob(self.link, result.job, payload, result.blob)
+            self.link.call(SubmitResult(session=session, result=result))
 
-        self._deliver(send, f"the result of client {answer.client} for task {answer.task[:12]} of job {answer.job}")
+        self._deliver(send, f"the result of client {result.client} for task {result.task[:12]} of job {result.job}")
 
     def fetch(self, job: str, blob: Blob, spool: BlobFolder) -> Path:
         try:
-            return download(self.link, job, blob, spool)
+            return download_blob(self.link, job, blob, spool)
         except UnreachableError:
             self._failed.set()
             raise

@@ -19,7 +19,7 @@ from winnow.deploy.jobs.ipc_channel import Channel, ChannelClosedError, InvalidM
 from winnow.deploy.sandbox.forked_process import FORK_SERVER_VARIABLE
 from winnow.deploy.sandbox.isolation import ProcessLimits, Sandbox
 from winnow.deploy.sandbox.job_process import JobProcess, Process, fork_from, start_new
-from winnow.deploy.sandbox.launch import WORKER_MODULE, LaunchSpec
+from winnow.deploy.sandbox.launch import LaunchSpec
 
 EXIT_GRACE_SECONDS = 2.0
 """Seconds that a process has to end by itself."""
@@ -34,11 +34,11 @@ class WorkerProcess:
     """`life` names this one run of the process: what holds only while it lives is marked with it."""
 
     def __init__(
-        self, *, folder: Path, log: Path, limits: ProcessLimits, sandbox: Sandbox | None, worker: str = WORKER_MODULE
+        self, *, folder: Path, log: Path, limits: ProcessLimits, sandbox: Sandbox | None, program: str
     ) -> None:
         self.life = uuid4().hex
         self._process = JobProcess(
-            folder=folder, log=log, limits=limits, sandbox=sandbox, worker=worker, launch=_start_or_fork
+            folder=folder, log=log, limits=limits, sandbox=sandbox, program=program, launch=_start_or_fork
         )
         self._channel: Channel[Any] = Channel(self._process.socket, cast(Any, FromWorker))
         self._folder, self._disk_mb = folder, limits.disk_mb

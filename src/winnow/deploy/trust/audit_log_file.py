@@ -20,7 +20,7 @@ from winnow.deploy.trust.audit_chain import ADOPTED, MAX_UNSIGNED_ENTRIES, Audit
 from winnow.deploy.trust.audit_log import REMEDY, AuditLog, MakeEntry
 from winnow.deploy.trust.errors import AuditError
 from winnow.deploy.trust.kit import Kit
-from winnow.deploy.trust.private_files import PRIVATE, read_small, sync_folder, write_atomically
+from winnow.deploy.trust.private_files import PRIVATE, read_small, sync_folder, write_bytes_atomically
 
 AUDIT_FILE = "audit.jsonl"
 BLOCK = 1 << 16
@@ -95,7 +95,7 @@ class FileAuditStore:
         self._descriptor = None
 
     def _put_head(self, head: ChainHead) -> None:
-        write_atomically(self._head_path, msgspec.json.encode(head), PRIVATE)
+        write_bytes_atomically(self._head_path, msgspec.json.encode(head), PRIVATE)
 
     def _write(self, line: bytes, head: ChainHead) -> None:
         """The line, then its head; both or neither: what a full disk cut short is taken back."""

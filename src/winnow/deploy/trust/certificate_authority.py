@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from winnow.deploy.trust.errors import KitError
 from winnow.deploy.trust.peer_identity import PARTY_OID, SEALING_KEY_OID, PartyExtension, read_certificate
-from winnow.deploy.trust.private_files import PRIVATE, read_small, write_atomically
+from winnow.deploy.trust.private_files import PRIVATE, read_small, write_bytes_atomically
 from winnow.deploy.trust.project import ProjectPerson, ProjectServer, ProjectSite, is_ip_address
 
 CA_CERTIFICATE_FILE, CA_KEY_FILE = "ca.pem", "ca-key.pem"
@@ -61,8 +61,8 @@ class CertificateAuthority:
     def save(self, folder: Path, passphrase: bytes | None) -> None:
         """The certificate comes last: it says that the authority is complete."""
         encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
-        write_atomically(folder / CA_KEY_FILE, key_pem(self.key, encryption), PRIVATE)
-        write_atomically(folder / CA_CERTIFICATE_FILE, self.certificate.public_bytes(Encoding.PEM))
+        write_bytes_atomically(folder / CA_KEY_FILE, key_pem(self.key, encryption), PRIVATE)
+        write_bytes_atomically(folder / CA_CERTIFICATE_FILE, self.certificate.public_bytes(Encoding.PEM))
 
     @property
     def fingerprint(self) -> str:

@@ -27,7 +27,7 @@ from winnow.deploy.trust.kit import (
     PartyDescription,
     read_manifest,
 )
-from winnow.deploy.trust.private_files import PRIVATE, PUBLIC, sync_folder, write_atomically
+from winnow.deploy.trust.private_files import PRIVATE, PUBLIC, sync_folder, write_bytes_atomically
 from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.revocation_list import RevocationList
 from winnow.deploy.trust.signed_documents import sign_document
@@ -78,7 +78,7 @@ def install_kit(folder: Path, files: dict[str, bytes]) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
     for name, content in files.items():
-        write_atomically(fresh / name, content, PRIVATE if name in PRIVATE_FILES else PUBLIC)
+        write_bytes_atomically(fresh / name, content, PRIVATE if name in PRIVATE_FILES else PUBLIC)
     if not folder.exists():
         fresh.rename(folder)
         sync_folder(folder.parent)
@@ -98,8 +98,8 @@ def update_endpoints(folder: Path, endpoints: list[str], authority: CertificateA
     if manifest.files[ENDPOINTS_FILE] == _digest(content):
         return []
     files = manifest.files | {ENDPOINTS_FILE: _digest(content)}
-    write_atomically(folder / ENDPOINTS_FILE, content)
-    write_atomically(folder / MANIFEST_FILE, _signed(msgspec.structs.replace(manifest, files=files), authority))
+    write_bytes_atomically(folder / ENDPOINTS_FILE, content)
+    write_bytes_atomically(folder / MANIFEST_FILE, _signed(msgspec.structs.replace(manifest, files=files), authority))
     return [folder / ENDPOINTS_FILE, folder / MANIFEST_FILE]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import msgspec
 from cryptography import x509
@@ -24,7 +24,6 @@ from winnow.deploy.trust.errors import IdentityError
 
 PartyKind: TypeAlias = Literal["server", "site", "person"]
 Role: TypeAlias = Literal["admin", "lead", "member", "org-admin"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 PARTY_OID = x509.ObjectIdentifier("2.25.139685110296411941166460740342245537437.1")
 SEALING_KEY_OID = x509.ObjectIdentifier("2.25.139685110296411941166460740342245537437.2")

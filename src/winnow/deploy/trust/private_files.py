@@ -13,7 +13,7 @@ LARGEST = 1 << 20
 """No file of a kit comes near this; a larger one is not read."""
 
 
-def write_atomically(path: Path, content: bytes, mode: int = PUBLIC) -> None:
+def write_bytes_atomically(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     """Put the file in place at once, with these permissions from its first byte on; durable on return."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)

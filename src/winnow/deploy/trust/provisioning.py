@@ -20,7 +20,7 @@ from winnow.deploy.trust.certificate_authority import CA_CERTIFICATE_FILE, Certi
 from winnow.deploy.trust.errors import KitError
 from winnow.deploy.trust.kit_builder import build_kit, install_kit, update_endpoints
 from winnow.deploy.trust.peer_identity import Peer
-from winnow.deploy.trust.private_files import hold_lock_file, read_small, write_atomically
+from winnow.deploy.trust.private_files import hold_lock_file, read_small, write_bytes_atomically
 from winnow.deploy.trust.project import Project, ProjectPerson, ProjectServer, ProjectSite
 from winnow.deploy.trust.revocation_list import REVOKED_FILE, RevocationList
 
@@ -87,7 +87,7 @@ class Provisioner:
             yield f"{name} is already revoked (revocation list {revocations.number})"
         else:
             revocations = revocations.with_serials(int(serial, 16) for serial in issued_to[name].serials)
-            write_atomically(self.ca / REVOKED_FILE, revocations.sign(self.project.name, self.authority.key))
+            write_bytes_atomically(self.ca / REVOKED_FILE, revocations.sign(self.project.name, self.authority.key))
             yield f"revoked {name} (revocation list {revocations.number})"
         yield from self._distribute_revocations(issued_to, leaving_out=name)
 
@@ -104,7 +104,7 @@ class Provisioner:
             expires=made.certificate.not_valid_after_utc,
             serials=[*earlier, f"{made.certificate.serial_number:x}"],
         )
-        write_atomically(self.ca / ISSUED_FILE, msgspec.json.format(msgspec.json.encode(issued_to), indent=2))
+        write_bytes_atomically(self.ca / ISSUED_FILE, msgspec.json.format(msgspec.json.encode(issued_to), indent=2))
         install_kit(self.kit(party.name), made.files | {REVOKED_FILE: read_small(self.ca / REVOKED_FILE)})
         return Peer.of(made.certificate)
 
@@ -135,7 +135,7 @@ class Provisioner:
         content = read_small(self.ca / REVOKED_FILE)
         for name, issued in issued_to.items():
             if self.kit(name).is_dir():
-                write_atomically(self.kit(name) / REVOKED_FILE, content)
+                write_bytes_atomically(self.kit(name) / REVOKED_FILE, content)
             if issued.kind != "person" and name != leaving_out:
                 here = self.kit(name) if self.kit(name).is_dir() else self.ca
                 yield f"hand out to {name}: {here / REVOKED_FILE}"
@@ -180,8 +180,8 @@ def is_provisioned(folder: Path) -> bool:
 
 def _begin(ca: Path, project: Project, passphrase: bytes | None, now: datetime) -> CertificateAuthority:
     authority = CertificateAuthority.create(project.name, now)
-    write_atomically(ca / ISSUED_FILE, b"{}")
-    write_atomically(ca / REVOKED_FILE, RevocationList().sign(project.name, authority.key))
+    write_bytes_atomically(ca / ISSUED_FILE, b"{}")
+    write_bytes_atomically(ca / REVOKED_FILE, RevocationList().sign(project.name, authority.key))
     authority.save(ca, passphrase)
     return authority
 

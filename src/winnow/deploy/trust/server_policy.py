@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -12,7 +12,6 @@ from winnow.deploy.trust.watched_file import WatchedFile
 
 Command: TypeAlias = Literal["status", "sites", "jobs", "logs", "download", "submit", "abort", "control"]
 """`control` is to stop or restart a site's agent. To clone a job is to download it and to submit it again."""
-COMMANDS: tuple[Command, ...] = get_args(Command)
 
 DEFAULT_SERVER_POLICY = """
 [[allow]]

@@ -20,7 +20,7 @@ MAX_QUEUED_WRITES = 3
 """Chunks that may wait for being written."""
 
 
-def download(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> Path:
+def download_blob(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> Path:
     """Have the blob in the spool folder. If that fails, what arrived is kept for the next attempt."""
     attempt = _Attempts()
     while not spool.has(blob):
@@ -34,7 +34,7 @@ def download(link: ServerLink, job: str, blob: Blob, spool: BlobFolder) -> Path:
     return spool.path(blob)
 
 
-def upload(link: ServerLink, job: str, path: Path, blob: Blob) -> None:
+def upload_blob(link: ServerLink, job: str, path: Path, blob: Blob) -> None:
     """Have the server hold the blob, of which this file is a copy."""
     attempt = _Attempts()
     if not blob.size:  # how much of it is there says nothing of whether it is

@@ -2,24 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import aclosing
 
-from winnow.deploy.wire.atomic_files import read_chunks
 from winnow.deploy.wire.blob_folder import BlobFolder, BlobWriter
-from winnow.deploy.wire.errors import WireError
-from winnow.deploy.wire.messages import Blob, FetchBlob, PutBlob, UploadedSize
+from winnow.deploy.wire.messages import Blob, PutBlob, UploadedSize
 
 MAX_QUEUED_CHUNKS = 2
 """Chunks of one upload that may wait while others are being written."""
-
-
-async def send_blob(spool: BlobFolder, request: FetchBlob) -> AsyncIterator[bytes]:
-    """Answer a `FetchBlob` from a spool folder."""
-    if request.offset > request.blob.size:
-        raise WireError(f"offset {request.offset} is past the end of blob {request.blob.digest[:12]}")
-    async with aclosing(read_ahead(read_chunks(spool.path(request.blob), request.offset))) as chunks:
-        async for chunk in chunks:
-            yield chunk
 
 
 async def read_ahead(chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:

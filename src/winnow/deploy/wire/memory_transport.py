@@ -129,7 +129,7 @@ class MemoryLink:
             future.cancel()
 
     def _stream(
-        self, server: MemoryServer, stream: AsyncGenerator[bytes, None], patience: float | None
+        self, server: MemoryServer, stream: AsyncGenerator[bytes, None], timeout: float | None
     ) -> Iterator[bytes]:
         async def arriving() -> bytes | None:
             piece = await anext(stream, None)
@@ -140,7 +140,7 @@ class MemoryLink:
             await stream.aclose()
 
         try:
-            while (piece := self._wait(server, arriving(), patience)) is not None:
+            while (piece := self._wait(server, arriving(), timeout)) is not None:
                 yield piece
         finally:
             if not server.loop.is_closed():

@@ -228,7 +228,7 @@ class SubmitResult(WireMessage, frozen=True, kw_only=True):
     """The result of a client; its blob was uploaded before."""
 
     session: Name
-    answer: ClientResult
+    result: ClientResult
 
 
 # Blobs ----------------------------------------------------------------------------------------------------------------

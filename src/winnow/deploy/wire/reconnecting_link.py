@@ -33,7 +33,7 @@ class Backoff:
 
 
 class ReconnectingLink:
-    """Tries for `patience` seconds without success before it raises `UnreachableError`; None tries until it is closed.
+    """Retries for `retry_seconds` before it raises `UnreachableError`; None retries until it is closed.
 
     Calls may be sent twice: all requests are made so that this changes nothing. A broken fetch continues at the byte
     and a broken follow at the line where it stopped. A broken put is raised, since its chunks are gone: `upload` asks
@@ -46,14 +46,14 @@ class ReconnectingLink:
         connect: Callable[[str], ServerLink],
         *,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
-        patience: float | None = None,
+        retry_seconds: float | None = None,
         notify: Callable[[str], None] | None = None,
     ) -> None:
         """`notify` gets one line when a request has had no answer for a while."""
         self._endpoints = tuple(endpoints)
         self._connect = connect
         self._backoff = backoff
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._notify = notify
         self._lock = Lock()
         self._links: dict[str, ServerLink] = {}
@@ -138,8 +138,8 @@ class ReconnectingLink:
             notice.cancel()
 
     def _notice(self) -> None:
-        if self._notify is not None and self._patience is not None:
-            left = max(0.0, self._patience - NOTICE_SECONDS)
+        if self._notify is not None and self._retry_seconds is not None:
+            left = max(0.0, self._retry_seconds - NOTICE_SECONDS)
             self._notify(f"no answer from {', '.join(self._endpoints)} yet; trying for {left:.0f} s more")
 
     def _current(self) -> tuple[str, ServerLink]:
@@ -164,7 +164,7 @@ class ReconnectingLink:
         """Each endpoint is tried once before the first pause."""
         rounds = failures // len(self._endpoints)
         seconds = self._backoff.seconds(rounds - 1) if rounds else 0.0
-        if self._patience is not None and time.monotonic() + seconds - begun > self._patience:
+        if self._retry_seconds is not None and time.monotonic() + seconds - begun > self._retry_seconds:
             raise failure
         if self._closed.wait(seconds):
             raise UnreachableError("the link is closed") from failure

@@ -140,7 +140,7 @@ class RequestFrontend:
 
     def _check_admitted(self, peer: Peer) -> None:
         if (reason := self._admit(peer)) is not None:
-            log.warning("refused %s: %s", peer.name, reason)
+            log.warning("rejected a request from %s: %s", peer.name, reason)
             raise RequestRefusedError(reason)
 
 
@@ -150,14 +150,14 @@ def _refusing(peer: Peer) -> Iterator[None]:
     try:
         yield
     except RequestRefusedError as refused:
-        log.info("refused %s: %s", peer.name, refused.reason)
+        log.info("rejected a request from %s: %s", peer.name, refused.reason)
         raise
     except WinnowError as error:
-        log.warning("refused %s: %s", peer.name, error)
+        log.warning("rejected a request from %s: %s", peer.name, error)
         raise RequestRefusedError(str(error), retry=isinstance(error, StorageFullError | BlobDamagedError)) from None
     except Exception:
         log.exception("a request from %s failed", peer.name)
-        raise RequestRefusedError("internal server error; see the server log", retry=True) from None
+        raise RequestRefusedError("internal server error; see the server's log", retry=True) from None
 
 
 async def _next(stream: AsyncIterator[T]) -> tuple[T, ...]:

@@ -35,7 +35,7 @@ class StallDetector:
 
     @contextmanager
     def running(self, give_up: Callable[[], object]) -> Iterator[None]:
-        """Meanwhile, call `give_up` once patience is at its end."""
+        """Meanwhile, call `give_up` after the timeout."""
         over = Event()
 
         def wait() -> None:

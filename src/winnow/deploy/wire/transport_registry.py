@@ -43,7 +43,7 @@ def _memory() -> TransportFactory:
 TRANSPORTS = {"grpc": _grpc, "memory": _memory}
 
 
-def connect(url: str, tls: Tls, *, stall: float = STALL_SECONDS) -> ServerLink:
+def open_link(url: str, tls: Tls, *, stall: float = STALL_SECONDS) -> ServerLink:
     """A link to the server at this URL. It connects when it is first used."""
     return _driver(url).link(url, tls, stall)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from winnow.core import Population, Reply
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses
+from winnow.learn.client_losses import START_LOSS, reported_metric, reporting_clients, request_losses
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
 
 
@@ -50,12 +50,12 @@ class _ValuationSelection(Selection):
         self._left_out = min(int(settings.alpha1 * len(population)), len(population) - self._valued)
         self._valuations = np.zeros(len(population))
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        if turn.version == 0 and not self._valuations.any():
-            self._renew(request_losses(turn, np.arange(len(self._valuations))))
-        by_value = draw(self._log_weights(turn.rng), self._valued, turn.rng, replacement=False)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        if context.version == 0 and not self._valuations.any():
+            self._renew(request_losses(context, np.arange(len(self._valuations))))
+        by_value = draw(self._log_weights(context.rng), self._valued, context.rng, replacement=False)
         rest = np.delete(np.arange(len(self._valuations)), by_value.clients)
-        uniform = turn.rng.choice(rest, self._uniform, replace=False)
+        uniform = context.rng.choice(rest, self._uniform, replace=False)
         clients = np.sort(np.concatenate([by_value.clients, uniform]))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64), scores=by_value.scores)
 
@@ -69,12 +69,12 @@ class _ValuationSelection(Selection):
             weights[rng.choice(at, self._left_out - len(below), replace=False)] = -np.inf
         return weights
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
         self._renew(replies)
 
     def _renew(self, replies: Sequence[Reply]) -> None:
         """√n_k times the mean loss. Who tells no finite loss is worth nothing."""
-        clients = clients_of(replies)
+        clients = reporting_clients(replies)
         self._valuations[clients] = self._root_sizes[clients] * reported_metric(replies, START_LOSS, otherwise=0.0)
 
     def state(self) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from winnow.core import UNTIL_ALL, Population, Reply, Until
 from winnow.learn.aggregation import FullAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import clients_of, seconds_of
+from winnow.learn.client_losses import reporting_clients, seconds_of
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 
 
@@ -33,7 +33,7 @@ class _FirstComeSelection(Selection):
         self._merged = np.zeros(clients, bool)
         self._seconds = np.full(clients, np.inf)
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
+    def propose(self, context: SelectionContext) -> SelectedClients:
         first = np.flatnonzero(~self._merged)
         if len(first) > self._quota:
             return _selected(first, Until(replies=self._quota))
@@ -41,8 +41,8 @@ class _FirstComeSelection(Selection):
         fastest = again[np.argsort(self._seconds[again], kind="stable")][: self._quota - len(first)]
         return _selected(np.sort(np.concatenate([first, fastest])), UNTIL_ALL)
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        clients = clients_of(replies)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        clients = reporting_clients(replies)
         self._merged[:] = False
         self._merged[clients] = True
         self._seconds[clients] = seconds_of(replies)

@@ -37,16 +37,16 @@ class _ClusteredSelection(Selection):
         self._count = settings.cohort_size(len(population))
         self._updates = LastUpdates(len(population))
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        self._updates.allocate(turn)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        self._updates.allocate(context)
         shares = fill_urns(self._sizes, self._count, self._updates.distances(self._settings.distance))
-        marks = turn.rng.integers(self._sizes.sum(), size=self._count)
+        marks = context.rng.integers(self._sizes.sum(), size=self._count)
         drawn = (shares.cumsum(axis=1) > marks[:, None]).argmax(axis=1)
         clients, counts = np.unique(drawn, return_counts=True)
         return SelectedClients(clients=clients, counts=counts)
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._updates.record(turn, replies)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        self._updates.record(context, replies)
 
     def state(self) -> Mapping[str, Any]:
         return self._updates.state()

@@ -35,13 +35,13 @@ class CyclicSchedule(Schedule):
 
     def run(self, training: TrainingWorkflow, selection: Selection, federation: Federation) -> Iterator[AnyEvent]:
         while training.round < training.rounds:
-            turn = training.begin(federation)
-            selected = selection.propose(turn)
+            context = training.begin(federation)
+            selected = selection.propose(context)
             yield from training.announce(selected, federation)
-            clients = selected.clients if self.order == "fixed" else turn.rng.permutation(selected.clients)
+            clients = selected.clients if self.order == "fixed" else context.rng.permutation(selected.clients)
             gathered = _pass_on(clients.tolist(), selected, training, federation)
             gathered = training.apply(gathered, federation)
-            training.observe(selection, turn, gathered.reported)
+            training.observe(selection, context, gathered.reported)
             yield from training.finish(gathered, selection, federation)
 
 

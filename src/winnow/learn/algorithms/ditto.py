@@ -26,9 +26,11 @@ class DittoUpdate(ClientUpdate):
     proximal_weight: float = Field(1.0, ge=0)
     training_factor: ClassVar[float] = 2.0
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train()
-        own = job.train(job.stored_part(PERSONAL, job.model), proximal_weight=self.proximal_weight, anchor=job.model)
+    def update(self, training: LocalTraining) -> LocalResult:
+        trained = training.train()
+        own = training.train(
+            training.stored_part(PERSONAL, training.model), proximal_weight=self.proximal_weight, anchor=training.model
+        )
         return LocalResult(model=trained.states, trained=trained, keep={PERSONAL: own.states})
 
     def personal_model(self, model: ModelState, kept: Payload) -> ModelState:

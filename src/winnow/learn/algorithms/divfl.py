@@ -39,9 +39,9 @@ class _DiverseSelection(Selection):
         self._sample, self._count = settings.sample, settings.cohort_size(clients)
         self._updates = LastUpdates(clients)
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        self._updates.allocate(turn)
-        clients = np.sort(representative_clients(self._distances(), self._count, turn.rng, self._sample))
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        self._updates.allocate(context)
+        clients = np.sort(representative_clients(self._distances(), self._count, context.rng, self._sample))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
     def _distances(self) -> NDArray[np.float64]:
@@ -51,8 +51,8 @@ class _DiverseSelection(Selection):
         np.fill_diagonal(distances, 0)
         return distances
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._updates.record(turn, replies)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        self._updates.record(context, replies)
 
     def state(self) -> Mapping[str, Any]:
         return self._updates.state()

@@ -24,10 +24,10 @@ class LocalBatchNormUpdate(ClientUpdate):
 
     name: Literal["local-batch-norm"] = "local-batch-norm"
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        names = norm_names(job.execution.module)
-        own = job.stored_part(NORMS, only(job.model, names))
-        trained = job.train(job.model | own)
+    def update(self, training: LocalTraining) -> LocalResult:
+        names = norm_names(training.execution.module)
+        own = training.stored_part(NORMS, only(training.model, names))
+        trained = training.train(training.model | own)
         return LocalResult(model=trained.states, trained=trained, keep={NORMS: only(trained.states, names)})
 
     def notice(self, module: nn.Module) -> str:

@@ -54,10 +54,10 @@ class BufferedSchedule(Schedule):
         with federation.dispatch(()) as exchange:
             underway = PendingTasks.resumed(training, federation, exchange)
             while training.round < training.rounds:
-                turn = training.begin(federation, underway.oldest(training.round))
-                selected = selection.propose(turn)
+                context = training.begin(federation, underway.oldest(training.round))
+                selected = selection.propose(context)
                 places, sent, arrived = len(selected.clients), list[int](), list[Outcome]()
-                idle = _idle(selected, selection, turn, underway, sent)
+                idle = _idle(selected, selection, context, underway, sent)
                 while len(arrived) < min(self.buffer_size or DEFAULT_BUFFER_SIZE, places):
                     vacant = max(0, places - len(underway))  # a selection may have proposed more before
                     fresh = list(dict.fromkeys(islice(idle, vacant)))
@@ -68,7 +68,7 @@ class BufferedSchedule(Schedule):
                 yield from training.announce(_only(selected, sent), federation)
                 gathered = _fold(arrived, training, federation)
                 gathered = training.apply(gathered, federation)
-                training.observe(selection, turn, gathered.reported)
+                training.observe(selection, context, gathered.reported)
                 training.schedule_state = underway.snapshot()
                 yield from training.finish(gathered, selection, federation)
 
@@ -76,7 +76,7 @@ class BufferedSchedule(Schedule):
 def _idle(
     selected: SelectedClients,
     selection: Selection,
-    turn: SelectionContext,
+    context: SelectionContext,
     underway: PendingTasks,
     sent: Sequence[int],
 ) -> Iterator[int]:
@@ -85,10 +85,10 @@ def _idle(
     Nobody is sent the same version twice: it would make the same update of it again.
     """
     for _ in range(MAX_DRAWS):
-        for client in turn.rng.permutation(selected.clients).tolist():
+        for client in context.rng.permutation(selected.clients).tolist():
             if client not in underway and client not in sent:
                 yield client
-        selected = selection.propose(turn)
+        selected = selection.propose(context)
 
 
 def _only(selected: SelectedClients, clients: Sequence[int]) -> SelectedClients:

@@ -26,11 +26,11 @@ class DynamicRegulariserUpdate(ClientUpdate):
     alpha: float = Field(0.01, gt=0)
     needs: ClassVar[Mapping[str, str]] = {"server": "feddyn"}
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        common = only(job.model, job.trained)
-        own = job.stored_part(GRADIENT, zeros(common))
-        trained = job.train(proximal_weight=self.alpha, gradient_offset=scaled(own, -1.0))
-        walked = minus(only(trained.states, job.trained), common)
+    def update(self, training: LocalTraining) -> LocalResult:
+        common = only(training.model, training.trained)
+        own = training.stored_part(GRADIENT, zeros(common))
+        trained = training.train(proximal_weight=self.alpha, gradient_offset=scaled(own, -1.0))
+        walked = minus(only(trained.states, training.trained), common)
         return LocalResult(model=trained.states, trained=trained, keep={GRADIENT: plus(own, walked, -self.alpha)})
 
 

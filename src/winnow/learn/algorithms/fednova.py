@@ -34,12 +34,12 @@ class NormalisedUpdate(ClientUpdate):
     def extra_part_shapes(self, model: ModelState) -> Payload:
         return {EFFECTIVE_STEPS: {"weighted": torch.zeros(()), "samples": torch.zeros(())}}
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train()
-        effective_steps = job.local.effective_steps(trained.steps.clamp(min=1))
-        now = only(job.model, job.trained)
-        step = divided(minus(only(trained.states, job.trained), now), effective_steps)
-        samples = torch.as_tensor(job.data.sizes(job.clients)).to(effective_steps)
+    def update(self, training: LocalTraining) -> LocalResult:
+        trained = training.train()
+        effective_steps = training.local.effective_steps(trained.steps.clamp(min=1))
+        now = only(training.model, training.trained)
+        step = divided(minus(only(trained.states, training.trained), now), effective_steps)
+        samples = torch.as_tensor(training.data.sizes(training.clients)).to(effective_steps)
         return LocalResult(
             model=trained.states | plus(step, now),
             trained=trained,

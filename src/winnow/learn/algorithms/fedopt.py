@@ -33,7 +33,7 @@ class ServerMomentum(ServerOptimiser):
         return zeros(trained)
 
     def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
-        velocity = plus(mean_update(model, aggregate), state, self.momentum)
+        velocity = plus(_mean_update(model, aggregate), state, self.momentum)
         return velocity, aggregate.model | plus(only(model, aggregate.trained_names), velocity, self.learning_rate)
 
 
@@ -53,7 +53,7 @@ class AdaptiveServerOptimiser(ServerOptimiser):
         return _named(FIRST, zeros(trained)) | _named(SECOND, second)
 
     def step(self, state: ModelState, model: ModelState, aggregate: RoundAggregate) -> tuple[ModelState, ModelState]:
-        delta = mean_update(model, aggregate)
+        delta = _mean_update(model, aggregate)
         m = combine(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, _under(FIRST, state), delta)
         v = combine(lambda v, d: self.second(v, d * d), _under(SECOND, state), delta)
         step = combine(lambda m, v: m / (v.sqrt() + self.tau), m, v)
@@ -92,7 +92,7 @@ class ServerYogi(AdaptiveServerOptimiser):
         return v - (1 - self.beta2) * squared * (v - squared).sign()
 
 
-def mean_update(model: ModelState, aggregate: RoundAggregate) -> ModelState:
+def _mean_update(model: ModelState, aggregate: RoundAggregate) -> ModelState:
     """Δ: how far the aggregate lies from the model, in what is trained."""
     return minus(only(aggregate.model, aggregate.trained_names), only(model, aggregate.trained_names))
 

@@ -65,10 +65,12 @@ class PrivatePartUpdate(ClientUpdate):
     def personal_model(self, model: ModelState, kept: Payload) -> ModelState:
         return model | dict(kept.get(PRIVATE_PART, {}))
 
-    def private_parts(self, job: LocalTraining) -> ModelState:
+    def private_parts(self, training: LocalTraining) -> ModelState:
         """The clients' private parts, [K, ...]; before the first training the initial one, which all parties build."""
-        names = self.private_names(job.execution.module)
-        return job.stored_part(PRIVATE_PART, {name: tensor for name, tensor in job.model.items() if name in names})
+        names = self.private_names(training.execution.module)
+        return training.stored_part(
+            PRIVATE_PART, {name: tensor for name, tensor in training.model.items() if name in names}
+        )
 
 
 class SplitUpdate(PrivatePartUpdate):
@@ -76,9 +78,9 @@ class SplitUpdate(PrivatePartUpdate):
 
     name: Literal["split"] = "split"
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        own = self.private_parts(job)
-        trained = job.train(job.model | own)
+    def update(self, training: LocalTraining) -> LocalResult:
+        own = self.private_parts(training)
+        trained = training.train(training.model | own)
         return LocalResult(
             model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
         )
@@ -97,11 +99,11 @@ class AlternatingUpdate(PrivatePartUpdate):
     def passes(self, local: LocalOptimiser, samples: int) -> float:
         return self.head_epochs + local.passes(samples)
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        own, head = self.private_parts(job), self.head(job.execution.module)
-        body = frozenset(job.model) - head
-        fitted = job.train(job.model | own, trainable=head, epochs=self.head_epochs)
-        trained = job.train(fitted.states, trainable=body, phase=1)
+    def update(self, training: LocalTraining) -> LocalResult:
+        own, head = self.private_parts(training), self.head(training.execution.module)
+        body = frozenset(training.model) - head
+        fitted = training.train(training.model | own, trainable=head, epochs=self.head_epochs)
+        trained = training.train(fitted.states, trainable=body, phase=1)
         return LocalResult(
             model=_without(trained.states, own), trained=trained, keep={PRIVATE_PART: only(trained.states, own)}
         )

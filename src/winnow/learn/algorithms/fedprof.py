@@ -15,7 +15,8 @@ from winnow.learn.aggregation import FullAggregation, PartialAggregation
 from winnow.learn.algorithm import Recipe
 from winnow.learn.handlers import SEED_BYTES, ProfileSettings
 from winnow.learn.profile_comparison import PlainComparison, ProfileComparison
-from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks, check_layer, default_layer
+from winnow.learn.profiled_layer import check_layer, default_layer
+from winnow.learn.representation_profile import Profile, ReferenceProfile, SendTasks
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, Selector, draw
 
 REFERENCE = "reference/"
@@ -69,26 +70,28 @@ class _ProfileSelection(Selection):
         self._version = np.full(clients, -1, np.int64)
         self._references: dict[int, ReferenceProfile] = {}
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        self._remember_reference(turn)
-        if turn.version == 0 and turn.reference is not None and np.isnan(self._divergence).all():
-            self._fold(turn.send_tasks(self._first_profiles(turn)), turn.send_tasks)
-        return draw(self._log_scores(), self._count, turn.rng, replacement=self._settings.replacement)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        self._remember_reference(context)
+        if context.version == 0 and context.reference is not None and np.isnan(self._divergence).all():
+            self._fold(context.send_tasks(self._first_profiles(context)), context.send_tasks)
+        return draw(self._log_scores(), self._count, context.rng, replacement=self._settings.replacement)
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._remember_reference(turn)
-        self._fold(replies, turn.send_tasks)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        self._remember_reference(context)
+        self._fold(replies, context.send_tasks)
 
-    def _remember_reference(self, turn: SelectionContext) -> None:
-        self._references = {v: profile for v, profile in self._references.items() if v >= turn.oldest_pending_version}
-        if turn.reference is not None:  # its holders may have failed
-            self._references[turn.version] = turn.reference
+    def _remember_reference(self, context: SelectionContext) -> None:
+        self._references = {
+            v: profile for v, profile in self._references.items() if v >= context.oldest_pending_version
+        }
+        if context.reference is not None:  # its holders may have failed
+            self._references[context.version] = context.reference
 
-    def _first_profiles(self, turn: SelectionContext) -> list[Task]:
+    def _first_profiles(self, context: SelectionContext) -> list[Task]:
         work = Work(profiling_passes=1, download_bytes=SEED_BYTES, profile_bytes=self._references[0].nbytes)
         settings = ProfileSettings()
         return [
-            Task(name="profile", client=k, round=turn.round, version=0, settings=settings, work=work)
+            Task(name="profile", client=k, round=context.round, version=0, settings=settings, work=work)
             for k in range(len(self._version))
         ]
 

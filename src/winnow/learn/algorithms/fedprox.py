@@ -32,8 +32,8 @@ class ProximalUpdate(ClientUpdate):
     name: Literal["proximal"] = "proximal"
     mu: float = Field(0.01, ge=0)
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train(proximal_weight=self.mu)
+    def update(self, training: LocalTraining) -> LocalResult:
+        trained = training.train(proximal_weight=self.mu)
         return LocalResult(model=trained.states, trained=trained)
 
 

@@ -59,13 +59,13 @@ class MamlUpdate(ClientUpdate):
     delta: float = Field(0.001, gt=0)
     training_factor: ClassVar[float] = 4.0
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        trained = job.train(gradient_rule=HessianFreeGradient(alpha=self.alpha, delta=self.delta))
+    def update(self, training: LocalTraining) -> LocalResult:
+        trained = training.train(gradient_rule=HessianFreeGradient(alpha=self.alpha, delta=self.delta))
         return LocalResult(model=trained.states, trained=trained)
 
-    def fine_tune(self, job: LocalTraining, start: ModelState, epochs: int) -> ModelState:
-        inner = Sgd(learning_rate=self.alpha, batch_size=job.local.batch_size, epochs=epochs)
-        return replace(job, local=inner).train(start, phase=FINE_TUNING_PHASE).states
+    def fine_tune(self, training: LocalTraining, start: ModelState, epochs: int) -> ModelState:
+        inner = Sgd(learning_rate=self.alpha, batch_size=training.local.batch_size, epochs=epochs)
+        return replace(training, local=inner).train(start, phase=FINE_TUNING_PHASE).states
 
 
 hf_maml = Recipe(

@@ -10,7 +10,7 @@ from pydantic import Field
 from winnow.core import Population, Reply
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import START_LOSS_RMS, clients_of, reported_metric, seconds_of
+from winnow.learn.client_losses import START_LOSS_RMS, reported_metric, reporting_clients, seconds_of
 from winnow.learn.selection import (
     TINY,
     SelectedClients,
@@ -65,19 +65,19 @@ class _UtilitySelection(Selection):
         self._gathered = np.zeros(0)
         self._preferred = settings.preferred_percentile
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
+    def propose(self, context: SelectionContext) -> SelectedClients:
         tried, untried = self._within_max_participations()
         exploring = min(
-            len(untried), max(round(self._exploration(turn) * self._cohort_size), self._cohort_size - len(tried))
+            len(untried), max(round(self._exploration(context) * self._cohort_size), self._cohort_size - len(tried))
         )
-        exploited = self._exploit(turn, tried, self._cohort_size - exploring)
-        explored = turn.rng.choice(untried, exploring, replace=False)
+        exploited = self._exploit(context, tried, self._cohort_size - exploring)
+        explored = context.rng.choice(untried, exploring, replace=False)
         clients = np.sort(np.concatenate([exploited, explored]))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
-    def _exploration(self, turn: SelectionContext) -> float:
+    def _exploration(self, context: SelectionContext) -> float:
         settings = self._settings
-        return max(settings.exploration_min, settings.exploration * settings.exploration_decay ** (turn.round - 1))
+        return max(settings.exploration_min, settings.exploration * settings.exploration_decay ** (context.round - 1))
 
     def _within_max_participations(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those that were tried, and those that were not."""
@@ -88,39 +88,39 @@ class _UtilitySelection(Selection):
         tried = self._last > 0
         return np.flatnonzero(allowed & tried), np.flatnonzero(allowed & ~tried)
 
-    def _exploit(self, turn: SelectionContext, tried: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    def _exploit(self, context: SelectionContext, tried: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         if count == 0:
             return tried[:0]
-        utilities = self._utilities(turn, tried)
+        utilities = self._utilities(context, tried)
         last_of_best = np.partition(utilities, len(tried) - count)[len(tried) - count]
         good = utilities >= self._settings.cut_off * last_of_best
-        drawn = draw(np.log(np.maximum(utilities[good], TINY)), count, turn.rng, replacement=False)
+        drawn = draw(np.log(np.maximum(utilities[good], TINY)), count, context.rng, replacement=False)
         result: NDArray[np.int64] = tried[good][drawn.clients]
         return result
 
-    def _utilities(self, turn: SelectionContext, tried: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _utilities(self, context: SelectionContext, tried: NDArray[np.int64]) -> NDArray[np.float64]:
         utility, seconds = self._utility[tried], self._seconds[tried]
         clipped = np.minimum(utility, np.quantile(utility, self._settings.clip_quantile))
-        uncertainty = np.sqrt(0.1 * np.log(turn.round) / self._last[tried])
+        uncertainty = np.sqrt(0.1 * np.log(context.round) / self._last[tried])
         duration = np.percentile(seconds, self._preferred)
         quickness = np.divide(duration, seconds, out=np.ones(len(tried)), where=seconds > duration)
         result: NDArray[np.float64] = (clipped + uncertainty) * quickness**self._settings.penalty
         return result
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        clients = clients_of(replies)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        clients = reporting_clients(replies)
         self._utility[clients] = self._sizes[clients] * reported_metric(replies, START_LOSS_RMS, otherwise=0.0)
         self._seconds[clients] = seconds_of(replies)
-        self._last[clients] = turn.round
+        self._last[clients] = context.round
         self._times[clients] += 1
-        self._pace(turn, self._utility[clients].sum())
+        self._pace(context, self._utility[clients].sum())
 
-    def _pace(self, turn: SelectionContext, gathered: float) -> None:
+    def _pace(self, context: SelectionContext, gathered: float) -> None:
         """Be content with slower clients where the quick ones have less and less to give."""
         window = self._settings.pacer_window
         self._gathered = np.append(self._gathered, gathered)[-2 * window :]
         before, lately = self._gathered[:-window], self._gathered[-window:]
-        if turn.round % window == 0 and len(before) == window and before.sum() > lately.sum():
+        if context.round % window == 0 and len(before) == window and before.sum() > lately.sum():
             self._preferred = min(100.0, self._preferred + self._settings.pacer_step)
 
     def state(self) -> Mapping[str, Any]:

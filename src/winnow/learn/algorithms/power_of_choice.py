@@ -9,7 +9,7 @@ from pydantic import Field
 from winnow.core import Population
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses
+from winnow.learn.client_losses import START_LOSS, reported_metric, reporting_clients, request_losses
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement, draw
 
 
@@ -36,12 +36,12 @@ class _CandidateSelection(Selection):
         self._log_sizes = np.log(population.sizes)
         self._cohort_size, self._candidates = cohort_size, candidates
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        candidates = draw(self._log_sizes, self._candidates, turn.rng, replacement=False).clients
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        candidates = draw(self._log_sizes, self._candidates, context.rng, replacement=False).clients
         losses = np.full(len(self._log_sizes), -np.inf)  # of those who do not answer, or tell no finite loss
-        replies = request_losses(turn, candidates)
-        losses[clients_of(replies)] = reported_metric(replies, START_LOSS, otherwise=-np.inf)
-        shuffled = turn.rng.permutation(candidates)
+        replies = request_losses(context, candidates)
+        losses[reporting_clients(replies)] = reported_metric(replies, START_LOSS, otherwise=-np.inf)
+        shuffled = context.rng.permutation(candidates)
         highest = shuffled[np.argsort(-losses[shuffled], kind="stable")[: self._cohort_size]]
         return SelectedClients(clients=np.sort(highest), counts=np.ones(self._cohort_size, np.int64))
 

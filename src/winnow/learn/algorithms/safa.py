@@ -46,16 +46,18 @@ class LagTolerantSchedule(Schedule):
         with federation.dispatch(()) as exchange:
             underway = PendingTasks.resumed(training, federation, exchange)
             while training.round < training.rounds:
-                turn = training.begin(federation, underway.oldest(training.round))
-                quota = len(selection.propose(turn).clients)
+                context = training.begin(federation, underway.oldest(training.round))
+                quota = len(selection.propose(context).clients)
                 idle = [k for k in clients if k not in underway]
                 yield from training.announce(_selected(idle), federation)
                 underway.send(training, federation, idle)
-                lagging = {task.client for task in underway.tasks if turn.version - task.version > self.lag_tolerance}
+                lagging = {
+                    task.client for task in underway.tasks if context.version - task.version > self.lag_tolerance
+                }
                 arrived = self._collect_replies(quota, picked_last, training, exchange, underway)
                 gathered = _fold(arrived, lagging, cache, training, federation)
                 gathered = training.apply(gathered, federation, arrived.surplus)
-                training.observe(selection, turn, gathered.reported)
+                training.observe(selection, context, gathered.reported)
                 picked_last = {reply.task.client for reply in arrived.picked}
                 training.schedule_state = _snapshot(underway, cache, picked_last)
                 yield from training.finish(gathered, selection, federation)

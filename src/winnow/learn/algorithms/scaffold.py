@@ -30,12 +30,12 @@ class ControlVariatesUpdate(ClientUpdate):
     extra_parts: ClassVar[tuple[str, ...]] = (CONTROL,)
     needs: ClassVar[Mapping[str, str]] = {"server": "scaffold", "local": "sgd"}
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        common = job.received_part(CONTROL)
-        own = job.stored_part(CONTROL, zeros(common))
-        trained = job.train(gradient_offset=minus(common, own))
-        walked = minus(only(job.model, job.trained), only(trained.states, job.trained))
-        slope = divided(walked, job.local.effective_steps(trained.steps.clamp(min=1)) * job.rate)
+    def update(self, training: LocalTraining) -> LocalResult:
+        common = training.received_part(CONTROL)
+        own = training.stored_part(CONTROL, zeros(common))
+        trained = training.train(gradient_offset=minus(common, own))
+        walked = minus(only(training.model, training.trained), only(trained.states, training.trained))
+        slope = divided(walked, training.local.effective_steps(trained.steps.clamp(min=1)) * training.rate)
         change = combine(lambda s, c: s - c, slope, common)
         return LocalResult(
             model=trained.states, trained=trained, parts={CONTROL: change}, keep={CONTROL: plus(own, change)}

@@ -133,8 +133,8 @@ class _DoublingSelection(Selection):
         """n_r"""
         return min(self._most, self._first << self._stage)
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        sampled = self._held or self._sample.propose(turn)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        sampled = self._held or self._sample.propose(context)
         if self._settings.resample_every == "stage":
             self._held = SelectedClients(clients=sampled.clients, counts=sampled.counts)
         replies = min(self._awaited, len(sampled.clients), sampled.until.replies or self._most)
@@ -145,8 +145,8 @@ class _DoublingSelection(Selection):
             scores=sampled.scores,
         )
 
-    def observe(self, turn: SelectionContext, replies: Sequence[Reply]) -> None:
-        self._sample.observe(turn, replies)
+    def observe(self, context: SelectionContext, replies: Sequence[Reply]) -> None:
+        self._sample.observe(context, replies)
         self._rounds += 1
         if self._rounds >= self._settings.rounds_per_stage or self._target_met(replies):
             self._rounds, self._held = 0, None

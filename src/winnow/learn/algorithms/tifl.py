@@ -11,7 +11,7 @@ from pydantic import Field
 from winnow.core import ConfigError, ModelError, Population, Reply
 from winnow.learn.aggregation import PartialAggregation
 from winnow.learn.algorithm import Recipe
-from winnow.learn.client_losses import START_LOSS, clients_of, reported_metric, request_losses, seconds_of
+from winnow.learn.client_losses import START_LOSS, reported_metric, reporting_clients, request_losses, seconds_of
 from winnow.learn.selection import SelectedClients, Selection, SelectionContext, SelectorWithoutReplacement
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
@@ -57,44 +57,44 @@ class _TierSelection(Selection):
         self._chances: NDArray[np.float64] = np.ones(tiers)
         self._used, self._evaluated_version = 0, -1
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        if turn.version != self._evaluated_version:  # a schedule may have several proposals made for one version
-            self._evaluate_tiers(turn)
-        self._used = self._next_tier(turn.rng)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        if context.version != self._evaluated_version:  # a schedule may have several proposals made for one version
+            self._evaluate_tiers(context)
+        self._used = self._next_tier(context.rng)
         members = np.flatnonzero(self._tier == self._used)
-        clients = np.sort(turn.rng.choice(members, min(self._cohort_size, len(members)), replace=False))
+        clients = np.sort(context.rng.choice(members, min(self._cohort_size, len(members)), replace=False))
         return SelectedClients(clients=clients, counts=np.ones(len(clients), np.int64))
 
-    def _evaluate_tiers(self, turn: SelectionContext) -> None:
-        self._evaluated_version = turn.version
-        if turn.version == 0:
-            self._form_tiers(turn)
-        elif turn.version % self._settings.interval == 0:
-            self._adapt(turn)
+    def _evaluate_tiers(self, context: SelectionContext) -> None:
+        self._evaluated_version = context.version
+        if context.version == 0:
+            self._form_tiers(context)
+        elif context.version % self._settings.interval == 0:
+            self._adapt(context)
 
-    def _form_tiers(self, turn: SelectionContext) -> None:
-        replies = request_losses(turn, np.arange(len(self._tier)), always_send_model=True)
+    def _form_tiers(self, context: SelectionContext) -> None:
+        replies = request_losses(context, np.arange(len(self._tier)), always_send_model=True)
         if not replies:
             raise ModelError("tier selection: no client answered the first loss request, so no tiers can be formed")
-        quickest_first = clients_of(replies)[np.argsort(seconds_of(replies), kind="stable")]
+        quickest_first = reporting_clients(replies)[np.argsort(seconds_of(replies), kind="stable")]
         tiers = np.array_split(quickest_first, len(self._losses))
         for number, members in enumerate(tiers):
             self._tier[members] = number
         self._panel = np.concatenate(
-            [turn.rng.choice(members, min(self._cohort_size, len(members)), replace=False) for members in tiers]
+            [context.rng.choice(members, min(self._cohort_size, len(members)), replace=False) for members in tiers]
         )
-        on_panel = np.isin(clients_of(replies), self._panel)
+        on_panel = np.isin(reporting_clients(replies), self._panel)
         self._losses = self._tier_losses(list(compress(replies, on_panel)))
 
-    def _adapt(self, turn: SelectionContext) -> None:
-        losses = self._tier_losses(request_losses(turn, np.sort(self._panel)))
+    def _adapt(self, context: SelectionContext) -> None:
+        losses = self._tier_losses(request_losses(context, np.sort(self._panel)))
         if losses[self._used] >= self._losses[self._used]:
             self._chances = losses.argsort(kind="stable").argsort().astype(np.float64) + 1
         self._losses = losses
 
     def _tier_losses(self, replies: Sequence[Reply]) -> NDArray[np.float64]:
         """The mean over the samples of each tier's panel; the former loss where nobody tells a finite one."""
-        clients, losses = clients_of(replies), reported_metric(replies, START_LOSS, otherwise=np.nan)
+        clients, losses = reporting_clients(replies), reported_metric(replies, START_LOSS, otherwise=np.nan)
         clients, losses = clients[np.isfinite(losses)], losses[np.isfinite(losses)]
         tiers, sizes = self._tier[clients], self._sizes[clients]
         sums = np.bincount(tiers, sizes * losses, minlength=len(self._losses))

@@ -8,6 +8,7 @@ from winnow.learn.stack.gpu_memory import clients_that_fit, free_bytes
 from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.losses import LOSSES, Loss, as_loss
 from winnow.learn.stack.model_states import ModelState, StateLayout, model_state, repeat_state
+from winnow.learn.stack.own_training import OwnLoop, OwnStep, OwnTraining
 from winnow.learn.stack.precision import Precision, allow_tf32, autocast_context
 from winnow.learn.stack.train import CohortTrainingResult, LocalTraining
 
@@ -25,6 +26,9 @@ __all__ = [
     "LocalTraining",
     "Loss",
     "ModelState",
+    "OwnLoop",
+    "OwnStep",
+    "OwnTraining",
     "Precision",
     "StateLayout",
     "StepBenchmark",

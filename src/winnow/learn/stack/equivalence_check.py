@@ -12,9 +12,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from winnow.core import ModelError
+from winnow.core.errors import first_line
 from winnow.learn.stack.execution import Batch, Execution
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss, first_line
+from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.model_states import ModelState, model_state, repeat_state, split_clients
 from winnow.learn.stack.precision import Precision
 from winnow.learn.stack.stacked_layers import UnstackableError

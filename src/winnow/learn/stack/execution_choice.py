@@ -13,15 +13,18 @@ from typing import Literal
 from torch import Tensor, nn
 
 from winnow.core import ModelError
+from winnow.core.errors import first_line
 from winnow.learn.stack.benchmark import MIN_SPEEDUP, StepBenchmark
 from winnow.learn.stack.equivalence_check import EquivalenceCheck
 from winnow.learn.stack.execution import Execution, ExecutionName
 from winnow.learn.stack.layer_sequence import find_layer_sequence
 from winnow.learn.stack.loop_execution import LoopExecution
-from winnow.learn.stack.losses import Loss, first_line
+from winnow.learn.stack.losses import Loss
 from winnow.learn.stack.mlp_gradients import find_mlp
 from winnow.learn.stack.model_states import StateLayout
 from winnow.learn.stack.native import NativeExecution, native_disabled, native_model
+from winnow.learn.stack.own_executions import StepExecution, WholeLoopExecution
+from winnow.learn.stack.own_training import OwnStep, OwnTraining
 from winnow.learn.stack.precision import Precision, autocast_context
 from winnow.learn.stack.stacked_execution import StackedExecution
 from winnow.learn.stack.vmap_execution import VmapExecution
@@ -43,8 +46,11 @@ def choose_execution(
     threads: int | None = None,
     benchmark: StepBenchmark | None = None,
     precision: Precision = "float32",
+    own: OwnTraining | None = None,
 ) -> Execution:
     """The fastest execution that agrees with a plain loop on a few samples [n, ...]; or the one asked for.
+
+    A training of the user's `own` has no other form than the loop.
 
     Native execution uses all cores unless told otherwise; its results do not depend on the number of threads. With
     a `benchmark` an execution that may be slower than the next one is measured.
@@ -52,6 +58,10 @@ def choose_execution(
     module = copy.deepcopy(module).to(sample_x.device)
     with autocast_context(precision, sample_x.device):
         _check_fit(module, sample_x, sample_y, loss)
+        if isinstance(own, OwnStep):
+            own.check(copy.deepcopy(module), sample_x, sample_y)
+    if own is not None:
+        return _own_execution(module, loss, own, execution, precision)
     if execution == "loop":
         return LoopExecution(module, loss, precision=precision)
     trial = EquivalenceCheck.of(module, sample_x, sample_y, loss, precision)
@@ -69,6 +79,20 @@ def choose_execution(
     rival = next(sound, None) if found.name == "native" else None
     race = partial(benchmark.ratio, x=sample_x, y=sample_y, threads=threads)
     return _faster(found, rival or LoopExecution(module, loss, precision=precision), race)
+
+
+def _own_execution(
+    module: nn.Module, loss: Loss, own: OwnTraining, execution: ExecutionSetting, precision: Precision
+) -> Execution:
+    if execution not in ("auto", "loop"):
+        raise ModelError(
+            f"engine.execution = '{execution}' cannot run {own.keyword}=, a function of your own; set it to 'auto'"
+        )
+    if isinstance(own, OwnStep):
+        return StepExecution(module, loss, own, precision=precision)
+    if precision == "bfloat16":
+        raise ModelError("engine.precision: train= decides about its own precision; use torch.autocast in it")
+    return WholeLoopExecution(module, loss, own)
 
 
 def _surely_fastest(found: Execution, batch_size: int) -> bool:

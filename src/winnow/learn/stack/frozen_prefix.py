@@ -19,6 +19,7 @@ from winnow.learn.stack.execution_choice import choose_execution
 from winnow.learn.stack.layer_sequence import SequenceLayer, find_layer_sequence
 from winnow.learn.stack.local_start import LocalStart
 from winnow.learn.stack.model_states import ModelState
+from winnow.learn.stack.own_executions import StepExecution
 from winnow.learn.stack.precision import autocast_context
 
 TRIAL_SAMPLES = 4
@@ -98,8 +99,8 @@ def find_trainable_suffix(execution: Execution, local_start: LocalStart, data: T
 
     The layers before it must be the same for all clients.
     """
-    if local_start.trainable is None or not len(data.x):
-        return None
+    if local_start.trainable is None or not len(data.x) or isinstance(execution, StepExecution):
+        return None  # a step of the user's own calls the whole model
     found = _FOUND.setdefault(execution, {})
     case = _Case(local_start.trainable, data.x.shape[1:])
     if case not in found:

@@ -51,6 +51,12 @@ class LoopExecution:
             if current.data_ptr() != tensor.data_ptr():
                 tensor.copy_(current)
 
+    def client_gradients(self, parameters: list[Tensor], x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The gradient of the loss of one client's batch, and the losses to report: [n], or [] if it is one for all."""
+        with autocast_context(self.precision, x.device):
+            losses = self.loss(self.module(x), y)
+        return torch.autograd.grad(losses.mean(), parameters, allow_unused=True, materialize_grads=True), losses
+
     def forward_pass(self, layer: str | None) -> ForwardPass | None:
         return None
 
@@ -116,10 +122,7 @@ class _LoopedCohort:
         """
         carried = [tensor[client] for tensor in self.carried]
         self.execution.point_at([tensor[client].clone() for tensor in self.trained], [t.clone() for t in carried])
-        x, y = x.clone(), y.clone()
         with torch.enable_grad():
-            with autocast_context(self.execution.precision, x.device):
-                losses = self.execution.loss(self.execution.module(x), y)
-            gradients = torch.autograd.grad(losses.mean(), self.parameters, allow_unused=True, materialize_grads=True)
+            gradients, losses = self.execution.client_gradients(self.parameters, x.clone(), y.clone())
         self.execution.read_back(carried)
         return gradients, losses.detach()

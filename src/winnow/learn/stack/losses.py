@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from winnow.core import ModelError
+from winnow.core.errors import first_line
+from winnow.data.preprocessing import IGNORED
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,6 @@ class Loss:
             )
 
 
-def first_line(error: BaseException) -> str:
-    """An error in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _mean_per_sample(losses: Tensor) -> Tensor:
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
@@ -56,11 +53,29 @@ def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    if targets.dim() > 1:
+        return _mean_of_positions(functional.cross_entropy, outputs, targets)
     return _mean_per_sample(functional.cross_entropy(outputs, targets, reduction="none"))
 
 
 def _negative_log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
+    if targets.dim() > 1:
+        return _mean_of_positions(functional.nll_loss, outputs, targets)
     return _mean_per_sample(functional.nll_loss(outputs, targets, reduction="none"))
+
+
+def _mean_of_positions(loss: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    """Targets are sequences [n, t]: outputs [n, t, classes] have a loss at each position but the ignored ones."""
+    if outputs.shape[:-1] != targets.shape:
+        raise ValueError("sequences as targets need outputs [samples, positions, classes]")
+    losses = loss(outputs.movedim(-1, 1), targets, ignore_index=IGNORED, reduction="none").flatten(1)
+    return losses.sum(1) / (targets != IGNORED).flatten(1).sum(1).clamp_min(1)
+
+
+def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """One output a sample, whose sigmoid is the chance of class 1."""
+    logits = outputs.reshape(targets.shape)
+    return functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
 
 
 class _SquaredError(Loss):
@@ -91,6 +106,7 @@ LOSSES: dict[str, Loss] = {
         _SquaredError("mse", _squared_error),
         _CrossEntropy("cross-entropy", _cross_entropy),
         Loss("nll", _negative_log_likelihood),
+        Loss("bce", _binary_cross_entropy),
     )
 }
 

@@ -15,8 +15,10 @@ from winnow.learn.stack.batch_plan import BatchPlan, phase_stream_name, plan_bat
 from winnow.learn.stack.client_tensors import Indices, TensorData
 from winnow.learn.stack.execution import Batch, Execution, GradientFunction, GradientRule, min_batch_size
 from winnow.learn.stack.frozen_prefix import find_trainable_suffix
-from winnow.learn.stack.local_start import GradientCorrection, LocalStart
+from winnow.learn.stack.local_start import GradientCorrection, LocalStart, expand_to_clients
 from winnow.learn.stack.model_states import ModelState, take_clients
+from winnow.learn.stack.own_executions import WholeLoopExecution
+from winnow.learn.stack.own_training import OwnBatches, TrainContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ class LocalTraining:
         epoch), which have no variance. Everything but dropout's noise is independent of who else is in the cohort.
         """
         states = self.model if start is None else start
+        if isinstance(self.execution, WholeLoopExecution):
+            return self._own_loop(self.execution, states, epochs, phase)
         whole = LocalStart(
             states=states,
             proximal_weight=proximal_weight,
@@ -137,8 +141,36 @@ class LocalTraining:
             steps=torch.from_numpy((plan.sizes > 0).sum(0)).to(data.x.device).index_select(0, back),
         )
 
-    def _dropout_seed(self, phase: int) -> int:
-        return derive(self.seed, "dropout", self.round, *self.clients[:1].tolist(), *phase_stream_name(phase))
+    def _own_loop(
+        self, execution: WholeLoopExecution, start: ModelState, epochs: int | None, phase: int
+    ) -> CohortTrainingResult:
+        """Every client trained by a loop of the user's own, from [1, ...] or [K, ...]."""
+        local = self.local if epochs is None else self.local.with_epochs(epochs)
+        smallest = min_batch_size(execution.module)
+        plan = plan_batches(
+            self.data, self.clients, local, round=self.round, seed=self.seed, smallest=smallest, phase=phase
+        )
+        count, device = len(self.clients), self.data.device
+        states = {name: expand_to_clients(tensor, count).clone() for name, tensor in start.items()}
+        losses, steps = torch.full((count,), torch.nan, device=device), torch.zeros(count, device=device).long()
+        for place, position in enumerate(plan.order.tolist()):
+            client = int(self.clients[position])
+            batches = OwnBatches(execution.module, self.data, plan.rows[:, place], plan.sizes[:, place])
+            if not len(batches):
+                continue
+            context = TrainContext(round=self.round, rate=local.rate(self.round), client=client, device=device)
+            with _own_noise(self._dropout_seed(phase, client), device):
+                own = {name: tensor[position] for name, tensor in states.items()}
+                trained, losses[position] = execution.train_client(own, batches, context)
+            steps[position] = batches.taken
+            for name, tensor in trained.items():
+                states[name][position] = tensor
+        return CohortTrainingResult(states=states, loss=losses, steps=steps)
+
+    def _dropout_seed(self, phase: int, client: int | None = None) -> int:
+        """Of the cohort or, where clients are trained one after another, of one client."""
+        first = self.clients[:1].tolist() if client is None else [client]
+        return derive(self.seed, "dropout", self.round, *first, *phase_stream_name(phase))
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from math import sqrt
 
 from winnow.papers.fedprof.package_files import read_note
 from winnow.papers.fedprof.representation_samples import setup_of
-from winnow.papers.figures import histograms, quantile_plots
+from winnow.papers.figures import histogram_figure, quantile_plots
 from winnow.papers.normality import LILLIEFORS_FACTOR
 from winnow.papers.page_blocks import FigureBlock, PageBlock, TableBlock, TextBlock
 from winnow.papers.paper import PaperItem, ReproductionOptions
@@ -48,7 +48,7 @@ class DistributionFigure(PaperItem):
         return [
             TextBlock(f"{self.about} {read_note(self.name)}".strip()),
             FigureBlock(
-                histograms(found), "Densities and normal distributions with the same mean and standard deviation"
+                histogram_figure(found), "Densities and normal distributions with the same mean and standard deviation"
             ),
             FigureBlock(quantile_plots(found), "Q–Q plots; points of a normal distribution lie on the line"),
             TableBlock(MEASURES, ("Panels", "n", "Mean", "Deviation", "D", "Limit", "Below it", "r"), _summary(found)),

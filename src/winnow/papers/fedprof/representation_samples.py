@@ -19,7 +19,7 @@ from winnow.data import ClientData, DataSet, Examples, federate, load
 from winnow.data.types import Features
 from winnow.experiment.build import prepare_run
 from winnow.experiment.setup import RunInputs
-from winnow.learn.representation_profile import fuse_outputs
+from winnow.learn.profiled_layer import fuse_outputs
 from winnow.papers.fedprof.package_files import read_package_toml
 from winnow.papers.normality import describe
 from winnow.papers.paper import ReproductionOptions

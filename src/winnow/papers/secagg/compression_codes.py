@@ -16,7 +16,7 @@ class CompressionCode:
 PLAIN, SCALAR, PRUNED, PRODUCT = "None", "Scalar quantisation", "Random pruning", "Product quantisation"
 CURVES = (PLAIN, SCALAR, PRUNED, PRODUCT)
 SECURE_SETTINGS = ("collect.name=secure", "collect.keeper=true")
-"""As in the paper all codes have a keeper of masks: pairwise masks would add letters between clients to each."""
+"""As in the paper all encodings use a mask keeper: pairwise masks would add messages between clients to each."""
 
 
 def scalar_code(bits: int, margin: int, every: int = 1) -> CompressionCode:

@@ -20,7 +20,7 @@ def packed_bytes(count: int, width: int) -> int:
     return -(-count * width // 8)
 
 
-def pack(numbers: NDArray[np.integer], width: int) -> Bytes:
+def pack_bits(numbers: NDArray[np.integer], width: int) -> Bytes:
     """Numbers of so many bits each, the lowest bit first; the last byte is filled up with zeros."""
     bits = np.empty((len(numbers), width), np.uint8)
     for place in range(width):
@@ -28,7 +28,7 @@ def pack(numbers: NDArray[np.integer], width: int) -> Bytes:
     return np.packbits(bits.reshape(-1), bitorder="little")
 
 
-def unpack(data: Bytes, count: int, width: int) -> NDArray[np.int64]:
+def unpack_bits(data: Bytes, count: int, width: int) -> NDArray[np.int64]:
     """So many numbers of so many bits each, and nothing else."""
     if len(data) != packed_bytes(count, width):
         raise PacketError(f"{count} numbers of {width} bits do not take {len(data)} bytes")
@@ -54,7 +54,7 @@ def write_indices(places: Indices, count: int) -> Bytes:
     low = _low_bits(kept, count)
     marks = np.zeros(_unary_bits(kept, count, low), np.uint8)
     marks[(places >> low) + np.arange(kept)] = 1
-    return np.concatenate([pack(places & ((1 << low) - 1), low), np.packbits(marks, bitorder="little")])
+    return np.concatenate([pack_bits(places & ((1 << low) - 1), low), np.packbits(marks, bitorder="little")])
 
 
 def read_indices(data: Bytes, kept: int, count: int) -> Indices:
@@ -63,10 +63,10 @@ def read_indices(data: Bytes, kept: int, count: int) -> Indices:
         raise PacketError(f"{kept} places of {count} do not take {len(data)} bytes")
     low = _low_bits(kept, count)
     end = packed_bytes(kept, low)
-    marks = np.flatnonzero(unpack(data[end:], _unary_bits(kept, count, low), 1))
+    marks = np.flatnonzero(unpack_bits(data[end:], _unary_bits(kept, count, low), 1))
     if len(marks) != kept:
         raise PacketError(f"found {len(marks)} indices, expected {kept}")
-    places = ((marks - np.arange(kept)) << low) | unpack(data[:end], kept, low)
+    places = ((marks - np.arange(kept)) << low) | unpack_bits(data[:end], kept, low)
     if (np.diff(places) <= 0).any() or (places >= count).any():
         raise PacketError("indices are not ascending, or are out of range")
     return places

@@ -114,7 +114,7 @@ class Compress(TwoSidedFilter):
             rng = task_generator(randomness, task, f"compress/{part}")
             sealed = self.format.write(changes, payload[part], sent, rng)
             payload[part] = {PACKET: sealed.data}
-            unsent[part] = torch.from_numpy(np.where(sealed.told, np.float32(0), changes))
+            unsent[part] = torch.from_numpy(np.where(sealed.sent, np.float32(0), changes))
         if self.sparsify.feeds_back:
             new_state[ERROR_FEEDBACK] = unsent
         return replace(outcome, payload=payload, new_client_state=new_state)

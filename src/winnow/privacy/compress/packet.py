@@ -1,6 +1,6 @@
 """A compressed part of an update, as it crosses: bytes with a header, which the server reads strictly.
 
-    magic "WNUP" | version | whether the body is entropy-coded | changes told of | digest of the settings
+    magic "WNUP" | version | whether the body is entropy-coded | number of changes | digest of the settings
     a bit for each variable: whether it changed at all
     body: whole-number buffers as they are, the places that were kept, their changes
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from winnow.core import Arrays
-from winnow.privacy.compress.bit_packing import Bytes, pack, packed_bytes, unpack
+from winnow.privacy.compress.bit_packing import Bytes, pack_bits, packed_bytes, unpack_bits
 from winnow.privacy.compress.entropy_coding import compress_bytes, decompress_bytes
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.compress.quantise import Quantiser
@@ -30,10 +30,10 @@ HEADER = struct.Struct("<4sBBQ8s")
 
 @dataclass(frozen=True, kw_only=True)
 class Packet:
-    """A packet, and which changes are in it: the others are as good as not made."""
+    """A packet, and which changes are in it."""
 
     data: Bytes
-    told: NDArray[np.bool_]
+    sent: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class PacketFormat:
         said = f"{self.sparsify.model_dump_json()}{self.quantise.model_dump_json()}{self.level is not None}"
         return hashlib.blake2b(said.encode(), digest_size=8).digest()
 
-    def nbytes(self, told: Arrays, like: Arrays) -> int:
+    def nbytes(self, update: Arrays, like: Arrays) -> int:
         """What a packet that tells of some of a part's variables weighs; entropy coding may make it less."""
-        count = int(tensor_sizes(told).sum())
+        count = int(tensor_sizes(update).sum())
         return HEADER.size + packed_bytes(len(float_names(like)), 1) + self._body_bytes(count, like)
 
     def write(self, changes: UpdateVector, buffers: Arrays, like: Arrays, rng: np.random.Generator) -> Packet:
@@ -64,9 +64,9 @@ class PacketFormat:
         index, places = self.sparsify.choose(some, rng)
         stretched = (some[places] * np.float32(self.sparsify.stretch(len(some)))).astype(np.float32)
         body = np.concatenate([_raw(buffers, like), index, self.quantise.write(stretched, rng)])
-        told = np.zeros(len(changes), bool)
-        told[np.flatnonzero(chosen)[places]] = True
-        return Packet(data=self._enclosed(body, present, len(some)), told=told)
+        sent = np.zeros(len(changes), bool)
+        sent[np.flatnonzero(chosen)[places]] = True
+        return Packet(data=self._enclosed(body, present, len(some)), sent=sent)
 
     def read(self, data: Bytes, like: Arrays) -> tuple[UpdateVector, Arrays]:
         """The changes and the buffers of a part with these names and shapes."""
@@ -75,7 +75,7 @@ class PacketFormat:
         if data.ndim != 1 or data.dtype != np.uint8 or len(data) < end:
             raise PacketError("it is shorter than a header, or not made of bytes")
         coded, count = self._head(data[: HEADER.size].tobytes())
-        present = unpack(data[HEADER.size : end], len(sizes), 1).astype(bool)
+        present = unpack_bits(data[HEADER.size : end], len(sizes), 1).astype(bool)
         if count != sizes[present].sum():
             raise PacketError("the header's number of changes does not match its variables")
         length = self._body_bytes(count, like)
@@ -98,7 +98,7 @@ class PacketFormat:
         coded = len(squeezed) < len(body)
         head = HEADER.pack(MAGIC, VERSION, coded, count, self.digest)
         return np.concatenate(
-            [np.frombuffer(head, np.uint8), pack(present.view(np.uint8), 1), squeezed if coded else body]
+            [np.frombuffer(head, np.uint8), pack_bits(present.view(np.uint8), 1), squeezed if coded else body]
         )
 
     def _head(self, head: bytes) -> tuple[bool, int]:

@@ -27,7 +27,6 @@ from winnow.privacy.secagg.modular_vectors import ModularVector, Segment, Vector
 from winnow.privacy.secagg.scalar_quantisation import ScalarQuantisation
 from winnow.privacy.secagg.update_layout import TensorSpec, UpdateLayout, UpdateValues
 
-MAX_CODEWORDS = 256
 BLOCKS_PER_CODEWORD = 4
 """So many blocks there must be for each codeword."""
 MAX_BLOCK = 9
@@ -46,7 +45,7 @@ INITIAL_UPDATE_RATIO = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
-    """How a tensor is cut: its place in the form, and its blocks and codewords.
+    """How a tensor is cut: its place in the layout, and its blocks and codewords.
 
     Shuffled weights stand in other blocks with every version of the codebook, the same ones at all clients: what is
     rounded badly in one company is not so in all.
@@ -108,88 +107,88 @@ class ProductQuantisation(Encoding):
             "update. The mask keeper sees the codewords that each client chose."
         )
 
-    def indexed(self, form: UpdateLayout) -> int:
-        return len(self._cuts(form))
+    def indexed(self, layout: UpdateLayout) -> int:
+        return len(self._cuts(layout))
 
-    def first(self, form: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
+    def first(self, layout: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
         """Codewords like white noise, far smaller than the weights: nothing is known of the updates yet."""
         books = {}
-        for cut in self._cuts(form):
-            chance, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
-            books[_book(cut)] = _with_nothing(chance.normal(0, size, (cut.codewords - 1, cut.block)))
-        few = [*(public[place] for place in self._left(form)), *([np.zeros(2)] * len(books)), public[-1]]
-        return _with_books(self.quantisation.first(self._rest(form), few, round), books, round)
+        for cut in self._cuts(layout):
+            rng, size = stream(round, "codebook", cut.place), INITIAL_UPDATE_RATIO * (_rms(public[cut.place]) or 1.0)
+            books[_book(cut)] = _with_nothing(rng.normal(0, size, (cut.codewords - 1, cut.block)))
+        few = [*(public[place] for place in self._left(layout)), *([np.zeros(2)] * len(books)), public[-1]]
+        return _with_books(self.quantisation.first(self._rest(layout), few, round), books, round)
 
     def refresh(
-        self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
+        self, layout: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
     ) -> EncodingParameters:
-        books, inner = self._books(form, before)
-        following = self.quantisation.refresh(self._rest(form), inner, decoded, round)
+        books, inner = self._books(layout, before)
+        following = self.quantisation.refresh(self._rest(layout), inner, decoded, round)
         if round - before.version < self.refresh_every:
             return _with_books(following, books, before.version)
-        for cut in self._cuts(form):
-            length = float(decoded.learnt[_size(cut)][0])
+        for cut in self._cuts(layout):
+            length = float(decoded.statistics[_size(cut)][0])
             if length > 0 and decoded.sums[cut.place].any():
                 books[_book(cut)] = _book_like(decoded.sums[cut.place], length, cut, round)
         return _with_books(following, books, round)
 
-    def emulated(self, form: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
+    def emulated(self, layout: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
         books = {
             _book(cut): _book_like(np.asarray(update[cut.place]), _rms(update[cut.place]), cut, round)
-            for cut in self._cuts(form)
+            for cut in self._cuts(layout)
         }
-        lengths = [np.full(2, _rms(update[cut.place])) for cut in self._cuts(form)]
-        few = [*(update[place] for place in self._left(form)), *lengths, update[-1]]
-        return _with_books(self.quantisation.emulated(self._rest(form), few, round), books, round)
+        lengths = [np.full(2, _rms(update[cut.place])) for cut in self._cuts(layout)]
+        few = [*(update[place] for place in self._left(layout)), *lengths, update[-1]]
+        return _with_books(self.quantisation.emulated(self._rest(layout), few, round), books, round)
 
-    def space(self, form: UpdateLayout, members: int) -> VectorGroup:
-        """First the assignments, a stretch a tensor; then all that is summed up."""
-        assigned = tuple(Segment(cut.blocks, cut.bits) for cut in self._cuts(form))
-        return VectorGroup((*assigned, *self.quantisation.space(self._rest(form), members).stretches))
+    def group(self, layout: UpdateLayout, members: int) -> VectorGroup:
+        """First the assignments, a segment a tensor; then all that is summed up."""
+        assigned = tuple(Segment(cut.blocks, cut.bits) for cut in self._cuts(layout))
+        return VectorGroup((*assigned, *self.quantisation.group(self._rest(layout), members).segments))
 
     def encode(
         self,
-        form: UpdateLayout,
+        layout: UpdateLayout,
         values: UpdateValues,
         parameters: EncodingParameters,
         members: int,
         rng: np.random.Generator,
     ) -> ModularVector:
-        books, inner = self._books(form, parameters)
+        books, inner = self._books(layout, parameters)
         assigned, lengths = [], []
-        for cut in self._cuts(form):
+        for cut in self._cuts(layout):
             blocks, codewords = cut.cut(np.asarray(values[cut.place]), parameters.version), _codewords(books, cut)
             chosen = nearest_codeword(blocks, codewords)
             assigned.append(chosen.astype(np.uint8))
             lengths.append(_lengths(blocks, codewords[chosen], cut.entry.count))
-        few = [*(values[place] for place in self._left(form)), *lengths, values[-1]]
-        return [*assigned, *self.quantisation.encode(self._rest(form), few, inner, members, rng)]
+        few = [*(values[place] for place in self._left(layout)), *lengths, values[-1]]
+        return [*assigned, *self.quantisation.encode(self._rest(layout), few, inner, members, rng)]
 
     def decode(
-        self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
+        self, layout: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
     ) -> DecodedSum:
         """The first entries of the total are histograms."""
-        cuts = self._cuts(form)
-        books, inner = self._books(form, parameters)
-        few = self.quantisation.decode(self._rest(form), total[len(cuts) :], inner, members, clients)
-        rest, sums, learnt = iter(few.sums), {}, dict(few.learnt)
+        cuts = self._cuts(layout)
+        books, inner = self._books(layout, parameters)
+        few = self.quantisation.decode(self._rest(layout), total[len(cuts) :], inner, members, clients)
+        rest, sums, statistics = iter(few.sums), {}, dict(few.statistics)
         for cut, counts in zip(cuts, total, strict=False):
             if counts.shape != (cut.blocks, cut.codewords) or (counts.sum(1) != clients).any():
                 raise ProtocolError("the mask keeper's histograms do not count every client exactly once")
             sums[cut.place] = cut.joined(counts.astype(np.float64) @ books[_book(cut)], parameters.version)
-        for place in self._left(form):
+        for place in self._left(layout):
             sums[place] = next(rest)
         for cut in cuts:
             length, reach = next(rest) / clients
-            learnt[_size(cut)] = np.array([length])
+            statistics[_size(cut)] = np.array([length])
             sums[cut.place] *= np.clip(length / reach, 1.0, MAX_RESCALING) if reach > 0 else 1.0
-        sums[len(form.entries) - 1] = next(rest)
-        ordered = [sums[place] for place in range(len(form.entries))]
-        return DecodedSum(sums=ordered, clipped=few.clipped, overflowed=few.overflowed, learnt=learnt)
+        sums[len(layout.entries) - 1] = next(rest)
+        ordered = [sums[place] for place in range(len(layout.entries))]
+        return DecodedSum(sums=ordered, clipped=few.clipped, overflowed=few.overflowed, statistics=statistics)
 
-    def _cuts(self, form: UpdateLayout) -> list[_Cut]:
+    def _cuts(self, layout: UpdateLayout) -> list[_Cut]:
         """The tensors that are cut into blocks: those of two dimensions with enough for two codewords."""
-        return [cut for cut in map(self._cut, range(len(form.entries)), form.entries) if cut.codewords > 1]
+        return [cut for cut in map(self._cut, range(len(layout.entries)), layout.entries) if cut.codewords > 1]
 
     def _cut(self, place: int, entry: TensorSpec) -> _Cut:
         """The largest blocks, up to `block`, with which the tensor gets as many bits a weight as a large one."""
@@ -204,23 +203,23 @@ class ProductQuantisation(Encoding):
                 return cut
         return _Cut(place=place, entry=entry, block=1, codewords=1)
 
-    def _left(self, form: UpdateLayout) -> list[int]:
+    def _left(self, layout: UpdateLayout) -> list[int]:
         """The places of tensors that are not cut, without the weight, which comes last."""
-        cut = {each.place for each in self._cuts(form)}
-        return [place for place in range(len(form.entries) - 1) if place not in cut]
+        cut = {each.place for each in self._cuts(layout)}
+        return [place for place in range(len(layout.entries) - 1) if place not in cut]
 
-    def _rest(self, form: UpdateLayout) -> UpdateLayout:
+    def _rest(self, layout: UpdateLayout) -> UpdateLayout:
         """What is summed up: tensors that are not cut, two lengths of those that are, and the weight."""
-        sizes = [TensorSpec(SIZE, f"{cut.entry.part}/{cut.entry.name}", (2,), "float32") for cut in self._cuts(form)]
-        return UpdateLayout((*(form.entries[place] for place in self._left(form)), *sizes, form.entries[-1]))
+        sizes = [TensorSpec(SIZE, f"{cut.entry.part}/{cut.entry.name}", (2,), "float32") for cut in self._cuts(layout)]
+        return UpdateLayout((*(layout.entries[place] for place in self._left(layout)), *sizes, layout.entries[-1]))
 
     def _books(
-        self, form: UpdateLayout, parameters: EncodingParameters
+        self, layout: UpdateLayout, parameters: EncodingParameters
     ) -> tuple[dict[str, NDArray[np.float64]], EncodingParameters]:
         arrays = dict(parameters.arrays)
-        books = {_book(cut): arrays.pop(_book(cut), np.zeros(0)) for cut in self._cuts(form)}
+        books = {_book(cut): arrays.pop(_book(cut), np.zeros(0)) for cut in self._cuts(layout)}
         since = arrays.pop(INNER, np.zeros(0))
-        fits = (books[_book(cut)].shape == (cut.codewords, cut.block) for cut in self._cuts(form))
+        fits = (books[_book(cut)].shape == (cut.codewords, cut.block) for cut in self._cuts(layout))
         if not all(fits) or since.shape != (1,) or not all(np.isfinite(book).all() for book in books.values()):
             raise ProtocolError("the encoding's codebooks do not match the update")
         return books, EncodingParameters(version=int(since[0]), arrays=arrays)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from winnow.core import Choice
-from winnow.privacy.compress.bit_packing import Bytes, bit_width, pack, packed_bytes, unpack
+from winnow.privacy.compress.bit_packing import Bytes, bit_width, pack_bits, packed_bytes, unpack_bits
 from winnow.privacy.compress.errors import PacketError
 from winnow.privacy.filters.update_vector import UpdateVector
 
@@ -111,12 +111,12 @@ class QSGD(Quantiser):
         share = np.divide(np.abs(values), scale, out=np.zeros(len(values)), where=scale > 0)
         steps = np.minimum(np.floor(self.levels * share + rng.random(len(values))), self.levels)
         symbols = (np.sign(values) * steps).astype(np.int64) + self.levels
-        return np.concatenate([norms.astype("<f4").view(np.uint8), pack(symbols, self._width)])
+        return np.concatenate([norms.astype("<f4").view(np.uint8), pack_bits(symbols, self._width)])
 
     def read(self, data: Bytes, count: int) -> UpdateVector:
         end = 4 * self._buckets(count)
         norms = np.frombuffer(data[:end].tobytes(), "<f4").astype(np.float32)
-        symbols = unpack(data[end:], count, self._width)
+        symbols = unpack_bits(data[end:], count, self._width)
         if not (np.isfinite(norms).all() and (norms >= 0).all()):
             raise PacketError("a bucket's norm is negative or not finite")
         if (symbols > 2 * self.levels).any():

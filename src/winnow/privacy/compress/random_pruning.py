@@ -38,72 +38,72 @@ class RandomPruning(Encoding):
     refresh_every: int = Field(default=1, ge=1)
     quantisation: ScalarQuantisation = ScalarQuantisation()
 
-    def first(self, form: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
+    def first(self, layout: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
         seed = _drawn_from(public)
-        inner = self.quantisation.first(self._few(form), self._chosen(form, public, seed), round)
+        inner = self.quantisation.first(self._few(layout), self._chosen(layout, public, seed), round)
         return _with_mask(inner, seed, round)
 
-    def emulated(self, form: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
+    def emulated(self, layout: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
         seed = _drawn_from(update)
         return _with_mask(
-            self.quantisation.emulated(self._few(form), self._chosen(form, update, seed), round), seed, round
+            self.quantisation.emulated(self._few(layout), self._chosen(layout, update, seed), round), seed, round
         )
 
     def refresh(
-        self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
+        self, layout: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
     ) -> EncodingParameters:
         seed, inner = _without_mask(before)
-        following = self.quantisation.refresh(self._few(form), inner, decoded, round)
+        following = self.quantisation.refresh(self._few(layout), inner, decoded, round)
         if round - before.version < self.refresh_every:
             return _with_mask(following, seed, before.version)
         return _with_mask(following, derive(seed, "mask", round) % (1 << SEED_BITS), round)
 
-    def space(self, form: UpdateLayout, members: int) -> VectorGroup:
-        return self.quantisation.space(self._few(form), members)
+    def group(self, layout: UpdateLayout, members: int) -> VectorGroup:
+        return self.quantisation.group(self._few(layout), members)
 
     def encode(
         self,
-        form: UpdateLayout,
+        layout: UpdateLayout,
         values: UpdateValues,
         parameters: EncodingParameters,
         members: int,
         rng: np.random.Generator,
     ) -> ModularVector:
         seed, inner = _without_mask(parameters)
-        return self.quantisation.encode(self._few(form), self._chosen(form, values, seed), inner, members, rng)
+        return self.quantisation.encode(self._few(layout), self._chosen(layout, values, seed), inner, members, rng)
 
     def decode(
-        self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
+        self, layout: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
     ) -> DecodedSum:
         seed, inner = _without_mask(parameters)
-        few = self.quantisation.decode(self._few(form), total, inner, members, clients)
+        few = self.quantisation.decode(self._few(layout), total, inner, members, clients)
         sums = [
             chosen if places is None else _spread(chosen, places, entry) * (entry.count / len(places))
-            for chosen, places, entry in zip(few.sums, self._places(form, seed), form.entries, strict=True)
+            for chosen, places, entry in zip(few.sums, self._places(layout, seed), layout.entries, strict=True)
         ]
-        return DecodedSum(sums=sums, clipped=few.clipped, overflowed=few.overflowed, learnt=few.learnt)
+        return DecodedSum(sums=sums, clipped=few.clipped, overflowed=few.overflowed, statistics=few.statistics)
 
-    def _few(self, form: UpdateLayout) -> UpdateLayout:
+    def _few(self, layout: UpdateLayout) -> UpdateLayout:
         """What is left of an update: pruned tensors are rows of the coordinates that are sent."""
         return UpdateLayout(
             tuple(
                 TensorSpec(entry.part, entry.name, (1, self._kept(entry)), entry.dtype) if is_pruned(entry) else entry
-                for entry in form.entries
+                for entry in layout.entries
             )
         )
 
-    def _chosen(self, form: UpdateLayout, values: UpdateValues, seed: int) -> UpdateValues:
+    def _chosen(self, layout: UpdateLayout, values: UpdateValues, seed: int) -> UpdateValues:
         return [
             value if places is None else np.asarray(value).reshape(-1)[places][None]
-            for value, places in zip(values, self._places(form, seed), strict=True)
+            for value, places in zip(values, self._places(layout, seed), strict=True)
         ]
 
-    def _places(self, form: UpdateLayout, seed: int) -> Iterator[NDArray[np.int64] | None]:
+    def _places(self, layout: UpdateLayout, seed: int) -> Iterator[NDArray[np.int64] | None]:
         """The coordinates that are sent of each tensor; None: all of them."""
-        for number, entry in enumerate(form.entries):
+        for number, entry in enumerate(layout.entries):
             if is_pruned(entry):
-                chance = stream(seed, "pruning", number)
-                yield np.sort(chance.choice(entry.count, self._kept(entry), replace=False, shuffle=False))
+                rng = stream(seed, "pruning", number)
+                yield np.sort(rng.choice(entry.count, self._kept(entry), replace=False, shuffle=False))
             else:
                 yield None
 

@@ -90,10 +90,10 @@ class DpAccountant:
 
 
 def accountant_for(
-    whole: Algorithm, filters: Sequence[TwoSidedFilter], *, draws_are_told: bool = False
+    whole: Algorithm, filters: Sequence[TwoSidedFilter], *, selection_is_public: bool = False
 ) -> AccountantFactory:
-    """Opens the book of a run; where nothing claims privacy, there is none. Where others learn whom rounds have drawn,
-    sampling hides nobody and amplifies nothing.
+    """Makes the accountant of a run, or none where no part claims privacy. Where others learn which clients were
+    selected (`selection_is_public`), sampling does not amplify privacy.
     """
     private = isinstance(whole.collect, CentralDp | SecureAggregation) or isinstance(whole.client, DpSgd)
     noisy_profiles = isinstance(whole.select.comparison, NoisyProfiles)
@@ -102,8 +102,8 @@ def accountant_for(
 
     def opened(population: Population) -> DpAccountant | None:
         clients = len(population)
-        told = client_guarantees(whole, filters, clients, draws_are_told=draws_are_told)
-        found = [*told, *_to_samples(whole, population)]
+        of_clients = client_guarantees(whole, filters, clients, selection_is_public=selection_is_public)
+        found = [*of_clients, *_to_samples(whole, population)]
         found = found or _of_profiles(whole, clients)
         return DpAccountant(found, clients) if found else None
 
@@ -118,10 +118,13 @@ def site_guarantees(whole: Algorithm, filters: Sequence[TwoSidedFilter], size: i
 
 
 def client_guarantees(
-    whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int, *, draws_are_told: bool = False
+    whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int, *, selection_is_public: bool = False
 ) -> list[Guarantee]:
     """What is promised to clients, which does not depend on how many samples they have."""
-    return [*_of_collect(whole, clients, draws_are_told=draws_are_told), *_of_filters(whole, filters, clients)]
+    return [
+        *_of_collect(whole, clients, selection_is_public=selection_is_public),
+        *_of_filters(whole, filters, clients),
+    ]
 
 
 def _of_filters(whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int) -> list[Guarantee]:
@@ -132,14 +135,15 @@ def _to_samples(whole: Algorithm, population: Population) -> list[Guarantee]:
     return [_of_client(whole.client, whole, population)] if isinstance(whole.client, DpSgd) else []
 
 
-def _of_collect(whole: Algorithm, clients: int, *, draws_are_told: bool = False) -> list[Guarantee]:
+def _of_collect(whole: Algorithm, clients: int, *, selection_is_public: bool = False) -> list[Guarantee]:
     collect = whole.collect
     if isinstance(collect, CentralDp):
-        chance, noise = None if draws_are_told else whole.select.sampling_probability(clients), collect.noise_multiplier
+        probability = None if selection_is_public else whole.select.sampling_probability(clients)
+        noise = collect.noise_multiplier
 
         def released(rounds: int, times: NDArray[np.int64]) -> list[list[AnyRelease]]:
-            if chance is not None:
-                return [[GaussianRelease(noise=noise, times=rounds, chance=chance)]]
+            if probability is not None:
+                return [[GaussianRelease(noise=noise, times=rounds, sampling_probability=probability)]]
             most = int(times.max())
             return [[GaussianRelease(noise=noise, times=most), *_profiles(whole, most)]]
 
@@ -223,9 +227,9 @@ def _of_client(client: DpSgd, whole: Algorithm, population: Population) -> Guara
 
 
 def _worst(releases: Sequence[GaussianRelease]) -> list[GaussianRelease]:
-    """Without those that another one exceeds both in its chance and in how often."""
+    """Without those that another one exceeds both in its probability and in how often."""
     found: list[GaussianRelease] = []
-    for release in sorted(releases, key=lambda each: (each.chance, each.times), reverse=True):
+    for release in sorted(releases, key=lambda each: (each.sampling_probability, each.times), reverse=True):
         if not found or release.times > found[-1].times:
             found.append(release)
     return found

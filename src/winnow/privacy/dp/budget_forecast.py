@@ -24,7 +24,7 @@ def forecast(whole: Algorithm, filters: Sequence[TwoSidedFilter], clients: int, 
     for place, guarantee in enumerate(client_guarantees(whole, filters, clients)):
         if guarantee.budget is not None:
             noisier = _Noisier(whole, filters, clients, place)
-            yield _told(guarantee, noisier, rounds)
+            yield _forecast_line(guarantee, noisier, rounds)
     if isinstance(whole.client, DpSgd) and whole.client.epsilon is not None:
         yield "client.epsilon: how long it lasts depends on how many samples each client has; a run tells it by round"
 
@@ -59,11 +59,11 @@ class _Noisier:
         select = self._whole.select
         if not isinstance(select, UniformSelector | PoissonSampling):
             return rounds
-        chance = min(1.0, select.cohort_size(self._clients) / self._clients)
-        return int(binom.isf(0.5 / self._clients, rounds, chance))
+        probability = min(1.0, select.cohort_size(self._clients) / self._clients)
+        return int(binom.isf(0.5 / self._clients, rounds, probability))
 
 
-def _told(guarantee: Guarantee, noisier: _Noisier, rounds: int) -> str:
+def _forecast_line(guarantee: Guarantee, noisier: _Noisier, rounds: int) -> str:
     lasting = _rounds_within(guarantee, noisier, rounds)
     enough = least_noise(lambda noise: noisier.lasts(noisier.guarantee(noise), rounds))
     budget = f"{guarantee.setting}.epsilon = {guarantee.budget:g}"

@@ -19,7 +19,7 @@ from winnow.privacy.secagg.scalar_quantisation import MAX_CLIENTS, WIDE_BITS, WI
 from winnow.privacy.secagg.update_layout import WEIGHT, UpdateLayout, UpdateValues
 
 NOISE, WEIGHTS = range(2)
-"""The stretches of a vector."""
+"""The segments of a vector."""
 
 NOISE_TAIL = 10
 """The group has room for sums whose noise is so many standard deviations."""
@@ -61,18 +61,18 @@ class DiscreteGaussian(Encoding):
             f"{self.delta:g}, is told after every round{budget}. It costs accuracy, as noise in the clear would."
         )
 
-    def first(self, form: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
+    def first(self, layout: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
         return EncodingParameters(version=round)
 
     def refresh(
-        self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
+        self, layout: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
     ) -> EncodingParameters:
         return before
 
-    def space(self, form: UpdateLayout, members: int) -> VectorGroup:
+    def group(self, layout: UpdateLayout, members: int) -> VectorGroup:
         if members > MAX_CLIENTS:
             raise ConfigError(f"collect: at most {MAX_CLIENTS:,} clients can be added up in a round; select fewer")
-        count = _count(form)
+        count = _count(layout)
         reach = members * (self.levels + 1) + NOISE_TAIL * sqrt(members) * self.deviation(count, members)
         room = max(1, members - 1).bit_length()
         return vector_group([(count, ceil(2 * reach).bit_length()), (1, WIDE_BITS + room)])
@@ -94,27 +94,27 @@ class DiscreteGaussian(Encoding):
 
     def encode(
         self,
-        form: UpdateLayout,
+        layout: UpdateLayout,
         values: UpdateValues,
         parameters: EncodingParameters,
         members: int,
         rng: np.random.Generator,
     ) -> ModularVector:
-        space, vector = self.space(form, members), _flat(form, values)
+        group, vector = self.group(layout, members), _flat(layout, values)
         rounded = self._rounded(vector, rng)
         noise = discrete_gaussian(self.deviation(len(vector), members), len(vector), rng)
         words = (rounded + noise).astype(np.uint64)
         weight = np.array([round(float(values[-1]) / WIDE_STEP)]).astype(np.uint64)
-        return space.reduce([words.astype(space.stretches[NOISE].dtype), weight.astype(space.stretches[WEIGHTS].dtype)])
+        return group.reduce([words.astype(group.segments[NOISE].dtype), weight.astype(group.segments[WEIGHTS].dtype)])
 
     def decode(
-        self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
+        self, layout: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
     ) -> DecodedSum:
-        bits = self.space(form, members).stretches[NOISE].bits
+        bits = self.group(layout, members).segments[NOISE].bits
         shift = np.int64(64 - bits)
         steps = (total[NOISE].astype(np.uint64) << np.uint64(shift)).view(np.int64) >> shift
         sums, at = [], 0
-        for entry in form.entries:
+        for entry in layout.entries:
             if entry.part == WEIGHT:
                 sums.append(np.array(float(total[WEIGHTS][0]) * WIDE_STEP))
             elif entry.is_real:
@@ -122,7 +122,7 @@ class DiscreteGaussian(Encoding):
                 at += entry.count
             else:
                 sums.append(np.zeros(entry.shape))
-        return DecodedSum(sums=sums, clipped=None, overflowed=0.0, learnt={})
+        return DecodedSum(sums=sums, clipped=None, overflowed=0.0, statistics={})
 
     def _rounded(self, vector: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
         length = float(np.linalg.norm(vector))
@@ -149,15 +149,15 @@ def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) ->
     return drawn
 
 
-def _count(form: UpdateLayout) -> int:
-    return sum(entry.count for entry in form.entries if entry.part != WEIGHT and entry.is_real)
+def _count(layout: UpdateLayout) -> int:
+    return sum(entry.count for entry in layout.entries if entry.part != WEIGHT and entry.is_real)
 
 
-def _flat(form: UpdateLayout, values: UpdateValues) -> NDArray[np.float64]:
+def _flat(layout: UpdateLayout, values: UpdateValues) -> NDArray[np.float64]:
     """All real numbers of an update but its weight; whole ones (counters) are not sent."""
     real = [
         value.reshape(-1).astype(np.float64)
-        for entry, value in zip(form.entries, values, strict=True)
+        for entry, value in zip(layout.entries, values, strict=True)
         if entry.part != WEIGHT and entry.is_real
     ]
     return np.concatenate(real) if real else np.zeros(0)

@@ -23,7 +23,7 @@ from winnow.privacy.dp.settings import ClipNorm, Delta, EpsilonBudget, NoiseMult
 
 
 class DpSgd(ClientUpdate):
-    """θ ← θ − η·(Σ_i clip(g_i) + N(0, (z·C)²)) / B over batches in which each sample is with a chance of B/n.
+    """θ ← θ − η·(Σ_i clip(g_i) + N(0, (z·C)²)) / B over batches in which each sample is with probability B/n.
 
     z is `noise_multiplier`, C `clip`, B the batch size of `local`, or n where that is smaller. What is not finite in
     g_i counts as 0. A client's ε is that of its own sampling rate and of all steps that it has taken; it hides a
@@ -36,12 +36,13 @@ class DpSgd(ClientUpdate):
     delta: Delta = 1e-5
     epsilon: EpsilonBudget | None = None
     needs: ClassVar[Mapping[str, str]] = {"local": "sgd", "schedule": "rounds"}
+    bounds_samples: ClassVar[bool] = True
 
-    def update(self, job: LocalTraining) -> LocalResult:
-        start = {name: tensor[0] for name, tensor in job.model.items()}
-        states = [self._trained(job, int(client), start) for client in job.clients]
-        steps = [planned_steps(job.local, int(size)) for size in job.data.sizes(job.clients)]
-        device = job.data.device
+    def update(self, training: LocalTraining) -> LocalResult:
+        start = {name: tensor[0] for name, tensor in training.model.items()}
+        states = [self._trained(training, int(client), start) for client in training.clients]
+        steps = [planned_steps(training.local, int(size)) for size in training.data.sizes(training.clients)]
+        device = training.data.device
         trained = CohortTrainingResult(
             states={name: torch.stack([state[name] for state in states]) for name in start},
             loss=torch.full((len(states),), torch.nan, device=device),  # no noise covers it, so it is not told
@@ -66,34 +67,37 @@ class DpSgd(ClientUpdate):
 
     def release(self, local: LocalOptimiser, size: int, times: int) -> GaussianRelease:
         """What a client with so many samples has released that took part so often."""
-        chance = min(1.0, local.batch_size / size)
-        return GaussianRelease(noise=self.noise_multiplier, times=times * planned_steps(local, size), chance=chance)
+        return GaussianRelease(
+            noise=self.noise_multiplier,
+            times=times * planned_steps(local, size),
+            sampling_probability=min(1.0, local.batch_size / size),
+        )
 
-    def _trained(self, job: LocalTraining, client: int, start: ModelState) -> ModelState:
-        module = deepcopy(job.execution.module)
+    def _trained(self, training: LocalTraining, client: int, start: ModelState) -> ModelState:
+        module = deepcopy(training.execution.module)
         module.load_state_dict(start)
-        rng = job.randomness(job.seed, "dp-sgd", job.round, client)
-        rows = torch.as_tensor(job.data.rows_of(client))
-        private, optimizer = self._private(module), self._optimizer(module, job, len(rows), rng)
-        for _ in range(planned_steps(job.local, len(rows))):
-            drawn = rows[torch.from_numpy(rng.random(len(rows)) < job.local.batch_size / len(rows))]
+        rng = training.randomness(training.seed, "dp-sgd", training.round, client)
+        rows = torch.as_tensor(training.data.rows_of(client))
+        private, optimizer = self._private(module), self._optimizer(module, training, len(rows), rng)
+        for _ in range(planned_steps(training.local, len(rows))):
+            drawn = rows[torch.from_numpy(rng.random(len(rows)) < training.local.batch_size / len(rows))]
             optimizer.zero_grad()
-            self._gradients(private, job, drawn)
+            self._gradients(private, training, drawn)
             _check_buffers(module, start)
             optimizer.step()
         noisy = {name: tensor.detach().clone() for name, tensor in module.named_parameters(remove_duplicate=False)}
         return {**start, **noisy}
 
-    def _gradients(self, private: Any, job: LocalTraining, rows: Tensor) -> None:
+    def _gradients(self, private: Any, training: LocalTraining, rows: Tensor) -> None:
         """Every sample's own gradient, where the optimiser looks for it; an empty batch has none."""
         if not len(rows):
             for parameter in private.parameters():
                 parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
             return
-        x, y = job.data.samples(rows)
+        x, y = training.data.samples(rows)
         with warnings.catch_warnings():  # samples need no gradients, of which torch would warn the hooks
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            torch.autograd.backward(job.execution.loss(private(x), y).mean())
+            torch.autograd.backward(training.execution.loss(private(x), y).mean())
         for parameter in private.parameters():
             if parameter.requires_grad:  # a bound times infinity is no number: one sample would spoil the whole model
                 parameter.grad_sample.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -109,12 +113,12 @@ class DpSgd(ClientUpdate):
         except NotImplementedError as error:
             raise _cannot_train(str(error).splitlines()[0]) from None
 
-    def _optimizer(self, module: nn.Module, job: LocalTraining, samples: int, rng: np.random.Generator) -> Any:
-        local = job.local
+    def _optimizer(self, module: nn.Module, training: LocalTraining, samples: int, rng: np.random.Generator) -> Any:
+        local = training.local
         assert isinstance(local, Sgd), "refused when the configuration was read"
         moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
         plain = torch.optim.SGD(
-            moving, lr=job.rate, momentum=local.momentum, nesterov=local.nesterov, weight_decay=local.weight_decay
+            moving, lr=training.rate, momentum=local.momentum, nesterov=local.nesterov, weight_decay=local.weight_decay
         )
         batch = min(local.batch_size, samples)
         bounding = _opacus(".optimizers").DPOptimizer(

@@ -27,9 +27,9 @@ class PoissonSampling(SelectorWithoutReplacement):
 
 
 class _PoissonSelection(Selection):
-    def __init__(self, clients: int, chance: float) -> None:
-        self._clients, self._chance = clients, chance
+    def __init__(self, clients: int, probability: float) -> None:
+        self._clients, self._probability = clients, probability
 
-    def propose(self, turn: SelectionContext) -> SelectedClients:
-        clients = np.flatnonzero(turn.rng.random(self._clients) < self._chance)
+    def propose(self, context: SelectionContext) -> SelectedClients:
+        clients = np.flatnonzero(context.rng.random(self._clients) < self._probability)
         return SelectedClients(clients=clients, counts=np.ones_like(clients))

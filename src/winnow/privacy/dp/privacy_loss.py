@@ -15,13 +15,13 @@ from winnow.core.distribution import install_command
 class GaussianRelease:
     """A bounded sum, released some number of times with Gaussian noise of `noise` times its bound.
 
-    With a `chance` below one, each client is in the sum with that chance, drawn for each alone every time (Poisson
-    sampling), and nobody else knows who was.
+    With a `sampling_probability` below one, each client is in the sum with that probability, drawn for each alone every
+    time (Poisson sampling), and nobody else knows who was.
     """
 
     noise: float
     times: int = 1
-    chance: float = 1.0
+    sampling_probability: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def epsilon(releases: Iterable[AnyRelease], delta: float) -> float:
     """
     plain, pure, others = 0.0, 0.0, list[AnyRelease]()
     for release in releases:
-        if isinstance(release, GaussianRelease) and (release.chance >= 1 or release.noise < SIMPLE_BOUND_NOISE):
+        if isinstance(release, GaussianRelease) and (
+            release.sampling_probability >= 1 or release.noise < SIMPLE_BOUND_NOISE
+        ):
             plain += release.times / release.noise**2
         elif isinstance(release, LaplaceRelease) and release.noise < SIMPLE_BOUND_NOISE:
             pure += release.times / release.noise
@@ -96,7 +98,9 @@ def _loss(release: AnyRelease) -> Any:
         )
     assert isinstance(release, GaussianRelease)
     return distributions.from_gaussian_mechanism(
-        release.noise, value_discretization_interval=DISCRETISATION_INTERVAL, sampling_prob=min(release.chance, 1.0)
+        release.noise,
+        value_discretization_interval=DISCRETISATION_INTERVAL,
+        sampling_prob=min(release.sampling_probability, 1.0),
     )
 
 
@@ -119,18 +123,6 @@ def _library() -> Any:
         return import_module("dp_accounting")  # a second to import, and an extra
     except ImportError:
         raise ConfigError(f"differential privacy needs dp-accounting: {install_command('privacy')}") from None
-
-
-def noise_for_budget(budget: float, delta: float, times: int, chance: float = 1.0) -> float:
-    """The least noise multiplier, to three digits, with which so many releases stay within a budget."""
-
-    def lasts(noise: float) -> bool:
-        return epsilon([GaussianRelease(noise=noise, times=times, chance=chance)], delta) <= budget
-
-    found = least_noise(lasts)
-    if found is None:
-        raise ConfigError(f"no noise makes ε = {budget:g} at δ = {delta:g} last for {times} releases")
-    return found
 
 
 def least_noise(lasts: Callable[[float], bool]) -> float | None:

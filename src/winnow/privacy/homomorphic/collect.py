@@ -35,7 +35,7 @@ class HomomorphicAggregation(Collect):
     sums_only: ClassVar[bool] = True
 
     @property
-    def at_least(self) -> int:
+    def min_cohort_size(self) -> int:
         return self.min_clients
 
     def check_data(self, data: DataSummary) -> None:
@@ -67,7 +67,7 @@ class HomomorphicAggregation(Collect):
             federation=federation,
             fold=fold,
             context=context,
-            form=held.form,
+            layout=held.layout,
             cohort={reply.task.client: reply for reply in held.cohort},
         )
         summing.sum_up()

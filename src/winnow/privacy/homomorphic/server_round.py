@@ -25,7 +25,7 @@ from winnow.privacy.homomorphic.encrypted_sum import (
 )
 from winnow.privacy.homomorphic.site import CIPHERTEXTS, DECRYPT, ENCRYPT, MAKE_KEY
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
-from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, carried
+from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, mean_update
@@ -39,19 +39,19 @@ WEIGHT_BYTES = 16
 
 @dataclass(kw_only=True)
 class HomomorphicRound(StepDispatcher):
-    """A cohort that has trained, whose updates are all of one form."""
+    """A cohort that has trained, whose updates are all of one layout."""
 
     settings: "HomomorphicAggregation"
     fold: LinearFold
     context: RoundContext
-    form: UpdateLayout
+    layout: UpdateLayout
     cohort: Mapping[int, Reply]
     folded: list[Reply] = field(default_factory=list)
     parts: Mapping[str, ModelState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._session = as_array(os.urandom(SESSION_BYTES))
-        self._count = sum(entry.count for entry in self.form.entries)
+        self._count = sum(entry.count for entry in self.layout.entries)
 
     def sum_up(self) -> None:
         """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
@@ -75,7 +75,7 @@ class HomomorphicRound(StepDispatcher):
         """A public key from its holder, for this round alone."""
         asked: Payload = {SECURE: {"count": np.array([self._count])}}
         reply = self._ask_holder(MAKE_KEY, asked, Work(upload_bytes=KEY_BYTES))
-        return {name: as_array(carried(reply.payload, name)) for name in ("key", "signature")}
+        return {name: as_array(payload_bytes(reply.payload, name)) for name in ("key", "signature")}
 
     def _encrypted_sum(self, key: Arrays) -> tuple[EncryptedSum, list[int]]:
         """The sum of what arrives, and whose ciphertexts are in it."""
@@ -108,10 +108,10 @@ class HomomorphicRound(StepDispatcher):
         return np.asarray(opened["steps"])
 
     def _fold_sum(self, steps: NDArray[np.int64], summed: Sequence[int]) -> None:
-        ends = np.cumsum([entry.count for entry in self.form.entries])[:-1]
+        ends = np.cumsum([entry.count for entry in self.layout.entries])[:-1]
         pieces = np.split(steps.astype(np.float64) * STEP, ends)
-        sums = [piece.reshape(entry.shape) for piece, entry in zip(pieces, self.form.entries, strict=True)]
-        parts, weight = mean_update(self.form, sums, self.context.expected.parts[MODEL], len(summed))
+        sums = [piece.reshape(entry.shape) for piece, entry in zip(pieces, self.layout.entries, strict=True)]
+        parts, weight = mean_update(self.layout, sums, self.context.expected.parts[MODEL], len(summed))
         self.fold.add_mean(parts.pop(MODEL), weight * self._unit)
         self.parts, self.folded = parts, [self.cohort[client] for client in summed]
 

@@ -20,7 +20,7 @@ from winnow.privacy.homomorphic import encrypted_sum
 from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError, too_few_error
 from winnow.privacy.secagg.held_updates import HeldUpdateStore
-from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, carried, read_numbers, step_handler
+from winnow.privacy.secagg.protocol_tasks import SECURE, as_array, payload_bytes, read_vector, step_handler
 from winnow.privacy.secagg.session_inputs import SessionInputs
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import weighted_update
@@ -64,7 +64,7 @@ class HomomorphicSite:
         """The round's key pair, made at the first asking; the public half leaves, signed for this session."""
         if task.client != self._settings.key_holder:
             raise ProtocolError("this client is not the key holder")
-        session, count = _session(task), int(read_numbers(task.payload, "count")[0])
+        session, count = _session(task), int(read_vector(task.payload, "count")[0])
         if not 0 < count <= MAX_NUMBERS:
             raise ProtocolError(f"a key for sums of {count:g} numbers is no key for updates")
         if self._secret is None or (self._secret.round, self._secret.count) != (task.round, count):
@@ -81,23 +81,23 @@ class HomomorphicSite:
 
     def _encrypt(self, task: Task) -> Reply:
         """The update times its weight, under a key that the holder has signed for as many numbers as it has; once."""
-        held, session = self._updates.look(task), _session(task)
-        key, signature = carried(task.payload, "key"), carried(task.payload, "signature")
-        said = signed_round_key(session, as_array(key), sum(entry.count for entry in held.form.entries))
+        held, session = self._updates.get(task), _session(task)
+        key, signature = payload_bytes(task.payload, "key"), payload_bytes(task.payload, "signature")
+        said = signed_round_key(session, as_array(key), sum(entry.count for entry in held.layout.entries))
         if not self._identities.verify(self._settings.key_holder, said, signature):
             raise ProtocolError("the key holder has not signed this key for an update of this size")
-        told = SessionInputs(
-            members=read_numbers(task.payload, "members").astype(np.int64),
-            weights=read_numbers(task.payload, "weights"),
+        inputs = SessionInputs(
+            members=read_vector(task.payload, "members").astype(np.int64),
+            weights=read_vector(task.payload, "weights"),
             parameters=EncodingParameters(version=task.round),
         )
-        members = len(told.members)
+        members = len(inputs.members)
         if members < self._settings.min_clients:
             raise too_few_error(members, "member", self._settings.min_clients)
-        values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.max_weight_share))
+        values = weighted_update(held.parts, held.model, inputs.weight_of(task.client, self._settings.max_weight_share))
         flat = np.concatenate([value.reshape(-1) for value in values])
         encrypted = encrypted_sum.encrypt(ckks.read_context(as_array(key)), encrypted_sum.round_to_steps(flat, members))
-        self._updates.let_out(task)
+        self._updates.release(task)
         return Reply(task=task, payload={CIPHERTEXTS: encrypted})
 
     def _decrypt(self, task: Task) -> Reply:
@@ -115,7 +115,7 @@ def signed_round_key(session: bytes, key: ckks.Bytes, count: int) -> bytes:
 
 
 def _session(task: Task) -> bytes:
-    session = carried(task.payload, "session")
+    session = payload_bytes(task.payload, "session")
     if len(session) != SESSION_BYTES:
         raise ProtocolError("the task has no valid session id")
     return session

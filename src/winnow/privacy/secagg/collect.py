@@ -1,4 +1,4 @@
-"""Secure aggregation as a `collect`: any algorithm that lives on sums becomes private by naming it."""
+"""Secure aggregation as a `collect`: it works with every algorithm that needs only sums of updates."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
@@ -27,13 +27,12 @@ from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_part
 class SecureAggregation(Collect):
     """The server learns the sum of the clients' updates, and no update.
 
-    Out of n clients that have trained, `threshold`·n must stay to the end, and never fewer than `min_clients`;
-    otherwise nothing is revealed and the round is abandoned. With a `keeper`, a party of its own holds the masks' seeds
-    (in a deployed job the site of that name); otherwise the clients do among themselves, all with all (`graph`
-    "complete") or each with some `neighbours` ("ring"). No client may make up more than `max_weight_share` of a sum,
-    w² / Σ w², and no more than `max_overflow_share` of the sums may have overflowed. The encoding's parameters come
-    from the last sum, or from an update that the server makes of its own samples, as if they were a client's
-    (`parameter_source`).
+    Of n clients that have trained, `threshold`·n must stay to the end, and at least `min_clients`; otherwise nothing is
+    revealed and the round is abandoned. With a `keeper`, a third party holds the seeds of the masks (in a deployed job
+    the site of that name); otherwise clients share pairwise masks, each with all others (`graph` "complete") or with
+    some `neighbours` ("ring"). No client may make up more than `max_weight_share` of a sum, w² / Σ w², and no more than
+    `max_overflow_share` of the sums may overflow. The encoding's parameters come from the last sum, or from an update
+    that the server computes on its own samples as if it were a client (`parameter_source`).
     """
 
     name: Literal["secure"] = "secure"
@@ -47,12 +46,12 @@ class SecureAggregation(Collect):
     max_overflow_share: float = Field(default=0.0, ge=0, le=1)
     parameter_source: Literal["sum", "public"] = "sum"
     needs: ClassVar[Mapping[str, str]] = {"schedule": "rounds"}
-    _kept_at: int | None = PrivateAttr(default=None)
-    """The number of a client whose site keeps the masks; None where the keeper is in this process."""
+    _keeper_client: int | None = PrivateAttr(default=None)
+    """The number of a client at the keeper's site; None where the keeper is in this process."""
     sums_only: ClassVar[bool] = True
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _consistent(self) -> Self:
         if self.keeper and (self.graph == "ring" or self.neighbours is not None):
             raise ValueError("with a keeper, clients share no masks with each other; remove graph and neighbours")
         if self.neighbours is not None and self.graph == "complete":
@@ -66,7 +65,7 @@ class SecureAggregation(Collect):
         return self
 
     @property
-    def at_least(self) -> int:
+    def min_cohort_size(self) -> int:
         return self.min_clients
 
     @property
@@ -77,14 +76,14 @@ class SecureAggregation(Collect):
         cost = "one exchange" if self.keeper else "five exchanges, with messages between clients,"
         return (
             f"secure: the server learns the {'noisy ' if self.encoding.private else ''}sum of the updates of a round, "
-            f"over {self.min_clients} clients or more, and no update. {self._trust()} {self._few()}"
+            f"over {self.min_clients} clients or more, and no update. {self._trust_text()} {self._few_clients_text()}"
             f"It costs {cost} besides training. {self.encoding.privacy_text()}"
         ).rstrip()
 
-    def _few(self) -> str:
+    def _few_clients_text(self) -> str:
         return "" if self.encoding.private else "A sum over few clients still tells of each. "
 
-    def _trust(self) -> str:
+    def _trust_text(self) -> str:
         if self.keeper:
             return "Server and mask keeper must not collude: together they can read every update."
         if self.graph == "complete":
@@ -101,10 +100,10 @@ class SecureAggregation(Collect):
         )
 
     def check_data(self, data: DataSummary) -> None:
-        self.encoding.space(UpdateLayout.of(sorted_parts({MODEL: data.shared_model})), data.largest_cohort)
+        self.encoding.group(UpdateLayout.of(sorted_parts({MODEL: data.shared_model})), data.largest_cohort)
 
     def terms(self, session: bytes, round: int) -> SessionTerms:
-        """What a party reads in the configuration about a session that the server opens."""
+        """The terms of a session that the server opens, from this party's own configuration."""
         return SessionTerms(
             session=session,
             round=round,
@@ -133,25 +132,25 @@ class SecureAggregation(Collect):
     def third_party(self) -> str | None:
         return self.keeper if isinstance(self.keeper, str) else None
 
-    def between(self, sites: Mapping[str, int]) -> "SecureAggregation":
+    def for_sites(self, first_clients: Mapping[str, int]) -> "SecureAggregation":
         if not self.keeper:
             return self
         name = self.third_party
-        if name is None or name not in sites:
+        if name is None or name not in first_clients:
             wrong = "keeper = true names none" if name is None else f"there is no site {name!r} in the job"
-            among = f", one of {', '.join(sorted(sites))}" if sites else ", a site of the job"
+            among = f", one of {', '.join(sorted(first_clients))}" if first_clients else ", a site of the job"
             raise ConfigError(
                 f'collect.keeper: the server must not keep the masks itself, and {wrong}; write keeper = "SITE"{among}'
             )
         found = self.model_copy()
-        found._kept_at = sites[name]
+        found._keeper_client = first_clients[name]
         return found
 
     def keeper_for(self, federation: Federation, round: int, version: int) -> KeeperInterface:
-        """The keeper, where it is: at its site, or in a simulation here."""
-        if self._kept_at is None:
+        """The keeper: at its site, or in this process in a simulation."""
+        if self._keeper_client is None:
             return simulated_keeper(self.threshold, self.min_clients, self.max_weight_share)
-        return KeeperClient(federation, self._kept_at, round, version)
+        return KeeperClient(federation, self._keeper_client, round, version)
 
     def gather(self, federation: Federation, context: RoundContext) -> RoundResult:
         fold = context.start_fold()

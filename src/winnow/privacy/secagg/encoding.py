@@ -1,7 +1,7 @@
-"""How updates become words of a group, and sums of words sums of updates.
+"""How updates are encoded as vectors of a group, and sums of vectors decoded to sums of updates.
 
-Any code will do whose decoding is linear: what it makes of a sum is the sum of what it makes of each. Its parameters
-(scales, a seed for pruning) are the same for all clients of a round, and carry a version.
+Decoding must be linear: the decoded sum is the sum of what each vector stands for. An encoding's parameters (scales, a
+seed for pruning) are the same for all clients of a round, and have a version.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ VERSION = "version"
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingParameters:
-    """What all clients of a round encode with. The version is the round since which these have been in use."""
+    """What all clients of a round encode with. The version is the round in which they were first used."""
 
     version: int
     arrays: Arrays = field(default_factory=dict)
@@ -40,70 +40,70 @@ class EncodingParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedSum:
-    """The sums of the clients' values, how many of the values had to be cut off (if that can be told), how many of the
-    sums overflowed, and what the encoding has learnt for its next parameters.
+    """The sums of the clients' values, the share of values that were clipped (if known), the share of sums that
+    overflowed, and statistics for the encoding's next parameters.
     """
 
     sums: UpdateValues
     clipped: float | None
     overflowed: float
-    learnt: Arrays
+    statistics: Arrays
 
 
 class Encoding(Choice):
-    """A linear code."""
+    """A linear encoding."""
 
     unnamed = "scalar"
 
     @abstractmethod
-    def first(self, form: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
-        """Parameters for a first round, out of the values that everybody knows: the model as it was sent."""
+    def first(self, layout: UpdateLayout, public: UpdateValues, round: int) -> EncodingParameters:
+        """Parameters for the first round, from public values: the model as it was sent."""
 
     @abstractmethod
     def refresh(
-        self, form: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
+        self, layout: UpdateLayout, before: EncodingParameters, decoded: DecodedSum, round: int
     ) -> EncodingParameters:
-        """The parameters of the round, given those of the last and what it came to; often the same."""
+        """The parameters of the round, given those of the last round and its decoded sum; often the same."""
 
-    def emulated(self, form: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
-        """The parameters of a round, out of an update that the server has made of its own samples."""
-        return self.first(form, update, round)
+    def emulated(self, layout: UpdateLayout, update: UpdateValues, round: int) -> EncodingParameters:
+        """The parameters of a round, from an update that the server has computed on its own samples."""
+        return self.first(layout, update, round)
 
     def privacy_text(self) -> str:
-        """Who learns what because of this code; empty if nothing is to be said."""
+        """Who learns what because of this encoding; empty if there is nothing to add."""
         return ""
 
     private: ClassVar[bool] = False
-    """Whether sums have noise that hides a client. Then each client's weight, and what a sum is divided by, must not
-    depend on who else came, and no losses leave.
+    """Whether sums contain noise that hides a client. Then each client's weight and the divisor of a sum must not
+    depend on who else took part, and no losses are sent.
     """
 
     needs_keeper: ClassVar[bool] = False
-    """Whether it has assignments to codewords, which only a mask keeper can count."""
+    """Whether vectors contain codeword assignments, which only a mask keeper can count."""
 
-    def indexed(self, form: UpdateLayout) -> int:
-        """How many of the first stretches hold assignments to codewords: those are counted by a keeper, not summed."""
+    def indexed(self, layout: UpdateLayout) -> int:
+        """How many of the first segments contain codeword assignments: a keeper counts those, they are not summed."""
         return 0
 
     @abstractmethod
-    def space(self, form: UpdateLayout, members: int) -> VectorGroup:
-        """The group in which sums over so many clients have room."""
+    def group(self, layout: UpdateLayout, members: int) -> VectorGroup:
+        """A group that is large enough for sums over so many clients."""
 
     @abstractmethod
     def encode(
         self,
-        form: UpdateLayout,
+        layout: UpdateLayout,
         values: UpdateValues,
         parameters: EncodingParameters,
         members: int,
         rng: np.random.Generator,
     ) -> ModularVector:
-        """One client's words, to be added to those of all members. Where chance decides how values are rounded, the
-        server must not foresee it: with a coarse scale it would know whose value made a sum go up.
+        """One client's vector, to be added to those of all members. The server must not be able to predict random
+        rounding: with a coarse scale it would know whose value increased a sum.
         """
 
     @abstractmethod
     def decode(
-        self, form: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
+        self, layout: UpdateLayout, total: ModularVector, parameters: EncodingParameters, members: int, clients: int
     ) -> DecodedSum:
-        """What the sum of so many clients' words stands for, in the group that was laid out for all members."""
+        """The sum of the clients' values, from the sum of their vectors in the group for all members."""

@@ -1,4 +1,4 @@
-"""Updates that stay at their site: a reply tells the form of its update, and the update waits to be asked for, once."""
+"""Updates that stay at their site: a training reply contains only the layout, and the update is released once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,71 +15,71 @@ from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, as_array
 from winnow.privacy.secagg.update_layout import MODEL, UpdateLayout, sorted_parts
 
 UNSUMMED_PARTS = frozenset({"profile"})
-"""Parts of a reply that leave outside of the sums."""
+"""Parts of a reply that are sent outside of the sums."""
 ALREADY_RELEASED = "an update of this round or a later one was already sent"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldUpdate:
-    """A client's update, and the task of training that it is the answer to."""
+    """A client's update, and the training task that produced it."""
 
     parts: Payload
-    form: UpdateLayout
+    layout: UpdateLayout
     task: Task
 
     @property
     def model(self) -> Arrays:
-        """The model that it departs from."""
+        """The model that training started from."""
         return self.task.payload[MODEL]
 
 
 class HeldUpdateStore:
-    """The updates of a site's clients that have not left yet."""
+    """The updates of a site's clients that have not been released."""
 
     def __init__(self, identities: PartyIdentities) -> None:
         self._identities = identities
         self._held: dict[int, HeldUpdate] = {}
         self._last_round: dict[int, int] = {}
-        self._called_back: dict[int, bytes] = {}
-        """Notes of where updates of this round went for nothing, by client."""
+        self._voided: dict[int, bytes] = {}
+        """By client, the note of a release of this round that can never be used."""
 
     def hold(self, tasks: Sequence[Task], site: Any, call_next: Handler[Any]) -> list[Outcome]:
-        """A filter: updates stay here, and only their form leaves, whatever the task was."""
+        """A filter: updates stay here and only their layout is sent, whatever the task."""
         if not all(is_bounded(task.payload.get(MODEL, {})) for task in tasks):
             reason = "the model in the task has values that are not finite or are too large"
             return [Failure(task=task, stage="holding its update back", reason=reason) for task in tasks]
         for client in [each for each, held in self._held.items() if held.task.round < tasks[0].round]:
             self.forget(client)
-        return [self._kept_back(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
+        return [self._held_back(task, outcome) for task, outcome in zip(tasks, call_next(tasks, site), strict=True)]
 
-    def look(self, task: Task) -> HeldUpdate:
-        """The update that a task asks for; refused if one of that round has left before, and was not called back."""
-        if task.round <= self._last_round.get(task.client, -1) and task.client not in self._called_back:
+    def get(self, task: Task) -> HeldUpdate:
+        """The update that a task asks for; refused if one of that round was released, and the release is not void."""
+        if task.round <= self._last_round.get(task.client, -1) and task.client not in self._voided:
             raise ProtocolError(ALREADY_RELEASED)
         held = self._held.get(task.client)
         if held is None or held.task.round != task.round:
             raise ProtocolError("there is no update of this round")
         return held
 
-    def let_out(self, task: Task, note: bytes = b"") -> None:
-        """The update leaves, once and for all: that is known even to a process that begins anew. It stays here as well
-        until the round is over, as where it went may be closed.
+    def release(self, task: Task, note: bytes = b"") -> None:
+        """Record that the update leaves the site; a restarted process knows it too. The update is kept until the round
+        ends, since its session may be closed and the release become void.
         """
-        before = self._called_back.get(task.client, b"")
+        before = self._voided.get(task.client, b"")
         if not self._identities.release(task.client, task.round, note=note, instead_of=before):
             raise ProtocolError(ALREADY_RELEASED)
         self._last_round[task.client] = task.round
-        self._called_back.pop(task.client, None)
+        self._voided.pop(task.client, None)
 
-    def call_back(self, task: Task, note: bytes) -> None:
-        """Where the update of this round went with this note, it will never be seen: it may leave again."""
-        self._called_back[task.client] = note
+    def void_release(self, task: Task, note: bytes) -> None:
+        """The release of this round with this note can never be used: the update may be released again."""
+        self._voided[task.client] = note
 
     def forget(self, client: int) -> None:
         self._held.pop(client, None)
-        self._called_back.pop(client, None)
+        self._voided.pop(client, None)
 
-    def _kept_back(self, task: Task, outcome: Outcome) -> Outcome:
+    def _held_back(self, task: Task, outcome: Outcome) -> Outcome:
         if not isinstance(outcome, Reply) or MODEL not in outcome.payload:
             return outcome
         sent = {MODEL: task.payload.get(MODEL, {})}
@@ -91,14 +91,14 @@ class HeldUpdateStore:
             }
         )
         outside = {name: part for name, part in outcome.payload.items() if name in UNSUMMED_PARTS}
-        form = UpdateLayout.of(parts)
-        self._held[task.client] = HeldUpdate(parts=parts, form=form, task=task)
-        return replace(outcome, payload={**outside, UPDATE_LAYOUT: {"form": as_array(form.write())}})
+        layout = UpdateLayout.of(parts)
+        self._held[task.client] = HeldUpdate(parts=parts, layout=layout, task=task)
+        return replace(outcome, payload={**outside, UPDATE_LAYOUT: {"layout": as_array(layout.write())}})
 
 
 def _finite_or_unchanged(part: Arrays, sent: Arrays) -> Arrays:
-    """The part without what is not finite: there it is as it was sent, or zero. To refuse it would be an exact answer
-    to whoever chose the model, and what leaves in a sum is to tell nothing else.
+    """The part with every value that is not finite replaced by the one that was sent, or zero. A refusal would tell
+    whoever chose the model something exact about one client, which the sum must not.
     """
     if is_bounded(part):
         return part

@@ -1,4 +1,4 @@
-"""Keys that two parties agree upon without meeting, and letters that only the addressee can open."""
+"""Key agreement (X25519 and HKDF), and authenticated encryption under the agreed keys (AES-GCM)."""
 
 import os
 
@@ -30,13 +30,13 @@ class KeyPair:
         return self._key.private_bytes_raw()
 
     def agree(self, other: bytes, purpose: bytes, session: bytes) -> bytes:
-        """A key that the other's private and this public key give as well; one for each purpose."""
+        """The key that both parties derive from the exchange; a different one for each purpose."""
         if other not in self._exchanged:
             self._exchanged[other] = self._exchange(other)
         return HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=purpose).derive(self._exchanged[other])
 
     def _exchange(self, other: bytes) -> bytes:
-        """What takes most of the time, and is the same for letters in both directions."""
+        """The slow part; its result serves both directions and all purposes."""
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as error:
@@ -44,29 +44,29 @@ class KeyPair:
 
 
 def check_public(key: bytes) -> None:
-    """Refuse what is no public key, or one with which everybody would agree upon the same."""
+    """Refuse an invalid public key, and one of low order, with which every party would agree on the same key."""
     KeyPair().agree(key, b"winnow check", b"")
 
 
-def mask_purpose(one: int, other: int, told: bytes) -> bytes:
-    """The same from both ends, if both were told the same; otherwise their masks do not cancel."""
-    return b"winnow mask %d %d " % (min(one, other), max(one, other)) + told
+def mask_purpose(one: int, other: int, inputs_digest: bytes) -> bytes:
+    """The same at both clients if they received the same session inputs; otherwise their masks do not cancel."""
+    return b"winnow mask %d %d " % (min(one, other), max(one, other)) + inputs_digest
 
 
 def peer_message_purpose(sender: int, addressee: int, roster: bytes) -> bytes:
-    """Each direction has a key of its own, so a letter cannot be returned to its sender; and so has each roster, so
-    a letter opens only where the addressee knows the same members as the sender.
+    """Each direction has its own key, so that a message cannot be reflected to its sender; and each roster has one, so
+    that a message decrypts only if both clients know the same members.
     """
-    return b"winnow letter %d %d " % (sender, addressee) + roster
+    return b"winnow shares %d %d " % (sender, addressee) + roster
 
 
-def seal(key: bytes, plain: bytes, about: bytes) -> bytes:
-    """Encrypted and authenticated, together with what it is about."""
+def seal_with(key: bytes, plain: bytes, about: bytes) -> bytes:
+    """Encrypt and authenticate; `about` is authenticated too."""
     nonce = os.urandom(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, about)
 
 
-def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
+def unseal_with(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
     except (InvalidTag, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What the server asks of a mask keeper elsewhere, as bytes: through a pipe, or in tasks of a federation."""
+"""Requests of the server to a mask keeper in another process or at a site, as bytes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,72 +8,72 @@ from msgspec import Struct
 
 from winnow.privacy.secagg.mask_keeper import KeeperKey, MaskKeeper, SeedDeposit
 from winnow.privacy.secagg.modular_vectors import VectorGroup
-from winnow.privacy.secagg.session_terms import SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import SessionTerms, read_message, write_message
 
 
 class KeyRequest(Struct, tag=True, frozen=True):
-    """For the key that the seeds of a session are sealed to."""
+    """Asks for the key that the seeds of a session are sealed to."""
 
     terms: SessionTerms
 
 
 class DepositRequest(Struct, tag=True, frozen=True):
-    """To take a seed."""
+    """Delivers a client's sealed seed."""
 
     terms: SessionTerms
     deposit: SeedDeposit
 
 
 class MaskSumRequest(Struct, tag=True, frozen=True):
-    """For the sum of these clients' masks."""
+    """Asks for the sum of these clients' masks."""
 
     terms: SessionTerms
     survivors: list[int]
-    space: VectorGroup
+    group: VectorGroup
 
 
 class HistogramRequest(Struct, tag=True, frozen=True):
-    """For how often these clients chose which codeword."""
+    """Asks how often each codeword was chosen by these clients."""
 
     terms: SessionTerms
     masked: dict[int, bytes]
-    space: VectorGroup
+    group: VectorGroup
     indexed: int
 
 
 KeeperRequest: TypeAlias = KeyRequest | DepositRequest | MaskSumRequest | HistogramRequest
 
 
-def answer_keeper_request(keeper: MaskKeeper, asked: bytes) -> bytes:
-    """What the keeper says to a question; it may refuse to."""
-    question: KeeperRequest = read(asked, KeeperRequest)  # type: ignore[arg-type]
-    match question:
+def answer_keeper_request(keeper: MaskKeeper, request: bytes) -> bytes:
+    """The keeper's response to a request. Raises ProtocolError where it refuses."""
+    message: KeeperRequest = read_message(request, KeeperRequest)  # type: ignore[arg-type]
+    match message:
         case DepositRequest():
-            keeper.deposit(question.terms, question.deposit)
+            keeper.deposit(message.terms, message.deposit)
             return b""
         case HistogramRequest():
-            return keeper.histograms(question.terms, question.masked, question.space, question.indexed)
+            return keeper.histograms(message.terms, message.masked, message.group, message.indexed)
         case MaskSumRequest():
-            return keeper.total(question.terms, question.survivors, question.space)
+            return keeper.total(message.terms, message.survivors, message.group)
         case _:
-            return write(keeper.key(question.terms))
+            return write_message(keeper.key(message.terms))
 
 
 class RemoteKeeper(ABC):
-    """A `Keeper` that is somewhere else."""
+    """A mask keeper in another process or at a site."""
 
     @abstractmethod
-    def ask(self, question: bytes) -> bytes:
-        """Carry a question there and what is said back. Raises RefusedError where the keeper does not say."""
+    def ask(self, request: bytes) -> bytes:
+        """Send a request and return the response. Raises ProtocolError where the keeper refuses."""
 
     def key(self, terms: SessionTerms) -> KeeperKey:
-        return read(self.ask(write(KeyRequest(terms))), KeeperKey)
+        return read_message(self.ask(write_message(KeyRequest(terms))), KeeperKey)
 
     def deposit(self, terms: SessionTerms, deposit: SeedDeposit) -> None:
-        self.ask(write(DepositRequest(terms, deposit)))
+        self.ask(write_message(DepositRequest(terms, deposit)))
 
-    def total(self, terms: SessionTerms, survivors: Sequence[int], space: VectorGroup) -> bytes:
-        return self.ask(write(MaskSumRequest(terms, [*survivors], space)))
+    def total(self, terms: SessionTerms, survivors: Sequence[int], group: VectorGroup) -> bytes:
+        return self.ask(write_message(MaskSumRequest(terms, [*survivors], group)))
 
-    def histograms(self, terms: SessionTerms, masked: Mapping[int, bytes], space: VectorGroup, indexed: int) -> bytes:
-        return self.ask(write(HistogramRequest(terms, {**masked}, space, indexed)))
+    def histograms(self, terms: SessionTerms, masked: Mapping[int, bytes], group: VectorGroup, indexed: int) -> bytes:
+        return self.ask(write_message(HistogramRequest(terms, {**masked}, group, indexed)))

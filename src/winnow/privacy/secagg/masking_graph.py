@@ -1,20 +1,20 @@
 """Who shares masks with whom.
 
-In the *complete* graph every two clients do. In the *ring* (Bell et al., 2020) the clients stand in a circle, in an
-order drawn from the round and the list of members, and each shares masks and secrets with the k nearest, half of them
-on either side. Every party can work the ring out for itself.
+In the *complete* graph every two clients do. In the *ring* (Bell et al., 2020) the clients form a ring, in a random
+order derived from the round and the list of members, and each shares masks and secrets with its k nearest neighbours,
+k/2 on either side. Every party can compute the ring itself.
 
-The degree k is the smallest that keeps three promises for every one of n clients at once, if a share `COLLUDING_SHARE`
-of the clients tell the server all they know and a share `DROPOUT_SHARE` drop out:
+The degree k is the smallest with which three properties hold for all n clients at once, if a share `COLLUDING_SHARE` of
+the clients collude with the server and a share `DROPOUT_SHARE` drop out:
 
-- those who collude hold fewer than t of the shares of any secret, except with probability 2^-40;
-- the circle of honest survivors stays connected, except with probability 2^-40;
+- colluding clients hold fewer than t of the shares of any secret, except with probability 2^-40;
+- the graph of honest survivors is connected, except with probability 2^-40;
 - t holders of every secret survive, except with probability 2^-20.
 
 Here t = ⌈0.4·(k + 1)⌉. So k grows with log n: 60 neighbours for 200 clients, 88 for 1,000, 106 for 10,000.
 
-These promises are about chance. A server that says falsely who dropped out can cut the ring where it likes, so members
-look at the list of survivors themselves, and refuse one by which the ring is torn.
+This assumes that clients drop out at random. A server that lies about who dropped out can choose where the ring is
+cut, so members check the list of survivors themselves, and refuse one that may disconnect the ring.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ import numpy as np
 COLLUDING_SHARE = 0.1
 DROPOUT_SHARE = 0.3
 RING_THRESHOLD = 0.4
-"""The share of its holders that a secret takes in the ring."""
+"""The share of its holders that reconstruct a secret in the ring."""
 MIN_SURVIVING_SHARE = 0.25
-"""The share of any half neighbourhood in a row that must survive."""
+"""The share of any k/2 consecutive members that must survive."""
 BREACH_PROBABILITY = 2.0**-40
 RECOVERY_FAILURE_PROBABILITY = 2.0**-20
 
 
 @dataclass(frozen=True)
 class MaskingGraph:
-    """The members of a session in their places; `degree` is None in the complete graph."""
+    """The masking graph of a session's members; `degree` is None in the complete graph."""
 
     members: tuple[int, ...]
     round: int
@@ -48,7 +48,7 @@ class MaskingGraph:
         return self.degree is None or self.degree >= len(self.members) - 1
 
     def neighbours(self, member: int) -> list[int]:
-        """Those with whom a member shares masks, in the order of their numbers."""
+        """Those with whom a member shares masks, in ascending order."""
         if self.is_complete:
             return [other for other in self.members if other != member]
         assert self.degree is not None
@@ -60,11 +60,12 @@ class MaskingGraph:
         """Those who hold shares of a member's secrets: its neighbours and itself."""
         return sorted((member, *self.neighbours(member)))
 
-    def is_torn(self, survivors: Collection[int]) -> bool:
-        """Whether too few are left somewhere: of some k/2 members in a row, fewer than a quarter.
+    def may_be_disconnected(self, survivors: Collection[int]) -> bool:
+        """Whether fewer than a quarter of some k/2 consecutive members survive.
 
-        Where k/2 in a row are gone on either side, those in between share masks with nobody else, and their sum could
-        be told from that of all. A quarter, so that a few survivors who collude do not make up the difference.
+        If k/2 consecutive members are missing on either side, those in between share masks with nobody else, and the
+        server could compute their sum apart from the others'. A quarter, so that a few colluding survivors do not hide
+        such a gap.
         """
         if self.is_complete:
             return False
@@ -83,13 +84,13 @@ class MaskingGraph:
 
 
 @lru_cache(maxsize=8)
-def circle(members: tuple[int, ...], round: int, degree: int | None) -> MaskingGraph:
-    """The circle of these members, who must be in order; worked out once where many parties are in one process."""
+def masking_graph(members: tuple[int, ...], round: int, degree: int | None) -> MaskingGraph:
+    """The graph of these members, who must be sorted; computed once for all parties in one process."""
     return MaskingGraph(members, round, degree)
 
 
 def _order(members: Sequence[int], round: int) -> list[int]:
-    """A permutation that depends on the members and the round alone."""
+    """A permutation that depends only on the members and the round."""
     text = f"winnow ring {round} " + " ".join(map(str, members))
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest(), "little")
     order: list[int] = np.random.Generator(np.random.PCG64(seed)).permutation(len(members)).tolist()
@@ -97,13 +98,13 @@ def _order(members: Sequence[int], round: int) -> list[int]:
 
 
 def ring_shares_needed(holders: int) -> int:
-    """How many holders it takes to put a secret together."""
+    """How many shares reconstruct a secret."""
     return ceil(RING_THRESHOLD * holders)
 
 
 @lru_cache(maxsize=64)
 def safe_degree(clients: int) -> int:
-    """The smallest even k that keeps the promises above, or as many as there are others."""
+    """The smallest even k with the properties above, or the number of other clients."""
     others = clients - 1
     for degree in range(2, others, 2):
         if _is_safe(degree, clients):

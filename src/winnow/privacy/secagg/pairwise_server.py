@@ -1,7 +1,8 @@
 """The server's side of the pairwise protocol, without a network and without tasks.
 
-It carries announcements, letters and signatures from client to client, adds masked vectors up as they come, and takes
-off what the survivors' shares allow. At no time does it hold more than the sum and the vector that has just arrived.
+It relays key advertisements, encrypted shares and signatures between clients, adds masked vectors to the sum as they
+arrive, and removes the masks whose seeds the revealed shares reconstruct. It never holds more than the sum and the
+vector that has just arrived.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ from winnow.privacy.secagg.session_terms import KeyAdvertisement, KeyDirectory, 
 
 @dataclass(frozen=True, kw_only=True)
 class SecureSum:
-    """The sum of the survivors' vectors (or how often they chose which codeword), and among how many members the group
-    was laid out.
+    """The sum of the survivors' vectors (or histograms of their codewords), and the number of members for which the
+    group was sized.
     """
 
     total: ModularVector
@@ -31,88 +32,93 @@ class PairwiseServer:
     """One session at the server."""
 
     def __init__(
-        self, terms: SessionTerms, space: VectorGroup, announcements: Sequence[KeyAdvertisement], told: bytes = b""
+        self,
+        terms: SessionTerms,
+        group: VectorGroup,
+        advertisements: Sequence[KeyAdvertisement],
+        inputs_digest: bytes = b"",
     ) -> None:
-        self.terms, self.space, self.told = terms, space, told
-        self._announced = {each.client: each for each in announcements}
-        if len(self._announced) != len(announcements):
+        self.terms, self.group, self.inputs_digest = terms, group, inputs_digest
+        self._advertised = {each.client: each for each in advertisements}
+        if len(self._advertised) != len(advertisements):
             raise ProtocolError("a client advertised its keys twice")
-        self._circle = terms.circle([*self._announced])
-        self.needed = terms.survivors_needed(len(self._announced))
-        if len(self._announced) < self.needed:
-            raise too_few_error(len(self._announced), "client", self.needed)
-        self._letters: dict[int, Mapping[int, bytes]] = {}
-        self._sum: ModularVector = space.zeros()
-        self._came: set[int] = set()
+        self._graph = terms.masking_graph([*self._advertised])
+        self.needed = terms.survivors_needed(len(self._advertised))
+        if len(self._advertised) < self.needed:
+            raise too_few_error(len(self._advertised), "client", self.needed)
+        self._encrypted_shares: dict[int, Mapping[int, bytes]] = {}
+        self._sum: ModularVector = group.zeros()
+        self._summed: set[int] = set()
 
     @property
     def members(self) -> list[int]:
-        return list(self._circle.members)
+        return list(self._graph.members)
 
     @property
     def survivors(self) -> list[int]:
         """Those whose vectors are in the sum."""
-        return sorted(self._came)
+        return sorted(self._summed)
 
     @property
-    def sharing(self) -> list[int]:
-        """Those who have shared their secrets."""
-        return sorted(self._letters)
+    def sharers(self) -> list[int]:
+        """Those who have shared their keys."""
+        return sorted(self._encrypted_shares)
 
     def directory(self, client: int) -> KeyDirectory:
-        """What a client must know of the others."""
-        neighbours = self._circle.neighbours(client)
-        return KeyDirectory(members=self.members, announcements=[self._announced[each] for each in neighbours])
+        """The members, and the keys of this client's neighbours."""
+        neighbours = self._graph.neighbours(client)
+        return KeyDirectory(members=self.members, advertisements=[self._advertised[each] for each in neighbours])
 
-    def take_letters(self, client: int, letters: Mapping[int, bytes]) -> None:
-        if [*sorted(letters)] != self._circle.neighbours(client):
+    def add_encrypted_shares(self, client: int, encrypted_shares: Mapping[int, bytes]) -> None:
+        if [*sorted(encrypted_shares)] != self._graph.neighbours(client):
             raise ProtocolError("its messages are not addressed to its neighbours")
-        self._letters[client] = letters
+        self._encrypted_shares[client] = encrypted_shares
 
-    def letters_to(self, client: int) -> dict[int, bytes]:
+    def encrypted_shares_to(self, client: int) -> dict[int, bytes]:
         return {
-            sender: self._letters[sender][client]
-            for sender in self._circle.neighbours(client)
-            if sender in self._letters
+            sender: self._encrypted_shares[sender][client]
+            for sender in self._graph.neighbours(client)
+            if sender in self._encrypted_shares
         }
 
     def add(self, client: int, packed: bytes) -> None:
-        """Add a masked vector to the sum; what is none is refused before anything is added."""
-        if client not in self._letters:
+        """Add a masked vector to the sum; an invalid one is refused before anything is added."""
+        if client not in self._encrypted_shares:
             raise ProtocolError("it has not shared its keys in this session")
-        if client in self._came:
+        if client in self._summed:
             raise ProtocolError("its vector is in the sum already")
-        vector = self.space.unpack(packed)
-        self.space.add(self._sum, vector)
-        self._came.add(client)
+        vector = self.group.unpack(packed)
+        self.group.add(self._sum, vector)
+        self._summed.add(client)
 
     def finish(self, revealed: Mapping[int, Mapping[int, bytes]]) -> ModularVector:
-        """The sum of the survivors' vectors, given what each client has revealed of the others' secrets."""
-        if len(self._came) < self.needed:
-            raise too_few_error(len(self._came), "survivor", self.needed)
-        for member in self._letters:
+        """The sum of the survivors' vectors, unmasked with the shares that each client revealed."""
+        if len(self._summed) < self.needed:
+            raise too_few_error(len(self._summed), "survivor", self.needed)
+        for member in self._encrypted_shares:
             shares = {holder: own[member] for holder, own in revealed.items() if member in own}
-            if member in self._came:
+            if member in self._summed:
                 seed = self._secret(member, shares, "self-mask seed")
-                add_mask(self._sum, seed, self.space, sign=-1)
+                add_mask(self._sum, seed, self.group, sign=-1)
             else:
-                self._take_off_pairs(member, KeyPair(self._secret(member, shares, "masking key")))
-        return self.space.reduce(self._sum)
+                self._remove_pairwise_masks(member, KeyPair(self._secret(member, shares, "masking key")))
+        return self.group.reduce(self._sum)
 
-    def _take_off_pairs(self, gone: int, key: KeyPair) -> None:
-        """The masks that survivors have in common with one who dropped out."""
-        for peer in self._circle.neighbours(gone):
-            if peer in self._came:
-                seed = key.agree(self._announced[peer].masking, mask_purpose(gone, peer, self.told), self.terms.session)
-                add_mask(self._sum, seed, self.space, sign=-1 if peer < gone else 1)
+    def _remove_pairwise_masks(self, dropout: int, key: KeyPair) -> None:
+        """Those that survivors share with a client that dropped out."""
+        for peer in self._graph.neighbours(dropout):
+            if peer in self._summed:
+                purpose = mask_purpose(dropout, peer, self.inputs_digest)
+                seed = key.agree(self._advertised[peer].masking, purpose, self.terms.session)
+                add_mask(self._sum, seed, self.group, sign=-1 if peer < dropout else 1)
 
     def _secret(self, member: int, shares: Mapping[int, bytes], what: str) -> bytes:
-        """A secret put together, and checked against what its owner announced.
+        """A secret, reconstructed and checked against its owner's key advertisement.
 
-        If the first shares do not give it, one of them may be wrong: others are tried, without each in turn.
+        If the first shares do not give it, one of them may be wrong: each is left out in turn.
         """
-        holders = {*self._circle.holders(member)}
-        needed = self.terms.shares_needed(self._circle, len(holders))
+        holders = {*self._graph.holders(member)}
+        needed = self.terms.shares_needed(self._graph, len(holders))
         sound = {holder: share for holder, share in shares.items() if holder in holders}
         if len(sound) < needed:
             raise ProtocolError(f"{len(sound)} shares of client {member}'s {what} are too few, {needed} are needed")
@@ -126,14 +132,14 @@ class PairwiseServer:
         raise ProtocolError(f"the shares of client {member}'s {what} do not fit: one of its holders sent a wrong one")
 
     def _fits(self, member: int, secret: bytes, what: str) -> bool:
-        announced = self._announced[member]
+        advertised = self._advertised[member]
         if what == "masking key":
-            return KeyPair(secret).public == announced.masking
-        return commitment(secret) == announced.commitment
+            return KeyPair(secret).public == advertised.masking
+        return commitment(secret) == advertised.commitment
 
 
 def _choices(holders: Sequence[int], needed: int) -> Iterator[list[int]]:
-    """The first holders that are enough; then, where there are more, without each of those in turn."""
+    """The first `needed` holders; then, if there is one more, those with each of them replaced by it in turn."""
     first = [*holders[:needed]]
     yield first
     if len(holders) > needed:

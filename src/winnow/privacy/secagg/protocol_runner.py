@@ -1,6 +1,6 @@
-"""The server's conversation with a cohort that has trained: out of it comes the sum of their vectors, or nothing.
+"""The server's side of a session as tasks of a federation: it computes the sum of a cohort's vectors, or nothing.
 
-Vectors are added up as they arrive, and replies are kept without what they carried.
+Vectors are added up as they arrive; replies are kept without their payload.
 """
 
 from collections import defaultdict
@@ -30,13 +30,13 @@ from winnow.privacy.secagg.protocol_tasks import (
     UNMASK,
     StepSettings,
     as_array,
-    carried,
+    payload_bytes,
     session_inputs_payload,
 )
 from winnow.privacy.secagg.secure_indexing import assignments, read_histograms
 from winnow.privacy.secagg.server_requests import StepDispatcher
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import KeyAdvertisement, SessionTerms, read_message, write_message
 
 ADVERTISEMENT_BYTES = 180
 SIGNATURE_BYTES = 64
@@ -44,7 +44,7 @@ DEPOSIT_BYTES = 300
 DIGEST_BYTES = 32
 PEER_MESSAGE_BYTES = 108
 SHARE_BYTES = 42
-"""What an announcement, a signature, a deposit, a digest, a letter and a revealed share weigh on the wire."""
+"""Bytes of a key advertisement, a signature, a deposit, a digest, the shares for one peer, a revealed share."""
 
 
 @dataclass(kw_only=True)
@@ -54,141 +54,143 @@ class ProtocolRunner(StepDispatcher):
     terms: SessionTerms
     version: int
     weights: Mapping[int, float]
-    """Those who have trained, and what each counts: at most one."""
+    """Of the clients that have trained; each is at most 1."""
     parameters: EncodingParameters
     model: Arrays
-    """The model that they were sent."""
-    weighs: float = 1.0
-    """What a byte of a masked update counts in a transfer."""
+    """The model that was sent to them."""
+    byte_scale: float = 1.0
+    """How many simulated bytes a byte of a masked update stands for."""
 
-    def pairwise(self, space_for: Callable[[int], VectorGroup]) -> SecureSum:
-        """The sum under pairwise and self-masks, with nobody's help but the clients'."""
-        announced = self._announcements()
-        told = self._told([each.client for each in announced])
-        tally = PairwiseServer(self.terms, space_for(len(announced)), announced, self._digest(told))
-        self._share(tally)
-        self._mask(tally, told)
-        total = tally.finish(self._reveal(tally, self._confirm(tally)))
-        return SecureSum(total=total, members=len(tally.members), survivors=tally.survivors)
+    def sum_pairwise(self, group_for: Callable[[int], VectorGroup]) -> SecureSum:
+        """The sum under pairwise masks and self-masks; only clients and server take part."""
+        advertised = self._advertisements()
+        inputs = self._session_inputs([each.client for each in advertised])
+        server = PairwiseServer(self.terms, group_for(len(advertised)), advertised, self._digest(inputs))
+        self._share_keys(server)
+        self._collect_masked_inputs(server, inputs)
+        total = server.finish(self._reveal_shares(server, self._check_consistency(server)))
+        return SecureSum(total=total, members=len(server.members), survivors=server.survivors)
 
-    def kept(self, keeper: KeeperInterface, space_for: Callable[[int], VectorGroup], indexed: int) -> SecureSum:
-        """The sum under one mask a client, with a mask keeper's help; the first stretches, if any are `indexed`, are
-        counted by it instead.
+    def sum_with_keeper(
+        self, keeper: KeeperInterface, group_for: Callable[[int], VectorGroup], indexed: int
+    ) -> SecureSum:
+        """The sum under one mask per client, which a mask keeper helps to remove; of the first `indexed` segments it
+        returns histograms instead.
         """
-        told, masked = self._told([*self.weights]), dict[int, bytes]()
-        space, digest, common = space_for(len(told.members)), self._digest(told), session_inputs_payload(told)
-        total, key = space.zeros(), as_array(write(keeper.key(self.terms)))
-        work = Work(upload_bytes=self._upload(space) + DEPOSIT_BYTES, download_bytes=_weight(common) + key.nbytes)
+        inputs, masked = self._session_inputs([*self.weights]), dict[int, bytes]()
+        group, digest, common = group_for(len(inputs.members)), self._digest(inputs), session_inputs_payload(inputs)
+        total, key = group.zeros(), as_array(write_message(keeper.key(self.terms)))
+        work = Work(upload_bytes=self._upload(group) + DEPOSIT_BYTES, download_bytes=_nbytes(common) + key.nbytes)
 
-        def telling(_: int) -> Payload:
+        def inputs_for(_: int) -> Payload:
             return {**common, SECURE: {**common[SECURE], "keeper": key}}
 
-        for client, reply in self._ask(DEPOSIT_SEED, [*self.weights], telling, work):
+        for client, reply in self._ask(DEPOSIT_SEED, [*self.weights], inputs_for, work):
             with self._refusing(client):
-                words = _words(reply, digest, space)
-                vector = space.unpack(words)
-                deposit = read(carried(reply.payload, "deposit"), SeedDeposit)
+                words = _masked_input(reply, digest, group)
+                vector = group.unpack(words)
+                deposit = read_message(payload_bytes(reply.payload, "deposit"), SeedDeposit)
                 if deposit.client != client:
                     raise ProtocolError("its deposit names another client")
                 keeper.deposit(self.terms, deposit)
-                space.add(total, vector)
-                masked[client] = assignments(words, space, indexed)
-        space.subtract(total, space.unpack(keeper.total(self.terms, [*masked], space)))
-        total = space.reduce(total)
+                group.add(total, vector)
+                masked[client] = assignments(words, group, indexed)
+        group.subtract(total, group.unpack(keeper.total(self.terms, [*masked], group)))
+        total = group.reduce(total)
         if indexed:
-            counted = keeper.histograms(self.terms, masked, space, indexed)
-            total = [*read_histograms(counted, space, indexed), *total[indexed:]]
-        return SecureSum(total=total, members=len(told.members), survivors=sorted(masked))
+            counted = keeper.histograms(self.terms, masked, group, indexed)
+            total = [*read_histograms(counted, group, indexed), *total[indexed:]]
+        return SecureSum(total=total, members=len(inputs.members), survivors=sorted(masked))
 
     # The steps --------------------------------------------------------------------------------------------------------
 
-    def _announcements(self) -> list[KeyAdvertisement]:
-        """Those of all clients; an exchange of this round that was interrupted is closed first, if it can be."""
-        found, left = [], dict[int, SessionRecord]()
+    def _advertisements(self) -> list[KeyAdvertisement]:
+        """The key advertisements of all clients; an interrupted session of this round is closed first, if it can be."""
+        found, interrupted = [], dict[int, SessionRecord]()
         work = Work(upload_bytes=ADVERTISEMENT_BYTES)
         for client, reply in self._ask(ADVERTISE_KEYS, [*self.weights], lambda _: {}, work):
             with self._refusing(client):
-                if "left" in reply.payload.get(SECURE, {}):
-                    left[client] = read_session_record(carried(reply.payload, "left"), self.terms)
+                if "interrupted" in reply.payload.get(SECURE, {}):
+                    interrupted[client] = read_session_record(payload_bytes(reply.payload, "interrupted"), self.terms)
                 else:
-                    found.append(_announcement(client, reply))
-        if not left:
+                    found.append(_advertisement(client, reply))
+        if not interrupted:
             return found
         sessions = defaultdict[bytes, set[int]](set)
-        for each in left.values():
+        for each in interrupted.values():
             sessions[each.session].update(each.members)
-        closed = {session: self._closings(session, members) for session, members in sessions.items()}
+        closed = {session: self._close_signatures(session, members) for session, members in sessions.items()}
 
-        def closings(client: int) -> Payload:
-            return {SECURE: {"closings": as_array(write(closed[left[client].session]))}}
+        def signatures_for(client: int) -> Payload:
+            return {SECURE: {"close_signatures": as_array(write_message(closed[interrupted[client].session]))}}
 
-        for client, reply in self._ask(ADVERTISE_KEYS, [*left], closings, work):
+        for client, reply in self._ask(ADVERTISE_KEYS, [*interrupted], signatures_for, work):
             with self._refusing(client):
-                found.append(_announcement(client, reply))
+                found.append(_advertisement(client, reply))
         return found
 
-    def _closings(self, session: bytes, members: set[int]) -> dict[int, bytes]:
-        """Signatures of members of an interrupted session who will never help to open its sum."""
+    def _close_signatures(self, session: bytes, members: set[int]) -> dict[int, bytes]:
+        """Signatures of members of an interrupted session that they will never help to unmask its sum."""
         there = sorted(client for client in members if 0 <= client < len(self.federation.population))
         work, found, refused = Work(upload_bytes=SIGNATURE_BYTES), {}, len(self.refused)
         for client, reply in self._ask(CLOSE_SESSION, there, lambda _: {}, work, session=session):
             with self._refusing(client):
-                found[client] = carried(reply.payload, "closing")
-        del self.refused[refused:]  # who does not close may still take part; what is missing is said there
+                found[client] = payload_bytes(reply.payload, "close_signature")
+        del self.refused[refused:]  # they may still take part; what is missing is reported there
         return found
 
-    def _share(self, tally: PairwiseServer) -> None:
-        sizes = {client: len(tally.directory(client).announcements) for client in tally.members}
+    def _share_keys(self, server: PairwiseServer) -> None:
+        sizes = {client: len(server.directory(client).advertisements) for client in server.members}
         peers = max(sizes.values())
         work = Work(
             download_bytes=peers * ADVERTISEMENT_BYTES + 4 * len(sizes), upload_bytes=peers * PEER_MESSAGE_BYTES
         )
 
         def directory(client: int) -> Payload:
-            return {SECURE: {"directory": as_array(write(tally.directory(client)))}}
+            return {SECURE: {"directory": as_array(write_message(server.directory(client)))}}
 
-        for client, reply in self._ask(SHARE_KEYS, tally.members, directory, work):
+        for client, reply in self._ask(SHARE_KEYS, server.members, directory, work):
             with self._refusing(client):
-                tally.take_letters(client, reply.peer_messages)
+                server.add_encrypted_shares(client, reply.peer_messages)
 
-    def _mask(self, tally: PairwiseServer, told: SessionInputs) -> None:
-        common = session_inputs_payload(told)
-        most = max((len(tally.letters_to(client)) for client in tally.sharing), default=0)
+    def _collect_masked_inputs(self, server: PairwiseServer, inputs: SessionInputs) -> None:
+        common = session_inputs_payload(inputs)
+        most = max((len(server.encrypted_shares_to(client)) for client in server.sharers), default=0)
         work = Work(
-            download_bytes=most * PEER_MESSAGE_BYTES + _weight(common),
-            upload_bytes=self._upload(tally.space) + DIGEST_BYTES,
+            download_bytes=most * PEER_MESSAGE_BYTES + _nbytes(common),
+            upload_bytes=self._upload(server.group) + DIGEST_BYTES,
         )
 
-        def telling(_: int) -> Payload:
+        def inputs_for(_: int) -> Payload:
             return {part: dict(arrays) for part, arrays in common.items()}  # a part of its own: one client at a time
 
-        for client, reply in self._ask(MASKED_INPUT, tally.sharing, telling, work, tally.letters_to):
+        for client, reply in self._ask(MASKED_INPUT, server.sharers, inputs_for, work, server.encrypted_shares_to):
             with self._refusing(client):
-                tally.add(client, _words(reply, tally.told, tally.space))
+                server.add(client, _masked_input(reply, server.inputs_digest, server.group))
 
-    def _confirm(self, tally: PairwiseServer) -> dict[int, bytes]:
-        survivors = np.array(tally.survivors, np.int64)
+    def _check_consistency(self, server: PairwiseServer) -> dict[int, bytes]:
+        survivors = np.array(server.survivors, np.int64)
         payload: Payload = {SECURE: {"survivors": survivors}}
         work = Work(download_bytes=survivors.nbytes, upload_bytes=SIGNATURE_BYTES)
         signatures = {}
-        for client, reply in self._ask(CONSISTENCY_CHECK, tally.survivors, lambda _: payload, work):
+        for client, reply in self._ask(CONSISTENCY_CHECK, server.survivors, lambda _: payload, work):
             with self._refusing(client):
-                signatures[client] = carried(reply.payload, "signature")
+                signatures[client] = payload_bytes(reply.payload, "signature")
         return signatures
 
-    def _reveal(self, tally: PairwiseServer, signatures: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
-        payload: Payload = {SECURE: {"signatures": as_array(write(signatures))}}
-        peers = max((len(tally.letters_to(client)) for client in signatures), default=0)
+    def _reveal_shares(self, server: PairwiseServer, signatures: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
+        payload: Payload = {SECURE: {"signatures": as_array(write_message(signatures))}}
+        peers = max((len(server.encrypted_shares_to(client)) for client in signatures), default=0)
         work = Work(download_bytes=payload[SECURE]["signatures"].nbytes, upload_bytes=peers * SHARE_BYTES)
         shares = {}
         for client, reply in self._ask(UNMASK, sorted(signatures), lambda _: payload, work):
             with self._refusing(client):
-                shares[client] = read(carried(reply.payload, "shares"), dict[int, bytes])
+                shares[client] = read_message(payload_bytes(reply.payload, "shares"), dict[int, bytes])
         return shares
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
-    def _told(self, members: Sequence[int]) -> SessionInputs:
+    def _session_inputs(self, members: Sequence[int]) -> SessionInputs:
         ordered = sorted(members)
         return SessionInputs(
             members=np.array(ordered, np.int64),
@@ -196,11 +198,11 @@ class ProtocolRunner(StepDispatcher):
             parameters=self.parameters,
         )
 
-    def _upload(self, space: VectorGroup) -> int:
-        return round(self.weighs * space.packed_bytes)
+    def _upload(self, group: VectorGroup) -> int:
+        return round(self.byte_scale * group.packed_bytes)
 
-    def _digest(self, told: SessionInputs) -> bytes:
-        return told.digest(self.terms.session, self.model)
+    def _digest(self, inputs: SessionInputs) -> bytes:
+        return inputs.digest(self.terms.session, self.model)
 
     def _ask(
         self,
@@ -208,7 +210,7 @@ class ProtocolRunner(StepDispatcher):
         clients: Sequence[int],
         payload: Callable[[int], Payload],
         work: Work,
-        letters: Callable[[int], Mapping[int, bytes]] = lambda _: {},
+        peer_messages: Callable[[int], Mapping[int, bytes]] = lambda _: {},
         session: bytes | None = None,
     ) -> Iterator[tuple[int, Reply]]:
         step = StepSettings(session=session or self.terms.session)
@@ -221,7 +223,7 @@ class ProtocolRunner(StepDispatcher):
                 payload=payload(client),
                 settings=step,
                 work=work,
-                peer_messages=letters(client),
+                peer_messages=peer_messages(client),
             )
             for client in clients
         ]
@@ -229,7 +231,7 @@ class ProtocolRunner(StepDispatcher):
 
     @contextmanager
     def _refusing(self, client: int) -> Iterator[None]:
-        """What the client sent is refused if it cannot be used; the others go on."""
+        """Refuse a client whose message is invalid, and continue with the others."""
         try:
             yield
         except ProtocolError as error:
@@ -238,21 +240,21 @@ class ProtocolRunner(StepDispatcher):
             self.refuse(client, unexpected_fault("its message cannot be used", client, error))
 
 
-def _announcement(client: int, reply: Reply) -> KeyAdvertisement:
-    announcement = read(carried(reply.payload, "announcement"), KeyAdvertisement)
-    if announcement.client != client:
+def _advertisement(client: int, reply: Reply) -> KeyAdvertisement:
+    advertisement = read_message(payload_bytes(reply.payload, "advertisement"), KeyAdvertisement)
+    if advertisement.client != client:
         raise ProtocolError("its key advertisement names another client")
-    for key in (announcement.sealing, announcement.masking):
+    for key in (advertisement.sealing, advertisement.masking):
         check_public(key)
-    return announcement
+    return advertisement
 
 
-def _words(reply: Reply, told: bytes, space: VectorGroup) -> bytes:
-    """The masked vector of a client who was told what all were told."""
-    if carried(reply.payload, "told") != told:
+def _masked_input(reply: Reply, inputs_digest: bytes, group: VectorGroup) -> bytes:
+    """The masked vector of a client that received the same session inputs as all others."""
+    if payload_bytes(reply.payload, "inputs_digest") != inputs_digest:
         raise ProtocolError("it received different session inputs, or a different model, than the server sent")
-    return carried(reply.payload, "words", most=space.packed_bytes)
+    return payload_bytes(reply.payload, "words", most=group.packed_bytes)
 
 
-def _weight(payload: Payload) -> int:
+def _nbytes(payload: Payload) -> int:
     return sum(array.nbytes for arrays in payload.values() for array in arrays.values())

@@ -23,20 +23,20 @@ UNMASK = "secure-unmask"
 DEPOSIT_SEED = "secure-deposit-seed"
 
 UPDATE_LAYOUT = "held"
-"""The part of a training reply that stands for the update: its form, while the update itself stays at the site."""
+"""The part of a training reply that describes the update; the update itself stays at the site."""
 SECURE = "secure"
 ENCODING = "encoding"
 
 MAX_MESSAGE_BYTES = 1 << 24
-"""No message but a vector is longer: what claims to be is not read."""
+"""The most bytes that a message other than a vector may have; longer ones are not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """A step of one session."""
+    """The session that a step belongs to."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-    """Chance makes sessions, and not every byte of theirs is a letter."""
+    """Session ids are random bytes, which are not valid UTF-8."""
 
     session: bytes
 
@@ -51,27 +51,27 @@ def as_array(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
-def carried(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
-    """The bytes of this name; a message without them, or with more than there can be, is refused."""
+def payload_bytes(payload: Payload, name: str, part: str = SECURE, most: int = MAX_MESSAGE_BYTES) -> bytes:
+    """The bytes of this name; a message without them, or with more than `most`, is refused."""
     if not is_byte_array(payload.get(part, {}), name, most):
         raise ProtocolError(f"the message has no valid {name}")
     return np.asarray(payload[part][name]).tobytes()
 
 
-def session_inputs_payload(told: SessionInputs) -> Payload:
-    """What all members are told, as a task carries it."""
-    return {SECURE: {"members": told.members, "weights": told.weights}, ENCODING: told.parameters.as_arrays()}
+def session_inputs_payload(inputs: SessionInputs) -> Payload:
+    """The session inputs as a task's payload."""
+    return {SECURE: {"members": inputs.members, "weights": inputs.weights}, ENCODING: inputs.parameters.as_arrays()}
 
 
 def read_session_inputs(payload: Payload) -> SessionInputs:
     return SessionInputs(
-        members=read_numbers(payload, "members").astype(np.int64),
-        weights=read_numbers(payload, "weights"),
+        members=read_vector(payload, "members").astype(np.int64),
+        weights=read_vector(payload, "weights"),
         parameters=EncodingParameters.of(payload.get(ENCODING, {})),
     )
 
 
-def read_numbers(payload: Payload, name: str) -> NDArray[np.float64]:
+def read_vector(payload: Payload, name: str) -> NDArray[np.float64]:
     array = np.asarray(payload.get(SECURE, {}).get(name, ()))
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "if" or not np.isfinite(array).all():
         raise ProtocolError(f"the message has no valid {name}")
@@ -83,7 +83,7 @@ def reply_with(task: Task, **data: bytes) -> Reply:
 
 
 def step_handler(step: Callable[[Task], Reply]) -> Handler[Any]:
-    """A handler by which each client answers for itself; what it refuses is a failure with its reason."""
+    """A handler that runs the step for one client at a time; a refusal becomes a failure with its reason."""
 
     def answer(task: Task) -> Outcome:
         try:

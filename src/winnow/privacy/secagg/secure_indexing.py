@@ -1,7 +1,7 @@
-"""Secure indexing (algorithm 1 of the paper): out of many clients' assignments come histograms, and nothing else.
+"""Secure indexing (algorithm 1 of the paper): it reveals histograms of many clients' assignments, and nothing else.
 
-It runs where the masks' seeds are, and so sees every client's assignments, which the server does not. Pairwise masks
-have no such place: they cancel in sums only, and a histogram of assignments is no sum of them.
+It runs at the mask keeper, which has the seeds and so sees every client's assignments; the server does not. It is not
+possible with pairwise masks: they cancel only in sums, and a histogram of assignments is not a sum of them.
 """
 
 import hashlib
@@ -17,27 +17,27 @@ from winnow.privacy.secagg.modular_vectors import VectorGroup
 Histogram = NDArray[np.uint32]
 
 MAX_CODEWORD_BITS = 8
-"""Of a codeword's number."""
+"""Bits of a codeword's index."""
 
 
-def assignment_group(space: VectorGroup, indexed: int) -> VectorGroup:
-    """The part of a group that holds assignments: its first stretches."""
-    codes = space.stretches[:indexed]
-    if any(stretch.bits > MAX_CODEWORD_BITS for stretch in codes):
+def assignment_group(group: VectorGroup, indexed: int) -> VectorGroup:
+    """The part of a group with the assignments: its first segments."""
+    codes = group.segments[:indexed]
+    if any(segment.bits > MAX_CODEWORD_BITS for segment in codes):
         raise ProtocolError(f"numbers of codewords have at most {MAX_CODEWORD_BITS} bits")
     return VectorGroup(codes)
 
 
 def histograms(
-    masked: Mapping[int, bytes], seeds: Mapping[int, bytes], space: VectorGroup, indexed: int
+    masked: Mapping[int, bytes], seeds: Mapping[int, bytes], group: VectorGroup, indexed: int
 ) -> list[Histogram]:
-    """H_m[r] = the number of clients whose block m has codeword r, [blocks, 2^bits], for each of the first stretches.
+    """H_m[r] = the number of clients whose block m has codeword r, [blocks, 2^bits], for each of the first segments.
 
-    Each client counts once: what it counts with is in its update already, before codewords are chosen. Were weights
-    added up here, they would tell who chose what, as weights are known to the server and seldom alike.
+    Each client counts once: its update is weighted before codewords are chosen. Sums of weights would reveal who chose
+    what, since the server knows the weights and they usually differ.
     """
-    codes = assignment_group(space, indexed)
-    counts = [np.zeros((stretch.count, 1 << stretch.bits), np.uint32) for stretch in codes.stretches]
+    codes = assignment_group(group, indexed)
+    counts = [np.zeros((segment.count, 1 << segment.bits), np.uint32) for segment in codes.segments]
     for client, packed in masked.items():
         words = codes.unpack(packed)
         add_mask(words, seeds[client], codes, sign=-1)
@@ -46,32 +46,32 @@ def histograms(
     return counts
 
 
-def assignments_digest(packed: bytes, space: VectorGroup, indexed: int) -> bytes:
-    """Of a vector's assignments under their mask; nothing, if it has none."""
-    return hashlib.sha256(assignments(packed, space, indexed)).digest() if indexed else b""
+def assignments_digest(packed: bytes, group: VectorGroup, indexed: int) -> bytes:
+    """Of a packed vector's masked assignments; empty if it has none."""
+    return hashlib.sha256(assignments(packed, group, indexed)).digest() if indexed else b""
 
 
-def assignments(packed: bytes, space: VectorGroup, indexed: int) -> bytes:
-    """The first of a packed vector; every stretch begins with a whole byte."""
-    return packed[: assignment_group(space, indexed).packed_bytes]
+def assignments(packed: bytes, group: VectorGroup, indexed: int) -> bytes:
+    """The first bytes of a packed vector; every segment starts at a byte boundary."""
+    return packed[: assignment_group(group, indexed).packed_bytes]
 
 
 def write_histograms(counts: Sequence[Histogram]) -> bytes:
     return b"".join(each.astype("<u4").tobytes() for each in counts)
 
 
-def read_histograms(data: bytes, space: VectorGroup, indexed: int) -> list[Histogram]:
-    """What `write_histograms` wrote; anything else is refused."""
-    codes = assignment_group(space, indexed)
-    needed = 4 * sum(stretch.count << stretch.bits for stretch in codes.stretches)
+def read_histograms(data: bytes, group: VectorGroup, indexed: int) -> list[Histogram]:
+    """The inverse of `write_histograms`; anything else is refused."""
+    codes = assignment_group(group, indexed)
+    needed = 4 * sum(segment.count << segment.bits for segment in codes.segments)
     if len(data) != needed:
         raise ProtocolError(f"the histograms have {len(data)} bytes, not {needed}")
     return list(_each(np.frombuffer(data, "<u4"), codes))
 
 
-def _each(numbers: NDArray[np.uint32], space: VectorGroup) -> Iterator[Histogram]:
+def _each(numbers: NDArray[np.uint32], group: VectorGroup) -> Iterator[Histogram]:
     at = 0
-    for stretch in space.stretches:
-        size = stretch.count << stretch.bits
-        yield numbers[at : at + size].reshape(stretch.count, 1 << stretch.bits)
+    for segment in group.segments:
+        size = segment.count << segment.bits
+        yield numbers[at : at + size].reshape(segment.count, 1 << segment.bits)
         at += size

@@ -1,4 +1,4 @@
-"""The server's questions to clients, in a conversation of several steps."""
+"""Tasks of the server to clients, in a protocol of several steps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from winnow.core import Federation, Reply, Task
 from winnow.learn.reply_checks import ExpectedReply, Rejection, check_replies
 
 NO_EXPECTATION = ExpectedReply(parts={}, reply_parts=(), reference=None)
-"""Each step knows for itself what a reply must hold."""
+"""Each step checks what its replies contain."""
 
 
 @dataclass(kw_only=True)
 class StepDispatcher:
-    """Asks, and keeps account of who answered (without what they said) and who was refused."""
+    """Dispatches tasks, and records who answered (without payloads) and who was refused."""
 
     federation: Federation
     answered: list[Reply] = field(default_factory=list)
     refused: list[Rejection] = field(default_factory=list)
 
     def ask(self, tasks: Sequence[Task]) -> Iterator[Reply]:
-        """The replies as they come; who fails is refused, with the reason."""
+        """The valid replies as they arrive; a client that fails is refused with the reason."""
         silent = {task.client: task for task in tasks}
         with self.federation.dispatch(tasks) as exchange:
             for outcome in exchange:

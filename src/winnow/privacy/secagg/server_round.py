@@ -1,4 +1,4 @@
-"""One round of secure aggregation at the server: what is summed up, with which weights, and what becomes of the sum."""
+"""One round of secure aggregation at the server: weights, parameters, the protocol, and how the sum is aggregated."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ from winnow.privacy.secagg.errors import ProtocolError
 from winnow.privacy.secagg.modular_vectors import VectorGroup
 from winnow.privacy.secagg.pairwise_server import SecureSum
 from winnow.privacy.secagg.protocol_runner import ProtocolRunner
-from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, carried
+from winnow.privacy.secagg.protocol_tasks import UPDATE_LAYOUT, payload_bytes
 from winnow.privacy.secagg.scalar_quantisation import FINE_STEP
 from winnow.privacy.secagg.session_terms import SESSION_BYTES
 from winnow.privacy.secagg.update_layout import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SecureRoundResult:
-    """What came out of a round: nothing was folded if it had to be abandoned."""
+    """The result of a round; nothing was aggregated if it was abandoned."""
 
     answered: list[Reply]
     refused: list[Rejection]
@@ -50,7 +50,7 @@ class SecureRoundResult:
 
 
 class SecureRound:
-    """A cohort that has trained, whose updates are all of one form."""
+    """A cohort that has trained, whose updates all have the same layout."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SecureRound:
         held: "TrainedCohort",
         population: Population,
     ) -> None:
-        self._settings, self._fold, self._context, self._form = settings, fold, context, held.form
+        self._settings, self._fold, self._context, self._layout = settings, fold, context, held.layout
         self._of_client = {reply.task.client: reply for reply in held.cohort}
         self._population = population
         weights = {client: fold.weight_of(client, context.counts[client]) for client in self._of_client}
@@ -69,26 +69,26 @@ class SecureRound:
         self._weights = {client: weight_share(weight, self._unit) for client, weight in weights.items()}
 
     def sum_up(self, federation: Federation) -> SecureRoundResult:
-        """Hold the conversation and fold the sum; or abandon the round, and tell everybody in it why."""
+        """Run the protocol and aggregate the sum; or abandon the round, with a rejection for every client in it."""
         if not self._of_client:
             return SecureRoundResult(answered=[], refused=[], next_round_state=self._context.state)
-        talk = self._conversation(federation)
+        runner = self._protocol_runner(federation)
         try:
-            outcome = self._talk(talk)
-            decoded = self._decoded(talk.parameters, outcome)
+            outcome = self._run_protocol(runner)
+            decoded = self._decoded(runner.parameters, outcome)
         except ProtocolError as error:
             reason = f"the round was abandoned: {error}"
-            told = [Rejection(client=client, reason=reason) for client in self._of_client]
+            abandoned = [Rejection(client=client, reason=reason) for client in self._of_client]
             return SecureRoundResult(
-                answered=talk.answered, refused=talk.refused + told, next_round_state=self._context.state
+                answered=runner.answered, refused=runner.refused + abandoned, next_round_state=self._context.state
             )
         sums = [*decoded.sums[:-1], np.array(self._divisor(float(decoded.sums[-1])))]
-        parts, weight = mean_update(self._form, sums, self._context.expected.parts[MODEL], len(outcome.survivors))
+        parts, weight = mean_update(self._layout, sums, self._context.expected.parts[MODEL], len(outcome.survivors))
         self._fold.add_mean(parts.pop(MODEL), weight * self._unit)
-        following = self._settings.encoding.refresh(self._form, talk.parameters, decoded, talk.terms.round + 1)
+        following = self._settings.encoding.refresh(self._layout, runner.parameters, decoded, runner.terms.round + 1)
         return SecureRoundResult(
-            answered=talk.answered,
-            refused=talk.refused,
+            answered=runner.answered,
+            refused=runner.refused,
             next_round_state=following.as_arrays(),
             aggregated=[self._of_client[client] for client in outcome.survivors],
             parts=parts,
@@ -96,14 +96,14 @@ class SecureRound:
         )
 
     def _divisor(self, weight: float) -> float:
-        """What a sum is divided by: the weight of those in it; or, where noise hides clients, what as many clients as
-        a round selects weigh on average. That is public, and the same whoever came.
+        """What a sum is divided by: the weight of the clients in it; or, where noise hides clients, the average weight
+        of as many clients as a round selects. That is public, and does not depend on who took part.
         """
         if not self._settings.encoding.private:
             return weight
         return self._context.selected * mean_weight(self._fold, self._population) / self._unit
 
-    def _conversation(self, federation: Federation) -> ProtocolRunner:
+    def _protocol_runner(self, federation: Federation) -> ProtocolRunner:
         task = next(iter(self._of_client.values())).task
         return ProtocolRunner(
             federation=federation,
@@ -112,43 +112,43 @@ class SecureRound:
             weights=self._weights,
             parameters=self._parameters(task.round),
             model=self._context.expected.parts[MODEL],
-            weighs=self._context.byte_scale,
+            byte_scale=self._context.byte_scale,
         )
 
     def _parameters(self, round: int) -> EncodingParameters:
-        """Those that the last round left; new ones may be made of the server's own samples instead."""
+        """Those that the last round determined; or new ones, from an update on the server's own samples."""
         encoding, context = self._settings.encoding, self._context
         if context.state:
             parameters = EncodingParameters.of(context.state)
         else:
-            parameters = encoding.first(self._form, public_update(self._form, context.expected.parts), round)
+            parameters = encoding.first(self._layout, public_update(self._layout, context.expected.parts), round)
         if context.emulated_update is None or parameters.version < round:
             return parameters
         weight = sum(self._weights.values()) / len(self._weights)
         update = weighted_update(sorted_parts(context.emulated_update()), context.expected.parts[MODEL], weight)
-        return encoding.emulated(self._form, update, round)
+        return encoding.emulated(self._layout, update, round)
 
-    def _talk(self, talk: ProtocolRunner) -> SecureSum:
+    def _run_protocol(self, runner: ProtocolRunner) -> SecureSum:
         members, needed = len(self._of_client), self._settings.min_clients
         if members < needed:
             trained = "1 client has" if members == 1 else f"{members} clients have"
             raise ProtocolError(f"{trained} trained, and a sum takes {needed}")
         settings = self._settings
         if settings.keeper:
-            keeper = settings.keeper_for(talk.federation, talk.terms.round, talk.version)
-            return talk.kept(keeper, self._space, self._indexed)
-        return talk.pairwise(self._space)
+            keeper = settings.keeper_for(runner.federation, runner.terms.round, runner.version)
+            return runner.sum_with_keeper(keeper, self._group, self._indexed)
+        return runner.sum_pairwise(self._group)
 
     @property
     def _indexed(self) -> int:
-        return self._settings.encoding.indexed(self._form)
+        return self._settings.encoding.indexed(self._layout)
 
-    def _space(self, members: int) -> VectorGroup:
-        return self._settings.encoding.space(self._form, members)
+    def _group(self, members: int) -> VectorGroup:
+        return self._settings.encoding.group(self._layout, members)
 
     def _decoded(self, parameters: EncodingParameters, outcome: SecureSum) -> DecodedSum:
         decoded = self._settings.encoding.decode(
-            self._form, outcome.total, parameters, outcome.members, len(outcome.survivors)
+            self._layout, outcome.total, parameters, outcome.members, len(outcome.survivors)
         )
         if decoded.overflowed > self._settings.max_overflow_share:
             raise ProtocolError(
@@ -160,57 +160,57 @@ class SecureRound:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedCohort:
-    """Clients that have trained and hold updates of one `form` back; who was refused, and all that was answered."""
+    """Clients that have trained and hold updates with a common `layout`; the rejections, and all replies."""
 
     cohort: list[Reply]
-    form: UpdateLayout
+    layout: UpdateLayout
     refused: list[Rejection]
     answered: list[Reply]
 
 
 def train_and_hold(federation: Federation, context: RoundContext) -> TrainedCohort:
-    """Have clients train. Their updates stay where they are, so that nothing is uploaded yet."""
+    """Have clients train. Their updates stay at their sites, so nothing is uploaded yet."""
     trained = [replace(task, work=replace(task.work, upload_bytes=0)) for task in context.tasks]
     with federation.dispatch(trained, context.until) as exchange:
         outcomes = sorted(exchange, key=lambda outcome: outcome.task.client)
     held_back = dataclasses.replace(context.expected, parts={}, reply_parts=(UPDATE_LAYOUT,))
     sound, refused, answered = check_replies(outcomes, held_back)
-    cohort, form = with_common_layout(sound, refused, context.expected)
-    return TrainedCohort(cohort=cohort, form=form, refused=refused, answered=answered)
+    cohort, layout = with_common_layout(sound, refused, context.expected)
+    return TrainedCohort(cohort=cohort, layout=layout, refused=refused, answered=answered)
 
 
 def with_common_layout(
     sound: Sequence[Reply], refused: list[Rejection], expected: ExpectedReply
 ) -> tuple[list[Reply], UpdateLayout]:
-    """The replies whose updates have the form that is expected and that most of them have; others are refused."""
-    forms: dict[int, UpdateLayout] = {}
+    """The replies whose updates have the expected layout that most of them have; others are refused."""
+    layouts: dict[int, UpdateLayout] = {}
     for reply in sound:
         try:
-            form = UpdateLayout.read(carried(reply.payload, "form", UPDATE_LAYOUT))
-            fault = layout_mismatch(form, expected.parts, expected.reply_parts)
+            layout = UpdateLayout.read(payload_bytes(reply.payload, "layout", UPDATE_LAYOUT))
+            fault = layout_mismatch(layout, expected.parts, expected.reply_parts)
         except ProtocolError as error:
             fault = str(error)
         except Exception as error:
             fault = unexpected_fault("cannot read the layout of its update", reply.task.client, error)
         if fault is None:
-            forms[reply.task.client] = form
+            layouts[reply.task.client] = layout
         else:
             refused.append(Rejection(client=reply.task.client, reason=fault))
-    if not forms:
+    if not layouts:
         return [], UpdateLayout(())
-    ((common, _),) = Counter(forms.values()).most_common(1)
-    odd = [client for client, form in forms.items() if form != common]
+    ((common, _),) = Counter(layouts.values()).most_common(1)
+    odd = [client for client, layout in layouts.items() if layout != common]
     reason = "the update's layout differs from that of most clients"
     refused += [Rejection(client=client, reason=reason) for client in odd]
-    return [_without_form(reply) for reply in sound if forms.get(reply.task.client) == common], common
+    return [_without_layout(reply) for reply in sound if layouts.get(reply.task.client) == common], common
 
 
-def _without_form(reply: Reply) -> Reply:
+def _without_layout(reply: Reply) -> Reply:
     return replace(reply, payload={name: part for name, part in reply.payload.items() if name != UPDATE_LAYOUT})
 
 
 def weight_share(weight: float, unit: float) -> float:
-    """What a client counts, as a share of the largest that can be sent exactly."""
+    """A client's weight as a share of the largest, rounded to what can be sent exactly."""
     return max(1, round(weight / unit / FINE_STEP)) * FINE_STEP
 
 

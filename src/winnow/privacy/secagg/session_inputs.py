@@ -1,6 +1,6 @@
-"""What the server tells all members of a session alike: their weights, the encoding's parameters, the model.
+"""What the server sends to all members of a session alike: their weights, the encoding's parameters, the model.
 
-A digest of it goes into the masks, so that clients who were told different things have different masks.
+Masks are derived from a digest of it, so that masks of clients who received different inputs do not cancel.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from winnow.core import Arrays
 from winnow.privacy.secagg.encoding import EncodingParameters
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.session_terms import write
+from winnow.privacy.secagg.session_terms import write_message
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionInputs:
-    """Every member, by number and in order, with what it counts; and what all encode with."""
+    """Every member, in the order of their numbers, with its weight; and the parameters that all encode with."""
 
     members: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -41,18 +41,18 @@ class SessionInputs:
         return float(self.weights[place])
 
     def check_survivors(self, survivors: Sequence[int], max_weight_share: float) -> None:
-        """The same over those who are left: whoever balanced a heavy client may be said to have dropped out."""
+        """The same over the survivors: a server may claim that the clients who balanced a heavy one dropped out."""
         check_weights(self.weights[np.isin(self.members, survivors)], max_weight_share)
 
     def digest(self, session: bytes, model: Arrays) -> bytes:
-        """Every array counts under its group, name, type and shape: none can stand for another."""
-        found = hashlib.sha256(write(["winnow told", session]))
+        """Covers the group, name, type and shape of every array, so that none can be passed off as another."""
+        found = hashlib.sha256(write_message(["winnow session inputs", session]))
         for name, array in (("members", self.members), ("weights", self.weights)):
-            _add(found, "told", name, array)
+            _add(found, "inputs", name, array)
         for name, array in sorted(self.parameters.as_arrays().items()):
             _add(found, "encoding", name, array)
         for name, tensor in sorted(model.items()):
-            found.update(write(["model", name, str(tensor.dtype), tuple(tensor.shape)]))
+            found.update(write_message(["model", name, str(tensor.dtype), tuple(tensor.shape)]))
             found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
         return found.digest()
 
@@ -72,4 +72,4 @@ def check_weights(weights: "NDArray[np.float64]", max_weight_share: float) -> No
 
 
 def _add(found: "hashlib._Hash", group: str, name: str, array: "NDArray[np.generic]") -> None:
-    found.update(write([group, name, str(array.dtype), array.shape]) + array.tobytes())
+    found.update(write_message([group, name, str(array.dtype), array.shape]) + array.tobytes())

@@ -1,4 +1,4 @@
-"""Secret sharing (Shamir, 1979): any t of the holders can put a secret together, and fewer learn nothing of it.
+"""Secret sharing (Shamir, 1979): any t holders can reconstruct a secret, and fewer learn nothing about it.
 
 A secret of 32 bytes is nine numbers of up to 30 bits, each the constant term of a random polynomial of degree t − 1
 over the integers modulo the prime 2^31 − 1. Holder x has the polynomials' values at x. Products of two such numbers fit
@@ -24,7 +24,7 @@ FieldElements = NDArray[np.uint64]
 
 
 def split(secret: bytes, holders: Sequence[int], threshold: int) -> dict[int, bytes]:
-    """A share for each of these holders, who are told apart by numbers from 0 on."""
+    """A share for each of these holders, who are numbered from 0."""
     if not 1 <= threshold <= len(holders):
         raise ProtocolError(f"{len(holders)} holders cannot share a secret that takes {threshold} of them")
     points = _points(holders)
@@ -37,7 +37,7 @@ def split(secret: bytes, holders: Sequence[int], threshold: int) -> dict[int, by
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret that t of the shares belong to; more are not looked at."""
+    """Reconstruct the secret from the first t shares."""
     if len(shares) < threshold:
         raise ProtocolError(f"{len(shares)} shares are too few, {threshold} are needed")
     holders = sorted(shares)[:threshold]
@@ -53,7 +53,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def _points(holders: Sequence[int]) -> FieldElements:
-    """Where holders stand: at their number plus one, for the secret itself is at zero."""
+    """Where the polynomials are evaluated: at the holder's number plus one, since the secret is at zero."""
     points = np.asarray(holders, np.int64) + 1
     if len(np.unique(points)) != len(points) or points.min() < 1 or points.max() >= int(PRIME):
         raise ProtocolError("holder numbers must be unique and not negative")
@@ -68,7 +68,7 @@ def _limbs(secret: bytes) -> FieldElements:
 
 
 def _random(rows: int) -> FieldElements:
-    """Numbers that are uniform below the prime; the one 31-bit number that is not below it is drawn again."""
+    """Uniform field elements; a draw that equals the prime is repeated."""
     numbers = np.frombuffer(os.urandom(4 * rows * LIMBS), "<u4").astype(np.uint64) & PRIME
     while (beyond := numbers == PRIME).any():
         again = np.frombuffer(os.urandom(4 * int(beyond.sum())), "<u4")
@@ -87,7 +87,7 @@ def _read(share: bytes) -> FieldElements:
 
 @lru_cache(maxsize=256)
 def _at_zero(holders: tuple[int, ...]) -> FieldElements:
-    """The weights of Lagrange's interpolation at zero, Π_{j≠i} x_j / (x_j − x_i): often the same for many secrets."""
+    """The weights of Lagrange interpolation at zero, Π_{j≠i} x_j / (x_j − x_i); often the same for many secrets."""
     points = _points(holders)
     above, below = np.ones_like(points), np.ones_like(points)
     for j, point in enumerate(points):

@@ -1,7 +1,7 @@
-"""Who vouches for what a client announces.
+"""Signatures in a simulation.
 
-In deployment a party signs with the key of its certificate. In a simulation one authority stands for all certificates:
-it vouches for every client, and its key lives as long as the process.
+In a deployment a party signs with the key of its certificate. In a simulation one key, which exists as long as the
+process, signs for all parties.
 """
 
 from functools import cache, lru_cache
@@ -16,7 +16,7 @@ KEEPER_PARTY = -1
 
 
 class SimulatedIdentities:
-    """Signs for all parties of a simulation with one key; who signed is part of what is signed."""
+    """Signs for all parties of a simulation with one key; the signer's number is part of the signed content."""
 
     def __init__(self) -> None:
         self._key = Ed25519PrivateKey.generate()
@@ -39,7 +39,7 @@ class SimulatedIdentities:
         return str(party)
 
     def release(self, party: int, round: int, what: str = UPDATE, note: bytes = b"", instead_of: bytes = b"") -> int:
-        """A simulation's sites remember for themselves, and nobody makes them forget."""
+        """Nothing is recorded: within one process, sites remember what they released."""
         return 1
 
     def release_note(self, party: int, round: int) -> bytes:
@@ -47,7 +47,7 @@ class SimulatedIdentities:
 
 
 class CachedIdentities:
-    """Where all parties are in one process, a signature that one of them has checked need not be checked again."""
+    """Verifies each signature once for all parties in one process."""
 
     def __init__(self, identities: PartyIdentities) -> None:
         self.sign = identities.sign
@@ -64,5 +64,5 @@ def _whose(party: int, message: bytes) -> bytes:
 
 @cache
 def simulated_identities() -> PartyIdentities:
-    """The authority of the simulations in this process."""
+    """The identities of all simulations in this process."""
     return CachedIdentities(SimulatedIdentities())

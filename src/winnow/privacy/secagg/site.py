@@ -1,7 +1,7 @@
-"""What a site does for its clients under secure aggregation: it holds their updates back, and answers the steps.
+"""The site's side of secure aggregation: it holds its clients' updates and answers the steps of the protocol.
 
-No update leaves but masked, and each is masked once: a second sum with the same update in it, over other clients, would
-give the update away as the difference.
+An update leaves only masked, and is masked only once: a second sum that contains it, over other clients, would reveal
+it as the difference.
 """
 
 import os
@@ -28,16 +28,16 @@ from winnow.privacy.secagg.protocol_tasks import (
     SHARE_KEYS,
     UNMASK,
     StepSettings,
-    carried,
-    read_numbers,
+    payload_bytes,
     read_session_inputs,
+    read_vector,
     reply_with,
     session_of,
     step_handler,
 )
 from winnow.privacy.secagg.secure_indexing import assignments_digest
 from winnow.privacy.secagg.session_inputs import SessionInputs
-from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read, write
+from winnow.privacy.secagg.session_terms import KeyDirectory, SessionTerms, read_message, write_message
 from winnow.privacy.secagg.update_layout import weighted_update
 
 if TYPE_CHECKING:
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
 
 
 class SecureSite:
-    """The clients' secrets of this process: updates that wait to be masked, and the sessions under way."""
+    """The clients' secrets: updates that have not been masked, and open sessions."""
 
     def __init__(self, settings: "SecureAggregation", identities: PartyIdentities, randomness: Randomness) -> None:
-        """`randomness` decides how values are rounded; the server must not foresee it."""
+        """`randomness` decides how values are rounded; the server must not be able to predict it."""
         self._settings, self._identities, self._randomness = settings, identities, randomness
         self._updates = HeldUpdateStore(identities)
         self._members: dict[int, PairwiseClient] = {}
-        self._told: dict[int, SessionInputs] = {}
+        self._inputs: dict[int, SessionInputs] = {}
 
     def extension(self) -> SiteExtension:
-        """The steps of the way that the job's author chose: a server is not to have the other's assumptions instead."""
+        """Handlers only for the protocol that the job's author chose: the other one has other assumptions."""
         pairwise = {
-            ADVERTISE_KEYS: self._announce,
+            ADVERTISE_KEYS: self._advertise_keys,
             CLOSE_SESSION: self._close,
-            SHARE_KEYS: self._share,
+            SHARE_KEYS: self._share_keys,
             MASKED_INPUT: self._mask,
-            CONSISTENCY_CHECK: self._confirm,
-            UNMASK: self._reveal,
+            CONSISTENCY_CHECK: self._check_consistency,
+            UNMASK: self._reveal_shares,
         }
         steps = {DEPOSIT_SEED: self._deposit} if self._settings.keeper else pairwise
         handlers = {name: step_handler(step) for name, step in steps.items()}
@@ -72,92 +72,92 @@ class SecureSite:
 
     # The steps --------------------------------------------------------------------------------------------------------
 
-    def _announce(self, task: Task) -> Reply:
+    def _advertise_keys(self, task: Task) -> Reply:
         if note := self._identities.release_note(task.client, task.round):
-            left = read(note, SessionRecord)
-            if "closings" not in task.payload.get(SECURE, {}):
-                return reply_with(task, left=write(left))
-            closings = read(carried(task.payload, "closings"), dict[int, bytes])
-            check_closed(left, self._terms(task, left.session), closings, self._identities)
-            self._updates.call_back(task, note)
-        self._updates.look(task)
+            interrupted = read_message(note, SessionRecord)
+            if "close_signatures" not in task.payload.get(SECURE, {}):
+                return reply_with(task, interrupted=write_message(interrupted))
+            close_signatures = read_message(payload_bytes(task.payload, "close_signatures"), dict[int, bytes])
+            check_closed(interrupted, self._terms(task, interrupted.session), close_signatures, self._identities)
+            self._updates.void_release(task, note)
+        self._updates.get(task)
         member = PairwiseClient(task.client, self._terms(task), self._identities)
         self._members[task.client] = member
-        self._told.pop(task.client, None)
-        return reply_with(task, announcement=write(member.announce()))
+        self._inputs.pop(task.client, None)
+        return reply_with(task, advertisement=write_message(member.advertise_keys()))
 
     def _close(self, task: Task) -> Reply:
-        """Sign that this client has signed no list of survivors in the session, and never will."""
+        """Sign that this client has signed no survivor list in the session and never will."""
         member, terms = self._members.get(task.client), self._terms(task)
         if member is not None and member.terms.session == terms.session:
             if member.has_confirmed:
                 raise ProtocolError("this client has already confirmed a survivor list in this session")
             del self._members[task.client]
         signature = self._identities.sign_once(task.client, close_statement(terms), ballot(terms))
-        return reply_with(task, closing=signature)
+        return reply_with(task, close_signature=signature)
 
-    def _share(self, task: Task) -> Reply:
-        letters = self._member(task).share(read(carried(task.payload, "directory"), KeyDirectory))
-        return Reply(task=task, peer_messages=letters)
+    def _share_keys(self, task: Task) -> Reply:
+        shares = self._member(task).share_keys(read_message(payload_bytes(task.payload, "directory"), KeyDirectory))
+        return Reply(task=task, peer_messages=shares)
 
     def _mask(self, task: Task) -> Reply:
-        member, held = self._member(task), self._updates.look(task)
-        told = read_session_inputs(task.payload)
-        if told.members.tolist() != member.members:
+        member, held = self._member(task), self._updates.get(task)
+        inputs = read_session_inputs(task.payload)
+        if inputs.members.tolist() != member.members:
             raise ProtocolError("the weights do not match this session's members")
-        vector, space = self._words(task, held, told)
-        digest = told.digest(session_of(task), held.model)
-        masked = member.mask(task.peer_messages, vector, space, digest)
-        self._updates.let_out(task, write(member.left))
-        self._told[task.client] = told
-        return reply_with(task, words=masked, told=digest)
+        vector, group = self._encoded(task, held, inputs)
+        digest = inputs.digest(session_of(task), held.model)
+        masked = member.mask(task.peer_messages, vector, group, digest)
+        self._updates.release(task, write_message(member.session_record))
+        self._inputs[task.client] = inputs
+        return reply_with(task, words=masked, inputs_digest=digest)
 
-    def _confirm(self, task: Task) -> Reply:
-        survivors, member = read_numbers(task.payload, "survivors").astype(int).tolist(), self._member(task)
-        if task.client in self._told:
-            self._told[task.client].check_survivors(survivors, self._settings.max_weight_share)
+    def _check_consistency(self, task: Task) -> Reply:
+        survivors, member = read_vector(task.payload, "survivors").astype(int).tolist(), self._member(task)
+        if task.client in self._inputs:
+            self._inputs[task.client].check_survivors(survivors, self._settings.max_weight_share)
         return reply_with(task, signature=member.confirm(survivors))
 
-    def _reveal(self, task: Task) -> Reply:
-        signatures = read(carried(task.payload, "signatures"), dict[int, bytes])
+    def _reveal_shares(self, task: Task) -> Reply:
+        signatures = read_message(payload_bytes(task.payload, "signatures"), dict[int, bytes])
         shares = self._member(task).reveal(signatures)
-        del self._members[task.client], self._told[task.client]
+        del self._members[task.client], self._inputs[task.client]
         self._updates.forget(task.client)
-        return reply_with(task, shares=write(shares))
+        return reply_with(task, shares=write_message(shares))
 
     def _deposit(self, task: Task) -> Reply:
-        """With a mask keeper: the vector under one mask, whose seed is sealed to the keeper."""
-        held = self._updates.look(task)
-        terms, told = self._terms(task), read_session_inputs(task.payload)
-        key = read(carried(task.payload, "keeper"), KeeperKey)
-        vector, space = self._words(task, held, told)
-        space.check(vector)
-        digest, seed = told.digest(session_of(task), held.model), os.urandom(SEED_BYTES)
-        add_mask(vector, seed, space, sign=1)
-        words = space.pack(space.reduce(vector))
-        assigned = assignments_digest(words, space, self._settings.encoding.indexed(held.form))
+        """With a mask keeper: the vector under one mask, and its seed sealed to the keeper."""
+        held = self._updates.get(task)
+        terms, inputs = self._terms(task), read_session_inputs(task.payload)
+        key = read_message(payload_bytes(task.payload, "keeper"), KeeperKey)
+        vector, group = self._encoded(task, held, inputs)
+        group.check(vector)
+        digest, seed = inputs.digest(session_of(task), held.model), os.urandom(SEED_BYTES)
+        add_mask(vector, seed, group, sign=1)
+        words = group.pack(group.reduce(vector))
+        assigned = assignments_digest(words, group, self._settings.encoding.indexed(held.layout))
         contents = DepositContents(
             seed=seed,
-            members=len(told.members),
-            told=digest,
-            weight=told.weight_of(task.client, self._settings.max_weight_share),
-            space=group_digest(space),
+            members=len(inputs.members),
+            inputs_digest=digest,
+            weight=inputs.weight_of(task.client, self._settings.max_weight_share),
+            group_digest=group_digest(group),
             assigned=assigned,
         )
         deposit = make_deposit(task.client, contents, key, terms, self._identities)
-        self._updates.let_out(task)
+        self._updates.release(task)
         self._updates.forget(task.client)
-        return reply_with(task, words=words, told=digest, deposit=write(deposit))
+        return reply_with(task, words=words, inputs_digest=digest, deposit=write_message(deposit))
 
     # Besides ----------------------------------------------------------------------------------------------------------
 
-    def _words(self, task: Task, held: HeldUpdate, told: SessionInputs) -> tuple[ModularVector, VectorGroup]:
-        """The client's update times its weight, encoded."""
-        encoding, members = self._settings.encoding, len(told.members)
-        values = weighted_update(held.parts, held.model, told.weight_of(task.client, self._settings.max_weight_share))
+    def _encoded(self, task: Task, held: HeldUpdate, inputs: SessionInputs) -> tuple[ModularVector, VectorGroup]:
+        """The client's weighted update, encoded, and its group."""
+        encoding, members = self._settings.encoding, len(inputs.members)
+        values = weighted_update(held.parts, held.model, inputs.weight_of(task.client, self._settings.max_weight_share))
         rng = task_generator(self._randomness, held.task, "secure rounding")
-        vector = encoding.encode(held.form, values, told.parameters, members, rng)
-        return vector, encoding.space(held.form, members)
+        vector = encoding.encode(held.layout, values, inputs.parameters, members, rng)
+        return vector, encoding.group(held.layout, members)
 
     def _terms(self, task: Task, session: bytes | None = None) -> SessionTerms:
         return self._settings.terms(session or session_of(task), task.round)

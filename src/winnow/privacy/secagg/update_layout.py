@@ -1,4 +1,4 @@
-"""What an update looks like: which parts, which tensors in them, of which shapes. And updates as lists of arrays."""
+"""The layout of an update: its parts, and their tensors' names, shapes and types. Also updates as lists of arrays."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from winnow.core import Arrays, Payload
 from winnow.privacy.secagg.errors import ProtocolError
-from winnow.privacy.secagg.session_terms import read, write
+from winnow.privacy.secagg.session_terms import read_message, write_message
 
 UpdateValues: TypeAlias = Sequence[NDArray[Any]]
-"""An array for each entry of a form."""
+"""One array per entry of a layout."""
 
 MODEL = "model"
 WEIGHT = "weight"
@@ -23,7 +23,7 @@ DTYPES = frozenset({"float16", "bfloat16", "float32", "float64", "bool", "uint8"
 
 
 class TensorSpec(Struct, frozen=True):
-    """A tensor: the part of the update that it belongs to, its name, its shape, the kind of its numbers."""
+    """A tensor: the part of the update that it belongs to, its name, shape and type."""
 
     part: str
     name: str
@@ -40,7 +40,7 @@ class TensorSpec(Struct, frozen=True):
 
 
 class UpdateLayout(Struct, frozen=True):
-    """The tensors of an update, one after another; last comes the weight that the client counts with."""
+    """The tensors of an update in order; the last entry is the client's weight."""
 
     entries: tuple[TensorSpec, ...]
 
@@ -55,14 +55,14 @@ class UpdateLayout(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: bytes) -> "UpdateLayout":
-        form = read(data, UpdateLayout)
-        entries = form.entries
+        layout = read_message(data, UpdateLayout)
+        entries = layout.entries
         if len(entries) > MAX_TENSORS or any(min(e.shape, default=0) < 0 or e.dtype not in DTYPES for e in entries):
             raise ProtocolError("the update has invalid shapes or types")
-        return form
+        return layout
 
     def write(self) -> bytes:
-        return write(self)
+        return write_message(self)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -73,12 +73,12 @@ class UpdateLayout(Struct, frozen=True):
 
 
 def sorted_parts(parts: Payload) -> dict[str, Arrays]:
-    """The parts with their tensors in the order of their names, whatever it was: so it is the same in every round."""
+    """The parts with their tensors sorted by name, so that the order is the same in every round."""
     return {part: dict(sorted(named.items())) for part, named in parts.items()}
 
 
 def weighted_update(parts: Payload, model: Arrays, weight: float) -> list[NDArray[np.float64]]:
-    """w·(θ_k − θ) for the model, every other part as it is, and w: what the clients' sum is made of."""
+    """w·(θ_k − θ) for the model, every other part as it is, and w: one client's term of the sum."""
     values = []
     for part, named in parts.items():
         for name, tensor in named.items():
@@ -87,22 +87,22 @@ def weighted_update(parts: Payload, model: Arrays, weight: float) -> list[NDArra
     return [*values, np.array(weight)]
 
 
-def public_update(form: UpdateLayout, public: Payload) -> list[NDArray[np.float64]]:
-    """What everybody knows that stands in an update's place: the model as it was sent, and zeros where nothing was."""
+def public_update(layout: UpdateLayout, public: Payload) -> list[NDArray[np.float64]]:
+    """Public values in the place of an update: the model as it was sent, and zeros where nothing was sent."""
     values = []
-    for entry in form.entries:
+    for entry in layout.entries:
         known = public.get(entry.part, {}).get(entry.name)
         values.append(np.zeros(entry.shape) if known is None else _numbers(known))
     return values
 
 
 def mean_update(
-    form: UpdateLayout, sums: UpdateValues, model: Arrays, clients: int
+    layout: UpdateLayout, sums: UpdateValues, model: Arrays, clients: int
 ) -> tuple[dict[str, dict[str, torch.Tensor]], float]:
-    """The mean model and the means of other parts, every client counting once in those; and the sum of the weights."""
+    """The weighted mean model, the unweighted means of other parts, and the sum of the weights."""
     weight = float(sums[-1])
-    parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in form.parts}
-    for entry, total in zip(form.entries, sums, strict=True):
+    parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in layout.parts}
+    for entry, total in zip(layout.entries, sums, strict=True):
         if entry.part == MODEL:
             parts[MODEL][entry.name] = _like(model[entry.name], _numbers(model[entry.name]) + total / weight)
         elif entry.part != WEIGHT:
@@ -111,25 +111,25 @@ def mean_update(
     return parts, weight
 
 
-def layout_mismatch(form: UpdateLayout, expected: Mapping[str, Arrays], carried: Sequence[str]) -> str | None:
-    """What is wrong with an update of this form; None if nothing is."""
-    for part in carried:
-        if part not in form.parts:
+def layout_mismatch(layout: UpdateLayout, expected: Mapping[str, Arrays], reply_parts: Sequence[str]) -> str | None:
+    """What is wrong with an update of this layout; None if nothing is."""
+    for part in reply_parts:
+        if part not in layout.parts:
             return f"the update has no part {part!r}"
-    for part in form.parts:
-        if part not in carried:
+    for part in layout.parts:
+        if part not in reply_parts:
             return f"the update has a part {part!r} that nobody asked for"
     model = sum(tensor.numel() for tensor in expected[MODEL].values())
-    if sum(entry.count for entry in form.entries if entry.part not in expected) > model + MAX_TENSORS:
+    if sum(entry.count for entry in layout.entries if entry.part not in expected) > model + MAX_TENSORS:
         return "the update is much larger than the model"
     for part, like in expected.items():
-        if part in form.parts and _by_name(form.part(part)) != _by_name(UpdateLayout.of({part: like}).part(part)):
+        if part in layout.parts and _by_name(layout.part(part)) != _by_name(UpdateLayout.of({part: like}).part(part)):
             return f"the update's part {part!r} has other tensors, shapes or types than the model"
     return None
 
 
 def _by_name(entries: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """A model that was read from a file may have its tensors in another order than one that was built."""
+    """Sorted, because a model read from a file may have its tensors in another order than one that was built."""
     return sorted(entries, key=lambda entry: entry.name)
 
 

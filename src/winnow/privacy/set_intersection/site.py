@@ -1,4 +1,4 @@
-"""What a site does in a set intersection. What it reveals is its own decision, not the server's."""
+"""A site's side of a private set intersection. The site decides what it reveals, not the server."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ SHARE_RESULT = "intersect-share-result"
 
 MAX_IDENTIFIERS = 1_000_000
 LENGTH_BYTES = 8
-"""Bytes that say how long what follows is."""
+"""Bytes of the length in front of a shared result."""
 
 
 class SetIntersectionSite(Generic[Site]):
@@ -56,12 +56,12 @@ class SetIntersectionSite(Generic[Site]):
             ANSWER: self._answer,
             INTERSECT: self._find,
             FINISH: self._end,
-            SHARE_RESULT: self._tell,
+            SHARE_RESULT: self._receive_result,
         }
         return {name: partial(_answer_each, step) for name, step in steps.items()}
 
     def _ask(self, task: Task, site: Site) -> Reply:
-        """A question to another client about all identifiers, or those that were found in common so far."""
+        """A query to another client about all identifiers, or those found to be common so far."""
         if not isinstance(task.settings, int):
             raise PsiMessageError("the task does not say which client to query")
         client, other = task.client, task.settings
@@ -96,38 +96,39 @@ class SetIntersectionSite(Generic[Site]):
         return Reply(task=task)
 
     def _end(self, task: Task, site: Site) -> Reply:
-        """How many were found goes to the server; which they are, at most to the other sites, in letters."""
+        """The server gets the number of common identifiers; which they are is sent at most to the other sites."""
         client = task.client
         if client not in self._size:
             raise PsiMessageError("this client has computed no intersection yet")
-        letters = {}
+        messages = {}
         if self._reveal == "intersection":
             self._found(client, self._common[client])
-            told = _as_long_as(self._own(site, client), self._common[client])
-            letters = dict.fromkeys(self._partners[client], told) if self._share else {}
-        return Reply(task=task, metrics={"size": float(self._size[client])}, peer_messages=letters)
+            result = _padded(self._common[client], self._own(site, client))
+            messages = dict.fromkeys(self._partners[client], result) if self._share else {}
+        return Reply(task=task, metrics={"size": float(self._size[client])}, peer_messages=messages)
 
-    def _tell(self, task: Task, site: Site) -> Reply:
-        """What the asking site shares; only what one's own list holds, too."""
+    def _receive_result(self, task: Task, site: Site) -> Reply:
+        """The result that the querying site shares; it may only contain identifiers of this client."""
         own = {*self._own(site, task.client)}
-        for letter in task.peer_messages.values():
+        for message in task.peer_messages.values():
+            length, result = int.from_bytes(message[:LENGTH_BYTES]), message[LENGTH_BYTES:]
             try:
-                told = from_msgpack(letter[LENGTH_BYTES:][: int.from_bytes(letter[:LENGTH_BYTES])], list[str])
+                common = from_msgpack(result[:length], list[str])
             except UnreadableError as error:
                 raise PsiMessageError("the shared result cannot be read") from error
-            if not own.issuperset(told):
+            if not own.issuperset(common):
                 raise PsiMessageError("the shared result has an identifier that this client does not have")
-            self._found(task.client, told)
+            self._found(task.client, common)
         return Reply(task=task)
 
     def _own(self, site: Site, client: int) -> list[str]:
         return sorted({*self._identifiers(site, client)})
 
 
-def _as_long_as(all_: list[str], some: list[str]) -> bytes:
-    """Some of the identifiers, written so that the length is the same whichever they are."""
-    told = msgspec.msgpack.encode(some)
-    return len(told).to_bytes(LENGTH_BYTES) + told.ljust(len(msgspec.msgpack.encode(all_)), b"\0")
+def _padded(some: list[str], all_: list[str]) -> bytes:
+    """Some of the identifiers, padded to the length of all, so that the length does not reveal which they are."""
+    encoded = msgspec.msgpack.encode(some)
+    return len(encoded).to_bytes(LENGTH_BYTES) + encoded.ljust(len(msgspec.msgpack.encode(all_)), b"\0")
 
 
 def _answer_each(step: Callable[[Task, Site], Reply], tasks: Sequence[Task], site: Site) -> list[Outcome]:

@@ -28,11 +28,11 @@ MAX_SIZE = 2**53
 class SetIntersection:
     """A workflow after which `size` says how many identifiers all `clients` have in common.
 
-    Which they are, only sites learn (see `Intersecting`). The first of the clients asks, the others answer. With three
-    or more it also learns what it shares with the second, the second and third, and so on; each of the others learns
-    how many identifiers the first has. That is more than a size, so with three or more `reveal` cannot be "size". The
-    server carries letters, which sites seal for one another, and learns the size, and from the letters' lengths roughly
-    how many identifiers each has.
+    Only sites learn which they are (see `SetIntersectionSite`). The first of the clients asks, the others answer. With
+    three or more it also learns what it shares with the second, the second and third, and so on; each of the others
+    learns how many identifiers the first has. That is more than a size, so with three or more `reveal` cannot be
+    "size". The server relays messages that sites encrypt for one another, and learns the size, and from the messages'
+    lengths roughly how many identifiers each has.
     """
 
     def __init__(self, *, clients: Sequence[int] | None = None, reveal: Reveal = "intersection") -> None:

@@ -1,0 +1,74 @@
+"""A model as a party runs it. Every `LearningSite` is made here: a simulation's, a worker's, a deployed site's."""
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import Tensor, nn
+
+from winnow.config.schema import EngineSettings
+from winnow.core import Randomness
+from winnow.learn.learning_site import LearningSite
+from winnow.learn.model_evaluator import ModelEvaluator
+from winnow.learn.stack import (
+    ClientSamples,
+    Execution,
+    Loss,
+    ModelState,
+    OwnTraining,
+    StepBenchmark,
+    TensorData,
+    choose_execution,
+    model_state,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSetup:
+    """A model, its loss and a few samples, on the device that computes, and what follows from them."""
+
+    module: nn.Module
+    """The model as training knows it; the user's own is `own_module(module)`."""
+    loss: Loss
+    own: OwnTraining | None
+    """The user's own training, if there is one."""
+    layer: str | None
+    """The layer that is profiled, if any is."""
+    probe: tuple[Tensor, Tensor]
+    """Samples with which the execution is tried out."""
+    engine: EngineSettings
+    batch_size: int
+    randomness: Randomness
+
+    @cached_property
+    def execution(self) -> Execution:
+        engine = self.engine
+        benchmark = StepBenchmark(clock=time.perf_counter, batch_size=self.batch_size)
+        return choose_execution(
+            self.module, *self.probe, self.loss, engine.execution, engine.threads, benchmark, engine.precision, self.own
+        )
+
+    @cached_property
+    def initial(self) -> ModelState:
+        """The model that every party builds from the broadcast seed."""
+        return model_state(self.module)
+
+    @cached_property
+    def evaluator(self) -> ModelEvaluator:
+        return ModelEvaluator(self.module, self.loss, self.layer, self.execution)
+
+    def site(self, data: ClientSamples, local_test: TensorData | None) -> LearningSite:
+        """A party that hosts these data."""
+        return LearningSite(
+            data=data,
+            execution=self.execution,
+            evaluator=self.evaluator,
+            initial=self.initial,
+            local_test=local_test,
+            randomness=self.randomness,
+        )
+
+    def on_one_core(self) -> "ModelSetup":
+        """The same for a worker on another machine, which sets up for itself the execution that was chosen here."""
+        engine = self.engine.model_copy(update={"execution": self.execution.name, "threads": 1})
+        return replace(self, engine=engine)
