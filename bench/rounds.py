@@ -58,6 +58,10 @@ def milliseconds_per_round() -> list[float]:
         profile_bytes=0,
         elements=0,
         layout=StateLayout(names=("w",), trained=("w",), carried=(), aliases={}),
+        sample_shape=(1,),
+        outputs=1,
+        built_outputs=1,
+        classes=None,
     )
     moments = []
     for event in TrainingWorkflow(plan, MODEL, CombinedEvaluator(NoReference())).run(federation()):

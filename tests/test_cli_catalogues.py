@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from command_line import call
 from winnow.cli.options import builtin_algorithm_names, complete_source, preset_names
 from winnow.config.resolve import presets, resolve
 from winnow.core import ConfigError
+from winnow.core.distribution import installed_version
 from winnow.learn.algorithm import Recipe
 
 HELP_FOR_ALL = """
@@ -150,4 +150,4 @@ def test_data_sets_are_listed(capsys, tmp_path: Path, monkeypatch):
 def test_version(capsys):
     for way in ("version", "--version"):
         said = call(capsys, way)
-        assert (said.code, said.out) == (0, f"winnow {version('winnow')}\n")
+        assert (said.code, said.out) == (0, f"winnow {installed_version()}\n")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from winnow.experiment.compare import Comparison
     from winnow.experiment.run import Result
     from winnow.experiment.run_workflow import run_workflow
+    from winnow.experiment.saved_model import SavedModel
+    from winnow.experiment.saved_model import load_model as load
     from winnow.learn.algorithm import Algorithm
 
     __version__: str
@@ -25,11 +27,13 @@ __all__ = [
     "Connection",
     "OnDemand",
     "Result",
+    "SavedModel",
     "WinnowError",
     "__version__",
     "compare",
     "connect",
     "data",
+    "load",
     "run",
     "run_workflow",
 ]
@@ -40,10 +44,12 @@ _HOMES = {
     "Connection": "winnow.deploy.client.connection",
     "OnDemand": "winnow.data",
     "Result": "winnow.experiment.run",
+    "SavedModel": "winnow.experiment.saved_model",
     "WinnowError": "winnow.core",
     "compare": "winnow.api",
     "run_workflow": "winnow.experiment.run_workflow",
     "connect": "winnow.deploy.client.connection",
+    "load": "winnow.experiment.saved_model:load_model",
     "run": "winnow.api",
 }
 
@@ -54,7 +60,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("winnow.core.distribution").installed_version()
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        home, _, its_name = _HOMES[name].partition(":")
+        return getattr(import_module(home), its_name or name)
     if name == "conduct":
         raise AttributeError("winnow.conduct is now winnow.run_workflow")
     raise AttributeError(f"module 'winnow' has no attribute {name!r}")

@@ -11,10 +11,12 @@ from winnow.cli.audit import audit
 from winnow.cli.compare import compare
 from winnow.cli.data import data
 from winnow.cli.explain import explain
+from winnow.cli.export import export
 from winnow.cli.federation.job_control import abort, clone, download, submit
 from winnow.cli.federation.local import local
 from winnow.cli.federation.monitoring import jobs, logs, status
 from winnow.cli.federation.sites import sites
+from winnow.cli.predict import predict
 from winnow.cli.presets import presets
 from winnow.cli.provision import provision
 from winnow.cli.report import report
@@ -82,6 +84,16 @@ app.command(
     epilog=_examples("winnow explain demo --set collect.name=secure", "winnow explain runs/mine"),
 )(explain)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow show runs/demo-fedprof-seed0"))(show)
+app.command(
+    rich_help_panel=RESULTS,
+    epilog=_examples(
+        "winnow predict runs/demo-fedprof-seed0 rows.csv",
+        "winnow predict saved rows.parquet --out predicted.parquet --probabilities",
+    ),
+)(predict)
+app.command(rich_help_panel=RESULTS, epilog=_examples("winnow export runs/demo-fedprof-seed0 --onnx model.onnx"))(
+    export
+)
 app.command(rich_help_panel=RESULTS, epilog=_examples("winnow report runs/a runs/b --out both.html"))(report)
 app.command(
     rich_help_panel=FEDERATIONS,

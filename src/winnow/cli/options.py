@@ -101,6 +101,18 @@ DataFolder: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+ModelFolder: TypeAlias = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="The folder of a finished run, or of a saved model.", show_default=False),
+]
+Factory: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:FUNCTION",
+        help="Build the model by your own function, as in the run; this executes the file.",
+        show_default=False,
+    ),
+]
 Workers: TypeAlias = Annotated[
     int | None,
     typer.Option(

@@ -216,6 +216,7 @@ class Preprocessing(Settings):
             return self._pack(self._named_arrays(rows, where), where)
         values = array_of(rows, where)
         if self.array is None:
+            check_finite(values, "the input", where)
             return values.astype(np.int64) if values.dtype.kind in "iu" else values.astype(np.float32)
         return self.array.encode(values, where)
 

@@ -14,6 +14,7 @@ from winnow.config.schema import EngineSettings, Experiment
 from winnow.core import Federation, Population, RunError, Snapshot, VirtualClock, stream
 from winnow.data import ClientsOnDemand, DataConditions, DataSettings, FederatedData, Preprocessing, federate, load
 from winnow.experiment.executors import local_handlers, open_worker_pool
+from winnow.experiment.model_info import DataSizes
 from winnow.experiment.setup import (
     DEFAULT_INPUTS,
     PROBE_SAMPLES,
@@ -57,6 +58,7 @@ class PreparedRun:
     conditions: DataConditions
     preprocessing: Preprocessing
     client_names: Sequence[str]
+    sizes: DataSizes
     plan: TrainingPlan
     fingerprint: str
     """Tells whether a resumed run has the data, the model and the loss that it started with."""
@@ -131,6 +133,12 @@ def prepare_run(
         conditions=federated.conditions,
         preprocessing=federated.preprocessing,
         client_names=federated.client_names,
+        sizes=DataSizes(
+            clients=len(sizes),
+            samples=int(sizes.sum()),
+            reference=len(federated.reference),
+            test=len(federated.test),
+        ),
         plan=plan,
         fingerprint=found,
         pool=pool,

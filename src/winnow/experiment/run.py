@@ -10,7 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from winnow.config.resolve import to_toml
@@ -20,7 +22,9 @@ from winnow.data import DataConditions, Preprocessing
 from winnow.data.preprocessing import Label
 from winnow.experiment.build import PreparedRun, prepare_run
 from winnow.experiment.execution_context import OnEvent, current_context
+from winnow.experiment.provenance import provenance
 from winnow.experiment.run_folders import check_same_experiment, holds_run, is_finished, stored_experiment
+from winnow.experiment.saved_model import SavedModel, trained_model
 from winnow.experiment.setup import DEFAULT_INPUTS, RunInputs
 from winnow.explain.html_report import write_reports
 from winnow.learn.adapted_model import own_module
@@ -57,6 +61,8 @@ class Result:
     """The model that a client, by its number, uses itself after the last round."""
     preprocessing: Preprocessing
     """What made the model's inputs out of raw rows, and makes labels or values out of its outputs."""
+    saved: SavedModel
+    """The model with all that it takes to use it elsewhere."""
     estimator: Any
     """The scikit-learn estimator with the best coefficients, if `model` was one; it takes rows as the model does."""
     client_names: Sequence[str]
@@ -76,6 +82,26 @@ class Result:
     def history(self) -> list[dict[str, float]]:
         """One row per round, for a data frame: round, seconds, joules, loss and every metric (`test.accuracy`)."""
         return [row_of(point) for point in points(self.view.events())]
+
+    def predict(self, rows: Any) -> NDArray[Any]:
+        """The label of each raw row as the data had it, or its value in the original units."""
+        return self.saved.predict(rows)
+
+    def predict_proba(self, rows: Any) -> NDArray[np.float64]:
+        """The probability of each class for each raw row, in the order of `classes`."""
+        return self.saved.predict_proba(rows)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model into a folder that `winnow.load` reads, with its preprocessing and a card."""
+        return self.saved.save(folder)
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write the model in ONNX, for programs without Winnow and torch."""
+        return self.saved.export_onnx(path)
+
+    def export_torchscript(self, path: str | Path) -> Path:
+        """Write the model in TorchScript, for C++ programs."""
+        return self.saved.export_torchscript(path)
 
     def report(self, path: str | Path) -> Path:
         """Write this run's report, one file that opens offline."""
@@ -206,14 +232,31 @@ def _finish(prepared: PreparedRun, folder: RunFolder) -> RunView:
 def _save(prepared: PreparedRun, folder: RunFolder) -> float:
     """Write a checkpoint; when the next one is due: not so soon that writing them would take much of the time."""
     started = time.monotonic()
-    training, private = prepared.training, prepared.plan.private
-    models = {
-        name: {key: tensor for key, tensor in model.items() if key not in private}
-        for name, model in (("best", training.best), ("last", training.model))
-    }
+    training = prepared.training
+    models = {"best": _shared(prepared, training.best), "last": _shared(prepared, training.model)}
     folder.checkpoint(prepared.snapshot(), models)
     done = time.monotonic()
     return done + max(CHECKPOINT_SECONDS, CHECKPOINT_INTERVAL_FACTOR * (done - started))
+
+
+def _shared(prepared: PreparedRun, model: ModelState) -> ModelState:
+    """What of a model does not stay with the clients."""
+    return {name: tensor for name, tensor in model.items() if name not in prepared.plan.private}
+
+
+def _saved_model(prepared: PreparedRun, view: RunView) -> SavedModel:
+    """The best model; in the run folder, too, once the run has finished."""
+    saved = trained_model(
+        prepared.experiment,
+        prepared.plan,
+        view.summary(),
+        prepared.module,
+        prepared.preprocessing,
+        prepared.sizes,
+        provenance(prepared.experiment.engine.device),
+    )
+    best = _shared(prepared, prepared.training.best)
+    return saved if view.path is None else saved.described_in(view.path, best)
 
 
 def _result(prepared: PreparedRun, view: RunView) -> Result:
@@ -228,6 +271,7 @@ def _result(prepared: PreparedRun, view: RunView) -> Result:
         estimator=prepared.fitted_estimator(),
         personal=partial(_personal, prepared.experiment.client, prepared.module, training.model, store),
         preprocessing=prepared.preprocessing,
+        saved=_saved_model(prepared, view),
         client_names=prepared.client_names,
     )
 

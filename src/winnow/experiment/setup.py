@@ -181,6 +181,10 @@ class TrainingSetup:
             profile_bytes=select.comparison.profile_bytes(profile_bytes),
             elements=profile_bytes // ELEMENT_BYTES,
             layout=StateLayout.of(module),
+            sample_shape=tuple(probe_x.shape[1:]),
+            outputs=output_count(self.classes, self.model.probe[1]),
+            built_outputs=_built_outputs(experiment, self.classes, self.model.probe[1]),
+            classes=self.classes,
             private=self.private,
             evaluated_by=experiment.evaluation.by,
             accountant=self._open_accountant,
@@ -249,19 +253,29 @@ def _module(
 ) -> tuple[nn.Module, OwnTraining | None]:
     """The model that was given, or the one that the settings name, and the training of its own that it needs."""
     x, y = probe
-    outputs = classes if classes is not None else y.shape[1]
     if inputs.estimator is not None:
         return estimator_model(
             inputs.estimator,
             tuple(x.shape[1:]),
-            outputs,
+            output_count(classes, y),
             classification=classes is not None,
             seed=experiment.seed,
         )
     if inputs.module is not None:
         return inputs.module, inputs.own
-    one_logit = experiment.loss == "bce" and outputs == 2
-    return build_model(experiment.model, tuple(x.shape[1:]), 1 if one_logit else outputs, experiment.seed), inputs.own
+    outputs = _built_outputs(experiment, classes, y)
+    return build_model(experiment.model, tuple(x.shape[1:]), outputs, experiment.seed), inputs.own
+
+
+def output_count(classes: int | None, y: Tensor) -> int:
+    """How many classes there are, or values of a regression."""
+    return classes if classes is not None else y.shape[1]
+
+
+def _built_outputs(experiment: Experiment, classes: int | None, y: Tensor) -> int:
+    """How many outputs a model by name has: one for two classes if the loss wants that."""
+    outputs = output_count(classes, y)
+    return 1 if experiment.loss == "bce" and outputs == 2 else outputs
 
 
 def _loss(

@@ -84,7 +84,8 @@ def unpack_inputs(inputs: Sequence[InputSpec], packed: Tensor) -> ModelInputs:
     if not inputs:
         return packed
     beside = torch.split(packed, [each.size for each in inputs], dim=1)
-    parts = [_as_kind(each, part.reshape(len(packed), *each.shape)) for each, part in zip(inputs, beside, strict=True)]
+    rows = packed.shape[0]  # not len(), which an exporter would take for a constant
+    parts = [_as_kind(each, part.reshape(rows, *each.shape)) for each, part in zip(inputs, beside, strict=True)]
     names = [each.name for each in inputs]
     return {str(name): part for name, part in zip(names, parts, strict=True)} if all(names) else tuple(parts)
 

@@ -30,6 +30,13 @@ class TrainingPlan:
     """The length of a profile, likewise."""
     layout: StateLayout
     """What of the model is trained."""
+    sample_shape: tuple[int, ...]
+    outputs: int
+    """Classes, or values of a regression."""
+    built_outputs: int
+    """Of a model that is built by name: one for two classes if the loss wants that."""
+    classes: int | None
+    """None in a regression."""
     private: frozenset[str] = frozenset()
     """The names of what stays with the clients: it is neither sent nor aggregated."""
     accountant: AccountantFactory = no_accountant

@@ -1,6 +1,7 @@
 """A downloaded job as a run folder, which everything that reads runs can read."""
 
 import json
+import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ def write_run_folder(out: Path, config: str, files: Mapping[str, Path], *, finis
             folder.checkpoint(snapshot, _models(snapshot.arrays))
         if finished and file_names.RESULT in files:
             write_reports(out / file_names.REPORT, [folder.view()])
+            for name in {file_names.MODEL, file_names.CARD} & files.keys():
+                shutil.copyfile(files[name], out / name)
             folder.finish(json.loads(files[file_names.RESULT].read_bytes()))
     return out
 

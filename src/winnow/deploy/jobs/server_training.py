@@ -1,6 +1,7 @@
 """Training in a job's runner at the server: the same workflow as in a simulation, over the sites' clients."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 import torch
@@ -13,7 +14,10 @@ from winnow.deploy.jobs.deployed_run import DeployedRun, OnEvent
 from winnow.deploy.jobs.ipc import JobSite
 from winnow.deploy.jobs.local_data import load_server_data
 from winnow.deploy.wire.messages import DataDescription
+from winnow.experiment.model_info import DataSizes
+from winnow.experiment.provenance import Provenance
 from winnow.experiment.run import Result
+from winnow.experiment.saved_model import trained_model
 from winnow.experiment.setup import PROBE_SAMPLES, RunInputs, TrainingSetup, set_up_device, set_up_training
 from winnow.learn.adapted_model import own_module
 from winnow.learn.randomness import secure_stream
@@ -59,7 +63,13 @@ def run_training(run: DeployedRun, experiment: Experiment, inputs: RunInputs, on
             FilteredFederation(federation, experiment.filters) if experiment.filters else federation
         ),
     )
-    return _result(run, setup, plan, training)
+    kept = DataSizes(
+        clients=len(sizes),
+        samples=int(sizes.sum()),
+        reference=len(held[0] or nothing),
+        test=len(held[1] or nothing),
+    )
+    return _result(run, setup, plan, training, kept)
 
 
 def common_description(members: Sequence[JobSite]) -> DataDescription:
@@ -123,11 +133,17 @@ def zero_examples(described: DataDescription, samples: int) -> Examples:
     return Examples(x=x, y=y if described.classification else np.zeros((samples, described.outputs), np.float32))
 
 
-def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow) -> Result:
+def _result(
+    run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training: TrainingWorkflow, sizes: DataSizes
+) -> Result:
     experiment = setup.experiment
-    for name, model in (("best", training.best), ("last", training.model)):
+    best, last = (
+        {name: tensor for name, tensor in model.items() if name not in plan.private}
+        for model in (training.best, training.model)
+    )
+    for name, model in (("best", best), ("last", last)):
         path = run.folder / file_names.model_file(name)
-        save_arrays(path, {k: t for k, t in model.items() if k not in plan.private}, {"format": "pt"})
+        save_arrays(path, model, {"format": "pt"})
         run.output[path.name] = str(path)
     label = RunLabel(
         name=experiment.name,
@@ -140,6 +156,10 @@ def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training
     view = RunView(label=label, log=run.log, config_text=to_toml(experiment))
     run.add_result(view, parameters=plan.parameters, message_bytes=plan.message_bytes, private=plan.private_names)
     setup.model.module.cpu().load_state_dict(training.best)
+    made = Provenance(started=datetime.now(UTC).isoformat(timespec="seconds"), machine="a federation", commit="")
+    saved = trained_model(experiment, plan, view.summary(), setup.model.module, setup.preprocessing, sizes, made)
+    saved.describe(run.folder, "best.safetensors", best)
+    run.output |= {name: str(run.folder / name) for name in (file_names.MODEL, file_names.CARD)}
     return Result(
         experiment=experiment,
         plan=plan,
@@ -149,6 +169,7 @@ def _result(run: DeployedRun, setup: TrainingSetup, plan: TrainingPlan, training
         estimator=setup.fitted_estimator(),
         personal=_no_personal_model,
         preprocessing=setup.preprocessing,
+        saved=saved,
         client_names=(),
     )
 

@@ -1,0 +1,31 @@
+"""winnow predict MODEL ROWS"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from winnow.cli.options import Factory, ModelFolder
+
+
+def predict(
+    model: ModelFolder,
+    rows: Annotated[
+        Path, typer.Argument(metavar="ROWS", help="A .csv, .parquet or .npz file with raw rows.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The output, .csv or .parquet; default: standard output.",
+            show_default=False,
+        ),
+    ] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of each class.")] = False,
+    factory: Factory = None,
+) -> None:
+    """Predict raw rows with a trained model; the rows are written with a column "prediction" added."""
+    from winnow.experiment.predict_file import predict_file
+    from winnow.experiment.saved_model import load_model
+
+    predict_file(load_model(model, factory=factory), rows, out, probabilities=probabilities)

@@ -1,0 +1,91 @@
+"""Predictions for the rows of a file, written beside the rows: CSV for CSV, Parquet for Parquet."""
+
+import csv
+import gzip
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from numpy.typing import NDArray
+
+from winnow.core import DataError
+from winnow.data.file_io import own_file_type, read_npz
+from winnow.data.tables import open_table
+from winnow.experiment.saved_model import SavedModel
+from winnow.runs.atomic_write import one_line_errors, write_atomically
+
+PREDICTION = "prediction"
+Columns = dict[str, NDArray[Any]]
+
+
+def predict_file(saved: SavedModel, rows: Path, out: Path | None, *, probabilities: bool) -> None:
+    """Write the rows of a file with their predictions, to a file or to standard output."""
+    kind = own_file_type(rows)
+    if kind is None:
+        raise DataError(f"{rows}: rows come in .csv, .csv.gz, .parquet or .npz files")
+    if not rows.is_file():
+        raise DataError(f"there is no file {rows}")
+    parquet = kind == ".parquet"
+    if parquet and (out is None or own_file_type(out) != ".parquet"):
+        raise DataError(f"{rows} is a Parquet file; give one for the output: --out FILE.parquet")
+    if out is not None and not parquet and own_file_type(out) != ".csv":
+        raise DataError(f"--out: the output of {rows.name} is CSV; give a name that ends in .csv")
+    given: Any = read_npz(rows, ["x"])["x"] if kind == ".npz" else open_table(rows)
+    added = _predictions(saved, given, probabilities=probabilities)
+    with one_line_errors(rows):
+        if out is not None and parquet:
+            _write_parquet(rows, out, added)
+        elif out is not None:
+            write_atomically(out, lambda temporary: _write_csv_file(temporary, rows, added))
+        else:
+            _write_csv(sys.stdout, rows, added)
+
+
+def _predictions(saved: SavedModel, given: Any, *, probabilities: bool) -> Columns:
+    predicted = saved.predict(given)
+    if predicted.ndim == 1:
+        added = {PREDICTION: predicted}
+    else:  # several targets, or a sequence
+        targets = saved.preprocessing.targets
+        flat = predicted.reshape(len(predicted), -1)
+        names = [target.name or str(place) for place, target in enumerate(targets)] or map(str, range(flat.shape[1]))
+        added = {f"{PREDICTION} {name}": values for name, values in zip(names, flat.T, strict=True)}
+    if probabilities:
+        shares = saved.predict_proba(given)
+        if shares.ndim != 2:
+            raise DataError("the model predicts a sequence for each row; omit --probabilities")
+        added |= {f"probability {label}": values for label, values in zip(saved.classes or (), shares.T, strict=True)}
+    return added
+
+
+def _write_csv_file(path: Path, rows: Path, added: Columns) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        _write_csv(file, rows, added)
+
+
+def _write_csv(file: TextIO, rows: Path, added: Columns) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    lines = iter([[]]) if own_file_type(rows) == ".npz" else _csv_rows(rows)
+    writer.writerow([*next(lines), *added])
+    predicted: Iterable[Sequence[Any]] = zip(*(values.tolist() for values in added.values()), strict=True)
+    for values in predicted:
+        writer.writerow([*next(lines, []), *values])
+
+
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    """The cells as they are, but for empty lines."""
+    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stored:
+        file = io.TextIOWrapper(cast(io.BufferedReader, stored), encoding="utf-8-sig", newline="")
+        yield from (row for row in csv.reader(file) if row not in ([], [""]))
+
+
+def _write_parquet(rows: Path, out: Path, added: Columns) -> None:
+    import pyarrow as arrow  # noqa: PLC0415 - an extra
+    import pyarrow.parquet  # noqa: PLC0415
+
+    table = arrow.parquet.read_table(rows)
+    for name, values in added.items():
+        table = table.append_column(name, arrow.array(values.tolist()))
+    write_atomically(out, lambda temporary: arrow.parquet.write_table(table, temporary))
