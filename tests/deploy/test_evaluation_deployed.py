@@ -80,7 +80,7 @@ def test_a_download_has_the_evaluation(tmp_path: Path) -> None:
     files = {name: tmp_path / "job" / name for name in ("run.json", "result.json", "evaluation.json")}
     files["events"] = tmp_path / "job" / "events.jsonl"
     files["events"].write_text("".join(f"{line}\n" for line in job.lines))
-    folder = write_run_folder(tmp_path / "run", result.view.config_text, files, finished=True)
+    folder = write_run_folder(tmp_path / "run", result.view.config_text, files, finished=True, submitted=0.0)
     view = RunFolder.open(folder)
     assert view.evaluation == result.view.evaluation
     assert "Scores by client" in (folder / "report.html").read_text()
@@ -93,7 +93,7 @@ def test_an_unfinished_job_is_labelled_by_what_decides(tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.write_text("".join(f"{line}\n" for line in job.lines))
     config = result.view.config_text
-    view = RunFolder.open(write_run_folder(tmp_path / "run", config, {"events": events}, finished=False))
+    view = RunFolder.open(write_run_folder(tmp_path / "run", config, {"events": events}, finished=False, submitted=0.0))
     assert (view.label.metric, view.label.lower_is_better) == ("log-loss", True)
     assert view.summary().best == result.summary.best
 
